@@ -1,0 +1,35 @@
+# Everything runs in .venv, which scripts/setup.sh makes where it is missing or out of date. Its programs come first
+# on PATH, so that the commands below are the documented ones.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+# $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
+run = @echo '$$ $(1)'; $(1)
+
+.PHONY: help setup demo test lint bench clean
+
+help: ## list the targets (the default)
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
+
+setup: ## make .venv (PYTHON=python3.12 and TORCH_BUILD=cpu|cuda override what it finds)
+	@./scripts/setup.sh
+
+demo: setup ## the whole way with config.toml: prepare the data, train on two processes, show the report
+	$(call run,python preprocessing.py)
+	$(call run,torchx run -s local_cwd dist.ddp -j 1x2 --script train.py)
+	$(call run,python -m bert4rec report)
+
+test: setup ## all tests
+	$(call run,python -m pytest)
+
+lint: setup ## ruff, mypy and the import contracts of pyproject.toml
+	$(call run,ruff check)
+	$(call run,ruff format --check)
+	$(call run,mypy)
+	$(call run,lint-imports)
+
+bench: setup ## the figures of the README
+	$(call run,python benchmarks/train_speed.py)
+
+clean: ## delete .venv and caches; datasets/, runs/ and logs/ stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

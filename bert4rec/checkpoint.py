@@ -1,0 +1,31 @@
+"""Weights on disk by torch.distributed.checkpoint: every process writes its own shards, any number reads them."""
+
+import shutil
+from pathlib import Path
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+from bert4rec.parallelize import unwrap
+
+
+def save_weights(model: nn.Module, folder: Path) -> None:
+    """Write the weights of a parallelized model to `folder`, all or nothing: made beside it, then renamed."""
+    unfinished = folder.with_name(folder.name + ".tmp")
+    if dist.get_rank() == 0:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+    dist.barrier()
+    dcp.save(unwrap(model).state_dict(), checkpoint_id=unfinished)
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+    dist.barrier()
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Read the weights from `folder` into `model`, however either is sharded. A checkpoint is trusted input."""
+    state = unwrap(model).state_dict()
+    dcp.load(state, checkpoint_id=folder)
+    unwrap(model).load_state_dict(state)

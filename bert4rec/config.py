@@ -1,0 +1,380 @@
+"""Every setting of the project as typed, validated tables: defaults, then `config.toml`, then the command line.
+
+The tables are strict (pydantic): an unknown key, a wrong type, an impossible value or combination raises
+`SettingsError` with one line that names the key, the value and the valid choices. This module imports neither torch
+nor Polars, so that a typing error is reported at once.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import tomli
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bert4rec.errors import SettingsError
+
+Source: TypeAlias = Literal[
+    "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
+    "goodreads", "sequences", "table",
+]  # fmt: skip
+
+SHORT_OPTIONS = {"mode": "parallelism.mode"}
+
+
+class Table(BaseModel):
+    """A table of `config.toml`: strict types, no unknown keys, immutable."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Data(Table):
+    """Where the interactions come from and where the dataset folder stands."""
+
+    source: Source = Field("synthetic", description="format of the interactions")
+    path: str = Field("", description="file or folder with the interactions (not for synthetic, random)")
+    dataset_dir: str = Field("", description='dataset folder; "" = datasets/<source>')
+    titles_path: str = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
+    user_column: str = Field("user", description="table: column of the user ids")
+    item_column: str = Field("item", description="table: column of the item ids")
+    time_column: str = Field("", description='table: column of the times, in seconds; "" = none, file order counts')
+    rating_column: str = Field("", description='table: column of the ratings; "" = none')
+    n_users: int = Field(3000, ge=1, description="synthetic, random: number of users")
+    n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
+    n_rows: int = Field(120_000, ge=1, description="synthetic, random: about how many interactions")
+
+    @property
+    def folder(self) -> Path:
+        """The dataset folder."""
+        return Path(self.dataset_dir or f"datasets/{self.source}")
+
+
+class Preprocessing(Table):
+    """Filters, split, windows and evaluation negatives."""
+
+    min_rating: float = Field(0.0, description="rows rated lower are dropped; 0 = keep all")
+    min_user_interactions: int = Field(1, ge=1, description="interactions; users with fewer are dropped")
+    max_user_interactions: int = Field(0, ge=0, description="interactions; users with more are dropped; 0 = no limit")
+    min_item_interactions: int = Field(1, ge=1, description="interactions; items with fewer are dropped, before users")
+    repeats: Literal["keep", "first", "last"] = Field(
+        "keep", description="which of a user's interactions with one item stay"
+    )
+    reverse_file_order: bool | Literal["auto"] = Field(
+        "auto", description="rows without time stand newest first; auto = true for goodreads"
+    )
+    split: Literal["leave_one_out"] = Field("leave_one_out", description="last item = test, last but one = validation")
+    validation_users: int | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
+    sliding_step: int = Field(0, ge=0, description="items between the ends of two windows; 0 = model.max_len")
+    n_eval_negatives: int = Field(100, ge=1, description="negatives per user and sampled protocol")
+    seed: int = Field(1, ge=0, description="of the shuffled ids, the validation users, the negatives, the synthetic data")
+
+    @model_validator(mode="after")
+    def _limits_fit(self) -> "Preprocessing":
+        if 0 < self.max_user_interactions < self.min_user_interactions:
+            raise ValueError(
+                f"preprocessing.max_user_interactions = {self.max_user_interactions}: no user can pass with "
+                f"min_user_interactions = {self.min_user_interactions}"
+            )
+        if self.validation_users != "all" and self.validation_users < 1:
+            raise ValueError(f'preprocessing.validation_users = {self.validation_users}: must be at least 1, or "all"')
+        return self
+
+
+class Model(Table):
+    """The shape of the network."""
+
+    kind: Literal["bert4rec"] = Field("bert4rec", description="the network")
+    embed_dim: int = Field(64, ge=4, multiple_of=4, description="width of the item vectors and of the blocks")
+    n_heads: int = Field(2, ge=1, description="attention heads; must divide embed_dim")
+    n_layers: int = Field(2, ge=1, description="transformer blocks")
+    ffn_dim: int = Field(256, ge=1, description="width of the feed-forward layer")
+    max_len: int = Field(50, ge=2, description="items; the longest sequence that the model sees")
+    dropout: float = Field(0.1, ge=0, lt=1, description="share of activations dropped in training")
+    head: Literal["tied", "linear"] = Field(
+        "tied", description="tied = scores through the item table; linear = a layer of its own (small catalogues)"
+    )
+    output_bias: bool = Field(True, description="a learned bias per item in the scores")
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "Model":
+        if self.embed_dim % self.n_heads:
+            divisors = [n for n in range(1, self.embed_dim + 1) if self.embed_dim % n == 0]
+            raise ValueError(
+                f"model.n_heads = {self.n_heads}: must divide model.embed_dim = {self.embed_dim}; valid: {divisors}"
+            )
+        return self
+
+
+class Training(Table):
+    """The loop: how long, how fast, what is masked."""
+
+    n_epochs: int = Field(20, ge=1, description="passes over the training windows, at most")
+    max_minutes: float = Field(0.0, ge=0, description="minutes of training and validation, at most; 0 = no limit")
+    per_device_train_batch_size: int = Field(64, ge=1, description="windows per process and step")
+    learning_rate: float = Field(1e-3, gt=0, description="of the dense part")
+    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="of the dense part, in both modes")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled, dense matrices only, never on the item table")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="decay to 0 over n_epochs, dense part and item table"
+    )
+    warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
+    max_grad_norm: float = Field(1.0, ge=0, description="clips the gradient of the dense part; 0 = no clipping")
+    mask_prob: float = Field(0.2, gt=0, lt=1, description="share of a window's positions to predict")
+    last_item_mask_prob: float = Field(0.1, ge=0, le=1, description="share of windows with only the last item masked")
+    mask_token_share: float = Field(1.0, ge=0, le=1, description="share of masked positions that show the mask")
+    random_token_share: float = Field(
+        0.0, ge=0, le=1, description="share of masked positions that show a random item; the rest show themselves"
+    )
+    loss: Literal["softmax"] = Field("softmax", description="cross-entropy over the whole catalogue")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 = autocast; weights stay fp32")
+    compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
+    num_workers: int = Field(0, ge=0, description="loader processes per training process; 0 = in the process itself")
+    eval_every_n_epochs: int = Field(1, ge=1, description="epochs between two validations")
+    patience: int = Field(10, ge=0, description="validations without a better full NDCG@10 before stopping; 0 = never")
+    deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
+    seed: int = Field(1, ge=0, description="of the initial weights, the order, the masks and dropout")
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> "Training":
+        if self.mask_token_share + self.random_token_share > 1:
+            raise ValueError(
+                f"training.random_token_share = {self.random_token_share}: with mask_token_share = "
+                f"{self.mask_token_share} the sum is above 1"
+            )
+        return self
+
+
+class Parallelism(Table):
+    """Who holds what: the item table and the dense part over the processes."""
+
+    mode: Literal["dmp", "ddp"] = Field("dmp", description="dmp = item table sharded by TorchRec; ddp = replicated")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = CUDA where there is a GPU")
+    sharding_type: Literal["row_wise", "table_wise", "column_wise", "auto"] = Field(
+        "row_wise", description="dmp: how the item table is cut; auto = TorchRec's planner decides"
+    )
+    sparse_optimizer: Literal["auto", "sgd", "adagrad", "rowwise_adagrad", "adam"] = Field(
+        "auto", description="of the item table; auto = rowwise_adagrad for dmp on CPU, else adam"
+    )
+    sparse_learning_rate: float | Literal["auto"] = Field(
+        "auto", description="of the item table; auto = 0.02 for the adagrads, else training.learning_rate"
+    )
+
+    @model_validator(mode="after")
+    def _optimizer_fits(self) -> "Parallelism":
+        if self.sparse_learning_rate != "auto" and self.sparse_learning_rate <= 0:
+            raise ValueError(
+                f'parallelism.sparse_learning_rate = {self.sparse_learning_rate}: must be above 0, or "auto"'
+            )
+        if self.mode == "dmp" and self.sharding_type == "column_wise" and self.sparse_optimizer == "rowwise_adagrad":
+            raise ValueError(
+                'parallelism.sparse_optimizer = "rowwise_adagrad": is another algorithm when a row is cut '
+                'column_wise; valid there: "sgd", "adagrad", on CUDA "adam"'
+            )
+        return self
+
+
+class Evaluation(Table):
+    """What the reports measure."""
+
+    ks: list[int] = Field([1, 5, 10], min_length=1, description="cut-offs of HR@k and NDCG@k; 10 is always added")
+    per_device_eval_batch_size: int = Field(128, ge=1, description="users per process and step")
+    protocols: list[Literal["full", "popular", "uniform"]] = Field(
+        ["full", "popular", "uniform"], min_length=1, description="rank among all items, or among sampled negatives"
+    )
+
+    @model_validator(mode="after")
+    def _cut_offs_are_positive(self) -> "Evaluation":
+        if min(self.ks) < 1:
+            raise ValueError(f"evaluation.ks = {self.ks}: every cut-off must be at least 1")
+        return self
+
+
+class Run(Table):
+    """Where the results go."""
+
+    dir: str = Field("runs", description="folder of the run folders")
+    name: str = Field("", description='name of the run folder; "" = <source>-<mode>; a finished run gets -2, -3, …')
+
+
+class Config(Table):
+    """All tables."""
+
+    data: Data = Field(default_factory=Data)
+    preprocessing: Preprocessing = Field(default_factory=Preprocessing)
+    model: Model = Field(default_factory=Model)
+    training: Training = Field(default_factory=Training)
+    parallelism: Parallelism = Field(default_factory=Parallelism)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    run: Run = Field(default_factory=Run)
+
+    @model_validator(mode="after")
+    def _tables_fit(self) -> "Config":
+        if self.preprocessing.sliding_step > self.model.max_len:
+            raise ValueError(
+                f"preprocessing.sliding_step = {self.preprocessing.sliding_step}: above model.max_len = "
+                f"{self.model.max_len} items between two windows would never be trained on"
+            )
+        return self
+
+    @property
+    def window_step(self) -> int:
+        """Items between the ends of two training windows."""
+        return self.preprocessing.sliding_step or self.model.max_len
+
+    @property
+    def run_name(self) -> str:
+        """The run folder's name before a number is added."""
+        return self.run.name or f"{self.data.source}-{self.parallelism.mode}"
+
+    def to_toml(self) -> str:
+        """The resolved settings as TOML; `load_config` reads them back to an equal `Config`."""
+        return tomli_w.dumps(self.model_dump(mode="json"))
+
+
+def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Settings from defaults, then the TOML file at `path`, then `overrides` ("table.key" → value).
+
+    Raises `SettingsError` for a file that is missing or not TOML, and for any setting that does not fit.
+    """
+    tables = _read_toml(Path(path)) if path is not None else {}
+    for name, value in (overrides or {}).items():
+        table, key = _split_key(name)
+        tables.setdefault(table, {})[key] = value
+    for table in tables:
+        if table not in Config.model_fields:
+            raise SettingsError(f"[{table}]: no such table{_nearest(table, Config.model_fields)}")
+    try:
+        return Config.model_validate(tables)
+    except ValidationError as error:
+        raise SettingsError(_one_line(error)) from None
+
+
+def parse_command_line(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """`--config=FILE --table.key=value …` (or with a blank for the sign) → the file and the overrides.
+
+    A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else as plain text. The file is `config.toml`
+    unless named. Raises `SettingsError` for anything else on the line.
+    """
+    path, overrides = "config.toml", {}
+    for name, text in _options(argv):
+        if name == "config":
+            path = text
+            continue
+        table, key = _split_key(SHORT_OPTIONS.get(name, name))
+        if table not in Config.model_fields:
+            raise SettingsError(f"--{name}: no such option{_nearest(name, _all_keys())}; --help lists them")
+        overrides[f"{table}.{key}"] = _value(text)
+    return path, overrides
+
+
+def usage(script: str) -> str:
+    """The text of `--help`: every key with its default and meaning."""
+    lines = [
+        f"usage: python {script} [--config=FILE] [--table.key=value …]",
+        "",
+        "--config=FILE  settings file (default: config.toml)",
+        "--mode=…       short for --parallelism.mode",
+        "--help         this text",
+    ]
+    for table, field in Config.model_fields.items():
+        cls: Any = field.annotation
+        lines += ["", f"[{table}] {cls.__doc__}"]
+        for key, setting in cls.model_fields.items():
+            default = tomli_w.dumps({"x": setting.default})[4:].replace("\n", "").replace("    ", " ")
+            lines.append(f"  --{table}.{key}={default}".ljust(48) + f"  {setting.description}{_choices(setting)}")
+    return "\n".join(lines)
+
+
+def _choices(setting: Any) -> str:
+    values = list(_literals(setting.annotation))
+    return f" [{', '.join(values)}]" if len(values) > 1 else ""
+
+
+def _literals(annotation: Any) -> Iterator[str]:
+    for argument in getattr(annotation, "__args__", ()):
+        if isinstance(argument, str):
+            yield argument
+        else:
+            yield from _literals(argument)
+
+
+def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(name, text) for each `--name=text` or `--name text`."""
+    words = iter(argv)
+    for word in words:
+        if not word.startswith("--") or word == "--":
+            raise SettingsError(f'"{word}": options have the form --table.key=value; --help lists them')
+        name, sign, text = word[2:].partition("=")
+        if not sign:
+            following = next(words, None)
+            if following is None:
+                raise SettingsError(f"--{name}: a value is missing; write --{name}=VALUE")
+            text = following
+        yield name, text
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        tables = tomli.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot read the settings: {error.strerror}") from None
+    except (tomli.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from None
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise SettingsError(f"{path}: {name} = {table!r} stands outside the tables{_nearest(name, _all_keys())}")
+    return tables
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomli.loads(f"x = {text}")["x"]
+    except tomli.TOMLDecodeError:
+        return text
+
+
+def _split_key(name: str) -> tuple[str, str]:
+    table, dot, key = name.partition(".")
+    if not dot or not key:
+        raise SettingsError(f"--{name}: no such option{_nearest(name, _all_keys())}; --help lists them")
+    return table, key
+
+
+def _all_keys() -> list[str]:
+    keys = [f"{table}.{key}" for table, field in Config.model_fields.items() for key in _table(field).model_fields]
+    return [*keys, *SHORT_OPTIONS, "config"]
+
+
+def _table(field: Any) -> type[Table]:
+    cls: type[Table] = field.annotation
+    return cls
+
+
+def _nearest(name: str, valid: Any) -> str:
+    candidates = {key.rpartition(".")[2]: key for key in valid} | {key: key for key in valid}
+    found = difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)
+    return f"; did you mean {candidates[found[0]]}?" if found else f"; valid: {', '.join(sorted(valid))}"
+
+
+def _one_line(error: ValidationError) -> str:
+    """The first problem in one line: key, value, what is valid."""
+    problem = error.errors()[0]
+    keys = [str(part) for part in problem["loc"]]
+    name = ".".join(keys[:2])
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    if problem["type"] == "extra_forbidden":
+        valid = _table(Config.model_fields[keys[0]]).model_fields
+        return f"{name}: no such key{_nearest(keys[1], valid)}"
+    value = problem["input"]
+    shown = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else value
+    wishes = dict.fromkeys(_wish(p) for p in error.errors() if [str(x) for x in p["loc"]][:2] == keys[:2])
+    return f"{name} = {shown}: {' or '.join(wishes)}"
+
+
+def _wish(problem: Any) -> str:
+    if problem["type"] == "literal_error":
+        return f"must be {problem['ctx']['expected'].replace(chr(39), chr(34))}"
+    return str(problem["msg"]).replace("Input should be", "must be")

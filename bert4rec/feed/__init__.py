@@ -1,0 +1,1 @@
+"""Right of the disk: the dataset folder becomes batches of tensors. Torch, no Polars."""

@@ -1,0 +1,134 @@
+"""Batches in one global order: what a step trains on depends on (seed, epoch, step), not on the number of processes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from bert4rec.feed.dataset import Rows, Split
+from bert4rec.feed.masking import mask_items
+from bert4rec.vocabulary import MASK_ID, PAD_ID
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences to encode and the positions to predict.
+
+    `items` [total] int64, the sequences one after another; `lengths` [B] int64; `positions` [M] int64, indices into
+    `items`, ascending; `targets` [M] int64, the items that were there, or PAD_ID where nothing is to be predicted.
+    """
+
+    items: Tensor
+    lengths: Tensor
+    positions: Tensor
+    targets: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on `device`; asynchronous from pinned memory."""
+        return replace(self, **{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
+
+    def pin_memory(self) -> "Batch":
+        """The same batch in page-locked memory (called by the loader)."""
+        return replace(self, **{f.name: getattr(self, f.name).pin_memory() for f in fields(self)})
+
+
+class EpochOrder:
+    """The order of one epoch, dealt to the ranks.
+
+    A permutation of `n_sequences` by (`seed`, `epoch`) is cut into global batches of `per_device` × `world_size`; each
+    is dealt to the ranks in even, contiguous shares. The last global batch may be smaller; where it has fewer
+    sequences than there are ranks, the ranks left over get an empty share.
+    """
+
+    def __init__(self, n_sequences: int, *, per_device: int, rank: int, world_size: int, seed: int, epoch: int) -> None:
+        self._order = np.random.default_rng([seed, epoch]).permutation(n_sequences)
+        self._global_batch = per_device * world_size
+        self._rank, self._world_size = rank, world_size
+
+    def __len__(self) -> int:
+        return -(-len(self._order) // self._global_batch)
+
+    def global_batch(self, step: int) -> Indices:
+        """The sequences of step `step` on all ranks."""
+        return self._order[step * self._global_batch : (step + 1) * self._global_batch]
+
+    def __getitem__(self, step: int) -> Indices:
+        """This rank's share of step `step`."""
+        if not 0 <= step < len(self):
+            raise IndexError(step)
+        batch = self.global_batch(step)
+        return batch[_share(len(batch), self._rank, self._world_size)]
+
+
+def _share(n: int, rank: int, world_size: int) -> slice:
+    return slice(n * rank // world_size, n * (rank + 1) // world_size)
+
+
+class MaskedBatches(TorchDataset[Batch]):
+    """Training batches by step: reads a rank's share of rows and masks them."""
+
+    def __init__(self, split: Split, order: EpochOrder, *, epoch: int, seed: int, n_rows: int, **masking: float) -> None:
+        self._split, self._order, self._lengths = split, order, split.lengths
+        self._masking: dict[str, Any] = {"epoch": epoch, "seed": seed, "n_rows": n_rows, **masking}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of this rank at `step`.
+
+        An empty share becomes one sequence whose targets are padding, which no loss counts: every rank must run every
+        forward pass. The rows come sorted by length, so that attention pads little.
+        """
+        share = self._order[step]
+        indices = share if len(share) else self._order.global_batch(step)[:1]
+        indices = indices[np.argsort(self._lengths[indices], kind="stable")]
+        items, lengths = _tensors(self._split.read(indices))
+        masked = mask_items(items, lengths, torch.from_numpy(indices), **self._masking)
+        targets = masked.targets if len(share) else torch.full_like(masked.targets, PAD_ID)
+        return Batch(masked.items, lengths, masked.positions, targets)
+
+    def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
+        """All batches of the epoch, in order, read ahead by `num_workers` processes."""
+        loader = DataLoader(
+            self,
+            batch_size=None,
+            shuffle=False,
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            # A forked worker inherits the parent's thread pools in an unknown state.
+            multiprocessing_context="forkserver" if num_workers else None,
+        )
+        yield from loader
+
+
+def inference_batch(rows: Rows, max_len: int) -> Batch:
+    """Histories as the model meets them at inference: their last `max_len` - 1 items and the mask token after them.
+
+    `targets` holds the rows' targets, or nothing but zeros where they have none.
+    """
+    items, lengths = _tensors(rows)
+    kept = lengths.clamp(max=max_len - 1)
+    ends = (kept + 1).cumsum(0)
+    shown = torch.full((int(ends[-1]),), MASK_ID, dtype=torch.int64)
+    rows_of = torch.repeat_interleave(torch.arange(len(kept)), kept)
+    from_end = torch.arange(len(rows_of)) - torch.repeat_interleave(kept.cumsum(0), kept)
+    shown[ends[rows_of] - 1 + from_end] = items[lengths.cumsum(0)[rows_of] + from_end]
+    targets = torch.zeros(len(kept), dtype=torch.int64) if rows.targets is None else _long(rows.targets)
+    return Batch(shown, kept + 1, ends - 1, targets)
+
+
+def _tensors(rows: Rows) -> tuple[Tensor, Tensor]:
+    return _long(rows.items), torch.from_numpy(rows.lengths)
+
+
+def _long(values: npt.NDArray[Any]) -> Tensor:
+    return torch.from_numpy(values.astype(np.int64))

@@ -1,0 +1,69 @@
+"""Initial weights that do not depend on who holds them.
+
+TorchRec calls an `init_fn` on each shard: one seed on all ranks makes the shards identical, a seed per rank makes the
+start depend on the number of processes. Here a table's values are a pure function of (seed, table, row), filled in
+blocks of rows, each with a generator of its own; the dense part is drawn in a fixed order on the CPU.
+"""
+
+import zlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+
+from bert4rec.model import SPARSE_MODULES
+
+ROWS_PER_BLOCK = 4096
+STANDARD_DEVIATION = 0.02  # BERT's (Devlin et al. 2019)
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, seed: int) -> None:
+    """Fill every weight of an allocated, perhaps sharded `model` as a pure function of `seed`."""
+    for name, value in model.state_dict().items():
+        if name.startswith(SPARSE_MODULES):
+            for part, row, column in _shards(value):
+                _fill_rows(part, name, row, column, value.shape[1], seed)
+        else:
+            value.copy_(_dense_weight(name, value, seed))
+
+
+def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> Tensor:
+    """Rows `first` … `first + n_rows` of table `name` at the start, [n_rows, width]; a bias table starts at zero."""
+    if name.startswith("bias_table"):
+        return torch.zeros(n_rows, width)
+    blocks = range(first // ROWS_PER_BLOCK, (first + n_rows - 1) // ROWS_PER_BLOCK + 1)
+    values = torch.cat([_normal((ROWS_PER_BLOCK, width), seed, name, block) for block in blocks])
+    offset = first - blocks.start * ROWS_PER_BLOCK
+    return values[offset : offset + n_rows]
+
+
+def _fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed: int) -> None:
+    """Fill a shard that begins at (`row`, `column`) of a table `width` wide, a block at a time."""
+    for start in range(0, len(part), ROWS_PER_BLOCK):
+        piece = part[start : start + ROWS_PER_BLOCK]
+        piece.copy_(initial_rows(name, row + start, len(piece), width, seed)[:, column : column + part.shape[1]])
+
+
+def _shards(value: Tensor | ShardedTensor) -> Iterator[tuple[Tensor, int, int]]:
+    """This process's parts of a table, each with the row and column at which it begins."""
+    if not isinstance(value, ShardedTensor):
+        yield value, 0, 0
+        return
+    for shard in value.local_shards():
+        row, column = shard.metadata.shard_offsets
+        yield shard.tensor, row, column
+
+
+def _dense_weight(name: str, value: Tensor, seed: int) -> Tensor:
+    if "norm.weight" in name:
+        return torch.ones_like(value, device="cpu")
+    if name.endswith("bias"):
+        return torch.zeros_like(value, device="cpu")
+    return _normal(value.shape, seed, name, 0)
+
+
+def _normal(shape: tuple[int, ...] | torch.Size, seed: int, name: str, block: int) -> Tensor:
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}/{block}".encode()) | seed << 32)
+    return torch.randn(shape, generator=generator) * STANDARD_DEVIATION

@@ -1,0 +1,231 @@
+"""Bert4Rec (Sun et al. 2019) in one plain file. It knows nothing of processes: parallelism is applied from outside.
+
+Sequences stay ragged all the way: every linear layer works on the real positions only, and padding exists in one
+place, inside `attend`. Shapes: B sequences, N positions in all, M positions to predict, C candidates, d = embed_dim.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from bert4rec.feed.batches import Batch
+from bert4rec.losses import softmax_loss
+from bert4rec.vocabulary import FIRST_ITEM_ID
+
+SPARSE_MODULES = ("item_table", "bias_table")  # what is sharded under DistributedModelParallel
+BIAS_WIDTH = 4  # fbgemm wants table widths in multiples of 4; column 0 is used
+
+
+class Bert4Rec(nn.Module):
+    """A bidirectional transformer over item sequences that predicts the items at masked positions.
+
+    Differences from the paper, each for a reason: blocks normalise first (pre-LN), which trains without warm-up;
+    positions count from the end, so that "most recent" is one position for histories of every length; logits are
+    computed for masked positions only, and so are the queries of the last block, since nothing else is read from it.
+
+    `n_rows` is the size of the item table, special ids included. `head` "tied" scores through the candidate feature
+    of the item table itself, "linear" through a layer of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_rows: int,
+        embed_dim: int,
+        n_heads: int,
+        n_layers: int,
+        ffn_dim: int,
+        max_len: int,
+        dropout: float,
+        head: str,
+        output_bias: bool,
+        device: torch.device | str = "meta",
+    ) -> None:
+        super().__init__()
+        self.n_rows = n_rows
+        tied = head == "tied"
+        features = ["item", "candidate"] if tied else ["item"]
+        self.item_table = _table("item", n_rows, embed_dim, features, device)
+        has_bias_table = tied and output_bias
+        self.bias_table = _table("bias", n_rows, BIAS_WIDTH, ["candidate_bias"], device) if has_bias_table else None
+        self.head = None if tied else nn.Linear(embed_dim, n_rows - FIRST_ITEM_ID, output_bias, device)
+        self.encoder = Encoder(embed_dim, n_heads, n_layers, ffn_dim, max_len, dropout, device)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The sum of the loss over the batch's positions, a scalar; positions whose target is PAD_ID count nothing."""
+        if self.head is not None:
+            scores = F.linear(self.encode(batch), self.head.weight, self.head.bias)
+        else:
+            candidates = self.catalogue(batch.items.device)
+            vectors = self.item_table(_features(batch, candidates))
+            hidden = self.encoder(vectors["item"].values(), batch.lengths, batch.positions)
+            scores = F.linear(hidden, vectors["candidate"].values(), self._candidate_bias(candidates))
+        return softmax_loss(scores, batch.targets - FIRST_ITEM_ID)
+
+    def encode(self, batch: Batch) -> Tensor:
+        """Hidden states [M, d] at the batch's positions."""
+        vectors = self.item_table(_features(batch, batch.items.new_empty(0) if self.head is None else None))
+        hidden: Tensor = self.encoder(vectors["item"].values(), batch.lengths, batch.positions)
+        return hidden
+
+    def output_weights(self, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """Vectors [n_items, d] and bias [n_items] of all items: scores are `F.linear(hidden, vectors, bias)`."""
+        if self.head is not None:
+            return self.head.weight, self.head.bias
+        candidates = self.catalogue(device)
+        nothing = candidates.new_empty(0)
+        empty = Batch(nothing, candidates.new_zeros(1), nothing, nothing)
+        vectors = self.item_table(_features(empty, candidates))["candidate"].values()
+        return vectors, self._candidate_bias(candidates)
+
+    def catalogue(self, device: torch.device) -> Tensor:
+        """The ids [n_items] of all items."""
+        return torch.arange(FIRST_ITEM_ID, self.n_rows, device=device)
+
+    def _candidate_bias(self, candidates: Tensor) -> Tensor | None:
+        if self.bias_table is None:
+            return None
+        lengths = torch.tensor([len(candidates)], device=candidates.device)
+        feature = KeyedJaggedTensor(["candidate_bias"], candidates, lengths=lengths)
+        return self.bias_table(feature)["candidate_bias"].values()[:, 0]
+
+
+def _table(name: str, n_rows: int, width: int, features: list[str], device: torch.device | str) -> EmbeddingCollection:
+    config = EmbeddingConfig(name=name, num_embeddings=n_rows, embedding_dim=width, feature_names=features)
+    return EmbeddingCollection(tables=[config], device=torch.device(device))
+
+
+def _features(batch: Batch, candidates: Tensor | None) -> KeyedJaggedTensor:
+    """The item table's features, so that one lookup serves both: on a sharded table each is a round of messages.
+
+    A KeyedJaggedTensor has as many rows for each feature; all candidates stand in the first row of theirs.
+    """
+    if candidates is None:
+        return KeyedJaggedTensor(["item"], batch.items, lengths=batch.lengths)
+    n_candidates = torch.zeros_like(batch.lengths)
+    n_candidates[0] = len(candidates)
+    values, lengths = torch.cat([batch.items, candidates]), torch.cat([batch.lengths, n_candidates])
+    return KeyedJaggedTensor(["item", "candidate"], values, lengths=lengths)
+
+
+class Encoder(nn.Module):
+    """Position vectors and transformer blocks over ragged sequences."""
+
+    def __init__(
+        self,
+        embed_dim: int,
+        n_heads: int,
+        n_layers: int,
+        ffn_dim: int,
+        max_len: int,
+        dropout: float,
+        device: torch.device | str,
+    ) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(max_len, embed_dim, device=device)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(embed_dim, n_heads, ffn_dim, dropout, device) for _ in range(n_layers))
+        self.norm = nn.LayerNorm(embed_dim, device=device)
+
+    def forward(self, vectors: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
+        """Item vectors [N, d] of sequences with `lengths` [B] → hidden states [M, d] at `positions` [M], ascending."""
+        offsets = F.pad(lengths.cumsum(0), (1, 0))
+        from_end = torch.repeat_interleave(offsets[1:], lengths, output_size=len(vectors))
+        from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
+        x = self.dropout(vectors + self.positions(from_end))
+        everywhere = Raggedness(offsets, offsets)
+        for block in self.blocks[:-1]:
+            x = block(x, everywhere)
+        asked = Raggedness(torch.searchsorted(positions, offsets), offsets)
+        hidden: Tensor = self.norm(self.blocks[-1](x, asked, positions))
+        return hidden
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each after a LayerNorm and around a residual connection (pre-LN)."""
+
+    def __init__(
+        self, embed_dim: int, n_heads: int, ffn_dim: int, dropout: float, device: torch.device | str
+    ) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.attention_norm = nn.LayerNorm(embed_dim, device=device)
+        self.query = nn.Linear(embed_dim, embed_dim, device=device)
+        self.key_value = nn.Linear(embed_dim, 2 * embed_dim, device=device)
+        self.attention_out = nn.Linear(embed_dim, embed_dim, device=device)
+        self.ffn_norm = nn.LayerNorm(embed_dim, device=device)
+        self.ffn_in = nn.Linear(embed_dim, ffn_dim, device=device)
+        self.ffn_out = nn.Linear(ffn_dim, embed_dim, device=device)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, raggedness: "Raggedness", positions: Tensor | None = None) -> Tensor:
+        """[N, d] → [N, d], or → [M, d] where only the outputs at `positions` [M] are wanted."""
+        h = self.attention_norm(x)
+        keys, values = self.key_value(h).chunk(2, dim=-1)
+        if positions is not None:
+            x, h = x.index_select(0, positions), h.index_select(0, positions)
+        return self.merge(x, attend(self.query(h), keys, values, raggedness, self.n_heads))
+
+    def merge(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The residual stream [M, d] after attention and feed-forward."""
+        x = x + self.dropout(self.attention_out(attended))
+        return x + self.dropout(self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)))))
+
+
+class Padding:
+    """Where the R ragged rows between `offsets` [R + 1] stand when padded to the longest: [R, width]."""
+
+    def __init__(self, offsets: Tensor) -> None:
+        lengths = offsets.diff()
+        self.n_rows = len(lengths)
+        self.total, self.width = int(offsets[-1] - offsets[0]), max(1, int(lengths.max()))
+        self.is_real = torch.arange(self.width, device=offsets.device) < lengths[:, None]
+        self.indices = self.is_real.flatten().nonzero().squeeze(1)
+
+    def pad(self, values: Tensor, n_heads: int) -> Tensor:
+        """[total, d] → [R, heads, width, d / heads], zeros where there is nothing."""
+        padded = values.new_zeros(self.n_rows * self.width, values.shape[1]).index_copy(0, self.indices, values)
+        return padded.view(self.n_rows, self.width, n_heads, -1).transpose(1, 2)
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """The reverse of `pad`."""
+        return padded.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self.indices)
+
+
+class Raggedness:
+    """How the queries and keys of B sequences are padded for attention, worked out once for all blocks.
+
+    On CPU the rows are taken a few at a time, which keeps a group in cache and pads it to its own longest row only
+    (little, since batches come sorted by length); on an accelerator all together.
+    """
+
+    ROWS_AT_A_TIME = 16
+
+    def __init__(self, query_offsets: Tensor, key_offsets: Tensor) -> None:
+        n_rows = len(key_offsets) - 1
+        step = self.ROWS_AT_A_TIME if key_offsets.device.type == "cpu" else n_rows
+        groups = [slice(first, min(first + step, n_rows) + 1) for first in range(0, n_rows, step)]
+        self.keys = [Padding(key_offsets[group]) for group in groups]
+        self.queries = self.keys
+        if query_offsets is not key_offsets:
+            self.queries = [Padding(query_offsets[group]) for group in groups]
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, raggedness: Raggedness, n_heads: int) -> Tensor:
+    """Full attention within each sequence: queries [M, d], keys and values [N, d] → [M, d]."""
+    query_groups = queries.split([padding.total for padding in raggedness.queries])
+    key_groups = keys.split([padding.total for padding in raggedness.keys])
+    value_groups = values.split([padding.total for padding in raggedness.keys])
+    attended = []
+    for q, k, v, asked, known in zip(
+        query_groups, key_groups, value_groups, raggedness.queries, raggedness.keys, strict=True
+    ):
+        mask = known.is_real[:, None, None, :]
+        padded = F.scaled_dot_product_attention(
+            asked.pad(q, n_heads), known.pad(k, n_heads), known.pad(v, n_heads), attn_mask=mask
+        )
+        attended.append(asked.unpad(padded))
+    return torch.cat(attended)

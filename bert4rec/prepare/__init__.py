@@ -1,0 +1,1 @@
+"""Left of the disk: raw interactions become a dataset folder, with Polars and without torch."""

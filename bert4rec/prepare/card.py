@@ -1,0 +1,98 @@
+"""The dataset card: the `README.md` of a dataset folder, for a person and for the Hugging Face hub."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+COLUMNS = {
+    "user": "dense user id, from 0",
+    "items": "dense item ids, oldest first: a window (train), or the whole history before the target",
+    "times": "seconds, parallel to `items`",
+    "ratings": "parallel to `items`; 0 in Goodreads means not rated",
+    "target": "the item to predict",
+    "popular_negatives": "unseen items, drawn in proportion to their training positions",
+    "uniform_negatives": "unseen items, all equally likely",
+}
+TABLES = {
+    "users": "dense id, original id, interactions of every user",
+    "items": "dense id, original id, interactions, training positions and, where known, title of every item",
+    "oracle": "rank of each test target for who knows how the synthetic rows were made: in full and among negatives",
+}
+CARD = """\
+---
+pretty_name: {source} interactions for sequential recommendation
+tags:
+- sequential-recommendation
+- bert4rec
+configs:
+- config_name: default
+  data_files:
+{data_files}
+---
+
+# {source}: interactions for sequential recommendation
+
+{users:,} users, {items:,} items and {rows:,} interactions of the source `{source}` (read: {users_read:,} users,
+{items_read:,} items, {rows_read:,} interactions), split by leave-one-out: a user's last item is the test target, of
+{validation_users:,} users the last but one is the validation target, all earlier ones are for training. The terms of
+the source hold for this dataset too.
+
+| split | rows | columns |
+|---|---|---|
+{splits}
+
+Item ids: 0 = padding, 1 = mask, items from 2, in an order shuffled by the seed.
+
+| column | meaning |
+|---|---|
+{columns}
+
+| file | content |
+|---|---|
+{tables}
+| `metadata.json` | settings, counts, and a checksum of every file |
+
+## Settings
+
+Windows are at most {max_len} items long.
+
+| preprocessing | value |
+|---|---|
+{settings}
+
+## How to open it
+
+```python
+from datasets import load_from_disk
+
+test = load_from_disk("{source}/test")  # the path of this folder, and the split
+print(test[0])
+```
+"""
+
+
+def dataset_card(
+    metadata: Mapping[str, Any], splits: Mapping[str, pl.DataFrame], tables: Mapping[str, pl.DataFrame]
+) -> str:
+    """The card's text from the counts and settings of `metadata` and the frames that are written.
+
+    Only contents, no time and no path of the machine: the same dataset has the same card.
+    """
+    present = {name for frame in splits.values() for name in frame.columns}
+    return CARD.format(
+        **metadata,
+        data_files="\n".join(f"  - split: {name}\n    path: {name}/*.arrow" for name in splits),
+        splits=_rows((name, f"{len(frame):,}", _code(frame.columns)) for name, frame in splits.items()),
+        columns=_rows((f"`{name}`", meaning) for name, meaning in COLUMNS.items() if name in present),
+        tables=_rows((f"`{name}.parquet`", meaning) for name, meaning in TABLES.items() if name in tables),
+        settings=_rows((f"`{key}`", f"`{value}`") for key, value in metadata["preprocessing"].items()),
+    )
+
+
+def _rows(rows: Any) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _code(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

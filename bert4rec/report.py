@@ -1,0 +1,157 @@
+"""What a run leaves for people and programs: metrics.jsonl, TensorBoard, report.json, report.md with its picture."""
+
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+FORMAT_VERSION = 1
+PROTOCOL_TITLES = {
+    "full": "Full catalogue, without the items that the user has seen",
+    "popular": "Among {n} unseen items drawn by popularity (the BERT4Rec paper's protocol)",
+    "uniform": "Among {n} unseen items drawn uniformly",
+}
+
+
+class MetricsLog:
+    """Appends records to `metrics.jsonl` and their numbers to TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / "metrics.jsonl").open("a")
+        self._events = SummaryWriter(str(folder))
+
+    def add(self, kind: str, step: int, **values: Any) -> None:
+        """One record: its kind ("train", "validation"), the step, and numbers or mappings of numbers."""
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            numbers = value.items() if isinstance(value, Mapping) else [("", value)]
+            for key, number in numbers:
+                self._events.add_scalar(f"{kind}/{name}{'/' if key else ''}{key}", number, step)
+
+    def close(self) -> None:
+        """Write what is still held back."""
+        self._file.close()
+        self._events.close()
+
+
+def read_records(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """The records of one kind from a run's `metrics.jsonl`, in order."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if record["kind"] == kind]
+
+
+def environment(device: torch.device, world_size: int) -> dict[str, Any]:
+    """What the run stood on: versions, machine, processes."""
+    packages = ("torch", "torchrec", "datasets", "polars", "numpy", "pyarrow")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+        "threads_per_process": torch.get_num_threads(),
+        "world_size": world_size,
+        "command": sys.argv,
+    }
+
+
+def write_report(folder: Path, report: Mapping[str, Any]) -> None:
+    """`report.json`, then `report.md` and its picture from the run's records."""
+    draw_learning_curve(folder)
+    (folder / "report.md").write_text(report_page(report))
+    write_json(folder / "report.json", report)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Indented JSON, all or nothing: a report.json that is there is whole."""
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_text(json.dumps(content, indent=2) + "\n")
+    unfinished.rename(path)
+
+
+def report_page(report: Mapping[str, Any]) -> str:
+    """The report as Markdown."""
+    training = report["training"]
+    name = report["dataset"]["source"]
+    peak = max(training["peak_memory_bytes"]) / 2**20
+    lines = [
+        f"# Bert4Rec on {name}",
+        "",
+        f"{report['dataset']['users']} users, {report['dataset']['items']} items, "
+        f"{report['dataset']['rows']} interactions. Mode {report['mode']}, {report['world_size']} process(es).",
+        "",
+        f"Trained {training['epochs']} epochs ({training['steps']} steps) in {training['seconds'] / 60:.1f} minutes, "
+        f"stopped by {training['stopped_by']}; {training['sequences_per_second']:.0f} sequences/s; "
+        f"peak memory {peak:.0f} MiB a process. The weights of epoch {training['best_epoch']} were best on validation "
+        "and are the ones tested.",
+        "",
+        "## Test",
+        "",
+        metrics_table(report),
+        "",
+        "## Validation",
+        "",
+        metrics_table({"test": report["validation"], "dataset": report["dataset"]}),
+        "",
+        "## Learning curve",
+        "",
+        "![Training loss and validation metrics by step](learning_curve.png)",
+        "",
+        "Test: the last item of each user; validation: the last but one of a sample of the users. Ties go to the lower "
+        "id. Settings: `config.toml`; every record: `metrics.jsonl`; versions: `environment.json`; shards: `plan.txt`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def metrics_table(report: Mapping[str, Any]) -> str:
+    """The test metrics as a Markdown table: the model beside popularity and, where known, the best possible."""
+    contestants = {"Bert4Rec": "test", "popularity": "popularity_baseline", "best possible": "best_possible"}
+    sections = []
+    for protocol, title in PROTOCOL_TITLES.items():
+        rows = [(n, report[k][protocol]) for n, k in contestants.items() if protocol in report.get(k, {})]
+        if rows:
+            users = rows[0][1]["users"]
+            heading = title.format(n=report["dataset"].get("n_eval_negatives"))
+            sections.append(f"{heading}; {users} users\n\n{_table(rows)}")
+    return "\n\n".join(sections)
+
+
+def _table(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
+    names = [name for name in rows[0][1] if name != "users"]
+    lines = [
+        "| " + "".ljust(13) + "".join(f" | {name.rjust(7)}" for name in names) + " |",
+        "|" + "-" * 15 + "".join("|" + "-" * (max(len(name), 7) + 1) + ":" for name in names) + "|",
+    ]
+    for title, values in rows:
+        cells = "".join(f" | {values[name]:.4f}".ljust(3 + max(len(name), 7)) for name in names)
+        lines.append(f"| {title.ljust(13)}{cells} |")
+    return "\n".join(lines)
+
+
+def draw_learning_curve(folder: Path) -> None:
+    """`learning_curve.png`: the training loss, and HR@10 and NDCG@10 on validation, by step."""
+    import matplotlib  # here, since it is slow to import and only the first process draws
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    train, validation = read_records(folder, "train"), read_records(folder, "validation")
+    left.plot([r["step"] for r in train], [r["loss"] for r in train], color="tab:blue")
+    left.set(title="Training loss", xlabel="step", ylabel="cross-entropy (nats)")
+    for name, color in (("HR@10", "tab:orange"), ("NDCG@10", "tab:green")):
+        steps, values = [r["step"] for r in validation], [r["full"][name] for r in validation]
+        right.plot(steps, values, marker=".", color=color, label=name)
+    right.set(title="Validation, full catalogue", xlabel="step")
+    right.set_ylim(bottom=0)
+    right.legend()
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.savefig(folder / "learning_curve.png", dpi=120)
+    pyplot.close(figure)

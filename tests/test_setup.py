@@ -1,0 +1,238 @@
+"""`make setup`, run for real on a PATH that holds only stand-ins: nothing is installed and nothing is fetched."""
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PINS = ["requirements.txt", "requirements-dev.txt", "constraints.txt"]
+TOOLS = ["sh", "dirname", "cat", "cksum", "mkdir", "rm", "cp", "sed", "grep", "tail", "sleep"]
+
+UNAME = """#!/bin/sh
+case $1 in -s) echo "${FAKE_SYSTEM:-Linux}" ;; -m) echo "${FAKE_MACHINE:-x86_64}" ;; esac
+"""
+
+# The Python that runs this test, pretending: $FAKE_SETUP runs before each `-c` program.
+PRETENDING_PYTHON = f"""#!/bin/sh
+exec "{sys.executable}" -c "import sys; $FAKE_SETUP
+$2"
+"""
+
+# Stands for the interpreter and for the one in .venv: `-m venv` makes .venv, `-m pip` writes down how it was called and
+# fails where the test has put what it then says. Only the lock is real.
+INSTALLING_PYTHON = f"""#!/bin/sh
+case "$*" in
+*_base_executable*) command -v "$0" ;;
+*fcntl*) exec "{sys.executable}" "$@" ;;
+*"-m venv"*) rm -rf .venv && mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+*"-m pip"*install*)
+    sleep "${{FAKE_SECONDS:-0}}"
+    echo "$*" >>pip-calls
+    case "$*" in *+cpu*) failure=cpu-build-fails ;; *) failure=other-build-fails ;; esac
+    [ ! -e $failure ] || {{ cat $failure; exit 1; }} ;;
+esac
+"""
+
+
+class Clone:
+    """A fresh clone, and a PATH of which the test decides what it holds."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.bin = folder / "clone", folder / "bin"
+        (self.folder / "scripts").mkdir(parents=True)
+        self.bin.mkdir()
+        for name in [*PINS, "scripts/setup.sh"]:
+            shutil.copy(ROOT / name, self.folder / name)
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool) or tool)
+        self.program("uname", UNAME)
+
+    def program(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def setup(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        # The build is given, so that a GPU in the machine that runs the test changes nothing.
+        environment = {"PATH": str(self.bin), "TORCH_BUILD": "cpu", **environment}
+        command = [self.folder / "scripts/setup.sh"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    def pip_calls(self) -> list[str]:
+        calls = self.folder / "pip-calls"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+    @property
+    def ready(self) -> bool:
+        return (self.folder / ".venv/.stamp").exists()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+def refusal(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line that it ends with."""
+    assert result.returncode == 1, result.stdout + result.stderr
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_another_system_than_linux_is_named(clone: Clone):
+    assert "this is Darwin: use Linux" in refusal(clone.setup(FAKE_SYSTEM="Darwin"))
+
+
+def test_a_processor_without_wheels_is_named(clone: Clone):
+    assert "x86_64 and aarch64 only and this is riscv64" in refusal(clone.setup(FAKE_MACHINE="riscv64"))
+
+
+def test_no_python_at_all_says_which_to_install(clone: Clone):
+    assert "no Python 3.11, 3.12 or 3.13 found" in refusal(clone.setup())
+
+
+@pytest.mark.parametrize("version", ["(3, 10, 4)", "(3, 14, 0)"])
+def test_a_python_out_of_range_is_not_taken(clone: Clone, version: str):
+    clone.program("python3", PRETENDING_PYTHON)
+    assert "no Python 3.11" in refusal(clone.setup(FAKE_SETUP=f"sys.version_info = {version}"))
+
+
+def test_a_missing_venv_module_names_the_package(clone: Clone):
+    clone.program("python3", PRETENDING_PYTHON)
+    without_venv = "sys.version_info = (3, 12, 1); sys.modules['ensurepip'] = None"
+    assert "Python 3.12 has no venv module: install it (Debian, Ubuntu: python3.12-venv)" in refusal(
+        clone.setup(FAKE_SETUP=without_venv)
+    )
+
+
+def test_a_python_named_by_hand_that_does_not_run_is_named(clone: Clone):
+    clone.program("python3", INSTALLING_PYTHON)
+    assert "PYTHON=python9 does not run" in refusal(clone.setup(PYTHON="python9"))
+
+
+def test_a_name_on_the_path_that_does_not_run_is_passed_over(clone: Clone):
+    clone.program("python3", "#!/bin/sh\necho 'shim: version not installed' >&2\nexit 127\n")
+    clone.program("python3.12", INSTALLING_PYTHON)
+    assert clone.setup().returncode == 0
+    assert clone.ready
+
+
+def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(clone: Clone):
+    clone.program("python3", INSTALLING_PYTHON)
+    assert clone.setup().returncode == 0
+    (call,) = clone.pip_calls()
+    assert call.endswith("-r requirements.txt -r requirements-dev.txt torch==2.13.0+cpu ./.venv/fbgemm-gpu")
+    assert "-c constraints.txt" in call
+    alias = (clone.folder / ".venv/fbgemm-gpu/pyproject.toml").read_text()
+    assert 'name = "fbgemm-gpu"\nversion = "1.8.0"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]' in alias
+
+
+def test_the_cuda_build_is_what_the_requirements_say(clone: Clone):
+    clone.program("python3", INSTALLING_PYTHON)
+    assert clone.setup(TORCH_BUILD="cuda").returncode == 0
+    (call,) = clone.pip_calls()
+    assert call.endswith("-c constraints.txt -r requirements.txt -r requirements-dev.txt")
+
+
+def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_changes(clone: Clone):
+    clone.program("python3", INSTALLING_PYTHON)
+    clone.setup()
+    second = clone.setup()
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    assert len(clone.pip_calls()) == 1
+
+    with open(clone.folder / "constraints.txt", "a") as constraints:
+        constraints.write("another==1.0\n")
+    clone.setup()
+    assert len(clone.pip_calls()) == 2
+    clone.setup(TORCH_BUILD="cuda")
+    assert len(clone.pip_calls()) == 3
+    clone.folder = clone.folder.rename(clone.folder.with_name("moved"))
+    clone.setup(TORCH_BUILD="cuda")
+    assert len(clone.pip_calls()) == 4
+
+
+def test_two_at_once_install_once(clone: Clone):
+    clone.program("python3", INSTALLING_PYTHON)
+    with ThreadPoolExecutor() as threads:
+        both = list(threads.map(lambda _: clone.setup(FAKE_SECONDS="0.5"), range(2)))
+    assert [result.returncode for result in both] == [0, 0]
+    assert "waiting for another one to finish" in both[0].stdout + both[1].stdout
+    assert len(clone.pip_calls()) == 1
+
+
+NO_CPU_BUILD = """ERROR: Could not find a version that satisfies torch==2.13.0+cpu (from versions: 2.12.0, 2.13.0)
+ERROR: No matching distribution found for torch==2.13.0+cpu
+"""
+
+
+def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(clone: Clone):
+    clone.program("python3", INSTALLING_PYTHON)
+    (clone.folder / "cpu-build-fails").write_text(NO_CPU_BUILD)
+    result = clone.setup()
+    assert result.returncode == 0
+    assert "installing the CUDA build, several GB, which also runs on a CPU" in result.stdout
+    first, second = clone.pip_calls()
+    assert "torch==2.13.0+cpu" in first
+    assert second.endswith("requirements-dev.txt ./.venv/fbgemm-gpu")
+
+
+@pytest.mark.parametrize(
+    "pip_says",
+    [
+        "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'\n" + NO_CPU_BUILD,
+        NO_CPU_BUILD.replace("2.12.0, 2.13.0", "none"),
+    ],
+    ids=["retried", "no versions"],
+)
+def test_a_network_failure_is_told_and_is_not_ready(clone: Clone, pip_says: str):
+    clone.program("python3", INSTALLING_PYTHON)
+    (clone.folder / "cpu-build-fails").write_text(pip_says)
+    assert "check the network and pip's index settings" in refusal(clone.setup())
+    assert len(clone.pip_calls()) == 1
+    assert pip_says in (clone.folder / "logs/setup.log").read_text()
+    assert not clone.ready
+
+    (clone.folder / "cpu-build-fails").unlink()
+    assert clone.setup().returncode == 0
+    assert clone.ready
+
+
+def test_another_failure_of_pip_is_told_in_its_words(clone: Clone):
+    clone.program("python3", INSTALLING_PYTHON)
+    (clone.folder / "cpu-build-fails").write_text("ERROR: [Errno 28] No space left on device\n")
+    assert "pip failed: ERROR: [Errno 28] No space left on device (log: logs/setup.log)" in refusal(clone.setup())
+    assert not clone.ready
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
+    return {package.lower().replace("_", "-"): version for package, version in (line.split("==") for line in lines)}
+
+
+def test_the_pinned_torch_torchrec_and_fbgemm_match():
+    assert {name: pins("requirements.txt")[name] for name in ("torch", "torchrec", "fbgemm-gpu")} == {
+        "torch": "2.13.0",
+        "torchrec": "1.8.0",
+        "fbgemm-gpu": "1.8.0",
+    }
+
+
+def test_each_package_is_pinned_in_one_place_and_none_depends_on_the_build():
+    program, tools, rest = map(pins, PINS)
+    assert not program.keys() & tools.keys() | program.keys() & rest.keys() | tools.keys() & rest.keys()
+    assert not {name for name in rest if name.startswith(("torch-", "fbgemm", "nvidia", "triton", "setuptools", "pip"))}
+
+
+def test_make_runs_the_documented_commands():
+    make = shutil.which("make")
+    assert make
+    shown = subprocess.run([make, "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    commands = ["preprocessing.py", "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py", "-m bert4rec report"]
+    positions = [shown.index(command) for command in commands]
+    assert positions == sorted(positions)
+    assert os.access(ROOT / ".ci/run", os.X_OK)
