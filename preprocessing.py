@@ -13,13 +13,24 @@ from numpy.typing import NDArray
 
 from bert4rec.config import Config, Preprocessing, load_config, parse_command_line, usage
 from bert4rec.errors import DataError, UserError
-from bert4rec.prepare.dataset import check_target, write_dataset
+from bert4rec.prepare.dataset import clear_target, write_dataset
 from bert4rec.prepare.negatives import popular_negatives, train_counts, uniform_negatives
 from bert4rec.prepare.oracle import oracle_ranks
 from bert4rec.prepare.sequences import (
-    MIN_EVALUATED, dense_ids, drop_low_ratings, drop_rare_items, drop_users, in_time_order, keep_repeats,
-    leave_one_out, mark_validated, number_rows, to_histories, windows, with_dense_ids,
-)  # fmt: skip
+    MIN_EVALUATED,
+    dense_ids,
+    drop_low_ratings,
+    drop_rare_items,
+    drop_users,
+    in_time_order,
+    keep_repeats,
+    leave_one_out,
+    mark_validated,
+    number_rows,
+    to_histories,
+    windows,
+    with_dense_ids,
+)
 from bert4rec.prepare.sources import Interactions, read_interactions
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
@@ -48,10 +59,8 @@ def prepare(config: Config) -> Path:
     """Make the dataset folder that `config` describes, telling the progress, and return its path."""
     datasets.disable_progress_bars()
     folder, started = config.data.folder, time.monotonic()
-    check_target(folder)
-    source = read_interactions(
-        **config.data.model_dump(exclude={"dataset_dir"}), seed=config.preprocessing.seed
-    )
+    clear_target(folder)
+    source = read_interactions(**config.data.model_dump(exclude={"dataset_dir"}), seed=config.preprocessing.seed)
     _say(started, f"read {source.n_rows:,} rows, {source.n_users:,} users, {source.n_items:,} items")
     users, items, histories = _histories(source, config)
     metadata = _metadata(source, config, users, items)
@@ -69,7 +78,10 @@ def prepare(config: Config) -> Path:
     tables = {"users": users, "items": _item_table(items, counts, source.titles)}
     if source.oracle and metadata["rows"] == source.n_rows:
         ranks = oracle_ranks(source.oracle, splits["test"], users=users, items=items)
-        tables |= {} if ranks is None else {"oracle": ranks}
+        if ranks is None:
+            _say(started, "left oracle.parquet out: too many users × items to rank")
+        else:
+            tables["oracle"] = ranks
     size = write_dataset(folder, splits=splits, tables=tables, metadata=metadata)
     _say(started, f"wrote {folder}")
     _summary(folder, metadata, size)
@@ -104,7 +116,7 @@ def _histories(source: Interactions, config: Config) -> tuple[pl.DataFrame, pl.D
 def _nothing_left(source: Interactions, settings: Preprocessing) -> str:
     filters = ("min_rating", "min_item_interactions", "min_user_interactions", "max_user_interactions")
     shown = ", ".join(f"{name} = {getattr(settings, name)}" for name in filters)
-    return f"0 of {source.n_rows} rows ({source.n_users} users) pass the filters of [preprocessing]: {shown}; relax them"
+    return f"0 of {source.n_rows} rows and {source.n_users} users pass [preprocessing] {shown}; relax these filters"
 
 
 def _splits(

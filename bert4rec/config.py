@@ -110,7 +110,7 @@ class Model(Table):
 class Training(Table):
     """The loop: how long, how fast, what is masked."""
 
-    n_epochs: int = Field(20, ge=1, description="passes over the training windows, at most")
+    n_epochs: int = Field(40, ge=1, description="passes over the training windows, at most")
     max_minutes: float = Field(0.0, ge=0, description="minutes of training and validation, at most; 0 = no limit")
     per_device_train_batch_size: int = Field(64, ge=1, description="windows per process and step")
     learning_rate: float = Field(1e-3, gt=0, description="of the dense part")
@@ -131,7 +131,7 @@ class Training(Table):
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 = autocast; weights stay fp32")
     compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
     num_workers: int = Field(0, ge=0, description="loader processes per training process; 0 = in the process itself")
-    eval_every_n_epochs: int = Field(1, ge=1, description="epochs between two validations")
+    eval_every_n_epochs: int = Field(2, ge=1, description="epochs between two validations")
     patience: int = Field(10, ge=0, description="validations without a better full NDCG@10 before stopping; 0 = never")
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
     seed: int = Field(1, ge=0, description="of the initial weights, the order, the masks and dropout")

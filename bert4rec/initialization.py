@@ -5,6 +5,7 @@ start depend on the number of processes. Here a table's values are a pure functi
 blocks of rows, each with a generator of its own; the dense part is drawn in a fixed order on the CPU.
 """
 
+import math
 import zlib
 from collections.abc import Iterator
 
@@ -15,7 +16,8 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from bert4rec.model import SPARSE_MODULES
 
 ROWS_PER_BLOCK = 4096
-STANDARD_DEVIATION = 0.02  # BERT's (Devlin et al. 2019)
+EMBEDDING_SCALE = 0.02  # standard deviation of item and position vectors, as in BERT (Devlin et al. 2019)
+POSITIONS = "encoder.positions.weight"
 
 
 @torch.no_grad()
@@ -36,7 +38,7 @@ def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> T
     blocks = range(first // ROWS_PER_BLOCK, (first + n_rows - 1) // ROWS_PER_BLOCK + 1)
     values = torch.cat([_normal((ROWS_PER_BLOCK, width), seed, name, block) for block in blocks])
     offset = first - blocks.start * ROWS_PER_BLOCK
-    return values[offset : offset + n_rows]
+    return values[offset : offset + n_rows] * EMBEDDING_SCALE
 
 
 def _fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed: int) -> None:
@@ -61,9 +63,10 @@ def _dense_weight(name: str, value: Tensor, seed: int) -> Tensor:
         return torch.ones_like(value, device="cpu")
     if name.endswith("bias"):
         return torch.zeros_like(value, device="cpu")
-    return _normal(value.shape, seed, name, 0)
+    scale = EMBEDDING_SCALE if name == POSITIONS else math.sqrt(2 / sum(value.shape))
+    return _normal(value.shape, seed, name, 0) * scale
 
 
 def _normal(shape: tuple[int, ...] | torch.Size, seed: int, name: str, block: int) -> Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}/{block}".encode()) | seed << 32)
-    return torch.randn(shape, generator=generator) * STANDARD_DEVIATION
+    return torch.randn(shape, generator=generator)

@@ -129,7 +129,7 @@ def _table(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
         "|" + "-" * 15 + "".join("|" + "-" * (max(len(name), 7) + 1) + ":" for name in names) + "|",
     ]
     for title, values in rows:
-        cells = "".join(f" | {values[name]:.4f}".ljust(3 + max(len(name), 7)) for name in names)
+        cells = "".join(" | " + f"{values[name]:.4f}".rjust(max(len(name), 7)) for name in names)
         lines.append(f"| {title.ljust(13)}{cells} |")
     return "\n".join(lines)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,21 +61,22 @@ def write_dataset(
         raise DataError(f"{folder}: cannot write the dataset: {getattr(error, 'strerror', None) or error}") from None
 
 
-def check_target(folder: Path) -> None:
-    """Raise `DataError` where a dataset must not be written: something else stands there."""
-    if folder.is_file():
-        raise DataError(f"{folder}: is a file; choose another data.dataset_dir")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / METADATA).is_file():
-        raise DataError(f"{folder}: is not empty and not a dataset folder; choose another data.dataset_dir")
+def clear_target(folder: Path) -> None:
+    """Clean up beside `folder` after killed runs; raise `DataError` where anything but a dataset stands there."""
+    try:
+        _clean(folder.resolve())
+        if folder.is_file():
+            raise DataError(f"{folder}: is a file; choose another data.dataset_dir")
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / METADATA).is_file():
+            raise DataError(f"{folder}: is not empty and not a dataset folder; choose another data.dataset_dir")
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be used as data.dataset_dir: {error.strerror}") from None
 
 
 def _write_split(folder: Path, frame: pl.DataFrame) -> None:
     """A folder as `datasets` saves it, with a fingerprint of the content in place of a random one."""
     schema = pa.schema([(name, TYPES[name]) for name in frame.columns])
-    batches = [
-        frame.slice(first, ROWS_PER_BATCH).to_arrow().cast(schema).combine_chunks().to_batches()[0]
-        for first in range(0, len(frame), ROWS_PER_BATCH)
-    ]
+    batches = [_batch(frame.slice(first, ROWS_PER_BATCH), schema) for first in range(0, len(frame), ROWS_PER_BATCH)]
     digest = hashlib.sha256(str(schema).encode())
     for batch in batches:
         digest.update(batch.serialize())
@@ -85,11 +87,18 @@ def _write_split(folder: Path, frame: pl.DataFrame) -> None:
     split.save_to_disk(folder, num_shards=1 + table.nbytes // BYTES_PER_SHARD)
 
 
+def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows in buffers of their own: those of a slice go on behind it, and Arrow writes some of that as padding."""
+    table = frame.to_arrow().cast(schema)
+    return table.take(pa.array(np.arange(len(frame)))).combine_chunks().to_batches()[0]
+
+
 def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
     """`metadata.json` with the checksums of every other file; returns the size of the folder in bytes."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    sizes = {path: path.stat().st_size for path in paths}
     files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in paths
+        path.relative_to(folder).as_posix(): {"bytes": size, "sha256": _sha256(path)} for path, size in sizes.items()
     }
     content = {
         "format_version": FORMAT_VERSION,
@@ -100,7 +109,7 @@ def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
     }
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     (folder / METADATA).write_text(text, encoding="utf-8")
-    return sum(file["bytes"] for file in files.values()) + len(text.encode())
+    return sum(sizes.values()) + len(text.encode())
 
 
 def _sha256(path: Path) -> str:
@@ -111,13 +120,12 @@ def _sha256(path: Path) -> str:
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
     """A new folder beside `folder` that takes its place when the block ends well, and goes when it does not."""
-    check_target(folder)
+    clear_target(folder)
     folder = folder.resolve()  # a link stays a link to the new folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _clean(folder)
-    new, old = (folder.with_name(f".{folder.name}.{kind}-{os.getpid()}") for kind in ("new", "old"))
-    new.mkdir()
+    new, old = (folder.with_name(f"{prefix}{os.getpid()}") for prefix in _prefixes(folder))
     try:
+        new.mkdir()
         with (new / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held while this process lives: see _clean
             yield new
@@ -126,22 +134,27 @@ def _replacing(folder: Path) -> Iterator[Path]:
                 folder.rename(old)
             new.rename(folder)
     finally:
-        for left in (new, old):
-            if left is old and not folder.exists() and old.exists():
-                old.rename(folder)
-            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
+        _clean(folder)
+
+
+def _prefixes(folder: Path) -> tuple[str, str]:
+    """How the names of a folder being written, and of one being replaced, begin."""
+    return f".{folder.name}.new-", f".{folder.name}.old-"
 
 
 def _clean(folder: Path) -> None:
-    """Put away what killed runs left beside `folder`, and put back the dataset that one was about to replace."""
-    for old in sorted(folder.parent.glob(f".{folder.name}.old-*")):
+    """Remove what killed runs left beside `folder`, and put back the dataset that one was about to replace."""
+    beside = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
+    new, old = ([path for path in beside if path.name.startswith(prefix)] for prefix in _prefixes(folder))
+    for path in old:
         if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            old.rename(folder)
-    for new in folder.parent.glob(f".{folder.name}.new-*"):
-        if not _in_use(new):
-            shutil.rmtree(new, ignore_errors=True)
+            path.rename(folder)
+    for path in new:
+        if not _in_use(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _in_use(new: Path) -> bool:

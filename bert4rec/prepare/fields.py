@@ -12,7 +12,7 @@ import polars as pl
 
 from bert4rec.errors import DataError
 
-LINE = "line"  # column with the line of the file, or the row of a Parquet file, that a message names
+LINE = "line number"  # column with the line of the file, or the row of a Parquet file, that a message names
 IDS = ("user", "item")
 FIELDS = (*IDS, "time", "rating")
 
@@ -64,9 +64,9 @@ def _casts(raw: Raw) -> dict[str, pl.Expr]:
     text = [field for field in IDS if not raw.whole_number_ids and not schema[field].is_integer()]
     whole = dict.fromkeys(IDS, True)
     if text:
-        same = [(_whole(field).cast(pl.String) == _text(field)).fill_null(_text(field).is_null()) for field in text]
-        whole |= raw.frame.select(expr.all() for expr in same).collect(engine="streaming").row(0, named=True)
-    casts = {field: _whole(field) if whole[field] else _text(field) for field in IDS}
+        same = [_written_whole(field, schema[field]).all() for field in text]
+        whole |= raw.frame.select(same).collect(engine="streaming").row(0, named=True)
+    casts = {field: _whole(field, schema[field]) if whole[field] else _text(field) for field in IDS}
     if "time" in fields:
         casts["time"] = _seconds(schema["time"])
     if "rating" in fields:
@@ -83,9 +83,15 @@ def _readable(field: str, dtype: pl.DataType) -> bool:
     return dtype.is_numeric() or dtype == pl.String
 
 
-def _whole(field: str) -> pl.Expr:
+def _whole(field: str, dtype: pl.DataType) -> pl.Expr:
     column = pl.col(field)
-    return column.cast(pl.Int64, strict=False)
+    return (column if dtype.is_integer() else column.cast(pl.String)).cast(pl.Int64, strict=False)
+
+
+def _written_whole(field: str, dtype: pl.DataType) -> pl.Expr:
+    """Whether an id is text that a whole number is written as: "7", not "07"; a missing id speaks for neither."""
+    text = _text(field)
+    return (_whole(field, dtype).cast(pl.String) == text).fill_null(text.is_null())
 
 
 def _text(field: str) -> pl.Expr:
@@ -97,7 +103,7 @@ def _seconds(dtype: pl.DataType) -> pl.Expr:
     """Whole seconds, rounded down."""
     time = pl.col("time")
     if dtype.is_temporal():
-        return time.cast(pl.Datetime("us")).dt.epoch("s")
+        return time.dt.epoch("s")
     fraction = time.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False)
     return pl.coalesce(time.cast(pl.Int64, strict=False) if not dtype.is_float() else fraction, fraction)
 
@@ -112,7 +118,7 @@ def _first_bad(raw: Raw, casts: Mapping[str, pl.Expr]) -> str:
     field = next(field for field in casts if found[f"bad {field}"])
     value = found[field]
     problem = "is missing" if value in (None, "") else f'"{value}": {_wish(field, raw)}'
-    return f'{raw.path}, {raw.unit} {found[LINE]}: {raw.names[field]} {problem}; correct or remove this {raw.unit}'
+    return f"{raw.path}, {raw.unit} {found[LINE]}: {raw.names[field]} {problem}; correct or remove this {raw.unit}"
 
 
 def _wish(field: str, raw: Raw) -> str:

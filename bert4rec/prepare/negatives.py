@@ -75,7 +75,9 @@ def _draw_block(rng: np.random.Generator, histories: pl.Series, weights: Ints, n
     """
     n_items, cumulated = len(weights), np.cumsum(weights)
     rows = np.repeat(np.arange(len(histories)), histories.list.len().to_numpy())
-    taken = np.sort(rows * n_items + histories.explode().to_numpy() - FIRST_ITEM_ID)  # keys: row · n_items + item
+    taken = np.sort(
+        rows * n_items + histories.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
+    )  # keys: row · n_items + item
     drawn, filled = np.empty((len(histories), n), np.int64), np.zeros(len(histories), np.int64)
     for _ in range(MAX_ROUNDS if cumulated[-1] else 0):
         open_rows = np.flatnonzero(filled < n)

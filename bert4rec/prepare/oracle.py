@@ -31,15 +31,17 @@ def oracle_ranks(
 def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
     original = items["original"].to_numpy() - 1  # of the dense item ids in turn
     lengths = test["items"].list.len().to_numpy().astype(np.int64)
-    history = original[test["items"].explode().to_numpy() - FIRST_ITEM_ID]
+    history = original[test["items"].explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID]
     numbers = users["original"].gather(test["user"]).to_numpy() - 1
     scores = oracle.scores(numbers, history, np.concatenate([[0], np.cumsum(lengths)]))[:, original]
     target = test["target"].to_numpy()[:, None] - FIRST_ITEM_ID
     ranks = {"full": _rank(scores, target, np.arange(len(items))[None, :])}
     for name in ("popular", "uniform"):
-        negatives = np.stack(test[f"{name}_negatives"].to_numpy()) - FIRST_ITEM_ID
+        negatives = (
+            test[f"{name}_negatives"].explode(empty_as_null=False).to_numpy().reshape(len(test), -1) - FIRST_ITEM_ID
+        )
         ranks[name] = _rank(np.take_along_axis(scores, negatives, axis=1), target, negatives, scores)
-    return pl.DataFrame({"user": test["user"], **{name: pl.Series(rank, dtype=pl.Int32) for name, rank in ranks.items()}})
+    return pl.DataFrame([test["user"], *[pl.Series(name, rank, dtype=pl.Int32) for name, rank in ranks.items()]])
 
 
 def _rank(

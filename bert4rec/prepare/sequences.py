@@ -108,8 +108,9 @@ def dense_ids(interactions: pl.LazyFrame, column: str, *, first: int = 0, seed: 
     """
 
     def numbered(counts: pl.DataFrame) -> pl.DataFrame:
-        rng = np.random.Generator(np.random.PCG64(seed))
-        order = np.arange(len(counts)) if seed is None else rng.permutation(len(counts))
+        order = np.arange(len(counts))
+        if seed is not None:
+            order = np.random.Generator(np.random.PCG64(seed)).permutation(order)
         ids = pl.Series(column, first + order, dtype=pl.Int32)
         return counts.select(ids, "original", "count").sort(column)
 
@@ -242,5 +243,5 @@ def _slices(lists: pl.Series, starts: Ints, lengths: Ints) -> pl.Series:
     """Slices of all the lists' values put end to end, again as lists; memory grows with the slices only."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    values = lists.explode().gather(index).to_arrow()
+    values = lists.explode(empty_as_null=False).gather(index).to_arrow()
     return pl.Series(lists.name, pa.LargeListArray.from_arrays(pa.array(offsets), values), dtype=lists.dtype)

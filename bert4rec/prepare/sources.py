@@ -1,4 +1,4 @@
-"""Every format of raw interactions as one lazy frame: `user`, `item`, where known `time` and `rating`, in file order."""
+"""Every format of raw interactions as one lazy frame in file order: `user`, `item`, where known `time`, `rating`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,8 +71,8 @@ def _file(path: str, *patterns: str) -> Path:
         return place
     found = sorted({file for pattern in patterns for file in place.glob(pattern) if file.is_file()})
     if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
-        raise DataError(f"{place}: one file {' or '.join(patterns)} expected here, found: {names}; name it in data.path")
+        wanted, names = " or ".join(patterns), ", ".join(file.name for file in found) or "none"
+        raise DataError(f"{place}: one file {wanted} expected here, found: {names}; name it in data.path")
     return found[0]
 
 
@@ -124,7 +124,7 @@ def _sequences(path: Path) -> Raw:
         item = pl.col("words").list.get(1, null_on_oob=True)
         frame = words.select(LINE, user=user, item=item)
     else:
-        frame = words.select(LINE, user=user, item=pl.col("words").list.slice(1)).explode("item")
+        frame = words.select(LINE, user=user, item=pl.col("words").list.slice(1)).explode("item", empty_as_null=True)
     return Raw(frame, path, {"user": "user", "item": "item"}, whole_number_ids=False)
 
 
@@ -136,11 +136,15 @@ def _reason(path: Path, error: pl.exceptions.PolarsError) -> str:
     if isinstance(error, pl.exceptions.NoDataError):
         return "is empty; name another file in data.path"
     if "more fields" in text:
-        separators = pl.col("text").str.count_matches(",", literal=True)
-        fields = _lines(path).select(LINE, fields=separators + 1).collect()
-        line, found = fields.filter(pl.col("fields") > fields["fields"][0]).row(0)
-        return f"line {line} has {found} fields, the header {fields['fields'][0]}; correct or remove this line"
+        return f"{_longer_line(path)} more fields than the header; correct or remove it"
     return f"cannot be read in this format: {text.splitlines()[0]}"
+
+
+def _longer_line(path: Path) -> str:
+    """Where the first line with more commas than the header stands; quoted commas may hide it."""
+    commas = pl.col("text").str.count_matches(",", literal=True)
+    found = _lines(path).filter(commas > commas.first()).head(1).collect()
+    return f"line {found[LINE][0]} has" if len(found) else "a line has"
 
 
 _MOVIELENS_CSV = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}

@@ -72,8 +72,8 @@ def structured(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[p
     lengths = _lengths(rng, n_users=n_users, n_items=n_items, n_rows=n_rows)
     n_clusters = max(1, n_items // _cluster_size(n_users=n_users, n_items=n_items, n_rows=n_rows))
     place = rng.permutation(n_items)  # item → its place; cluster and rank follow from it
-    cluster, weight = place % n_clusters, (1.0 + place // n_clusters) ** -ITEM_EXPONENT
-    popularity = (1.0 + np.arange(n_clusters)) ** -CLUSTER_EXPONENT
+    cluster, weight = place % n_clusters, _zipf(place // n_clusters, ITEM_EXPONENT)
+    popularity = _zipf(np.arange(n_clusters), CLUSTER_EXPONENT)
     popularity /= popularity.sum()
     members = np.argsort(place)
     frames, ends = [], []
@@ -98,6 +98,12 @@ def noise(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[pl.Dat
     return _rows(rng, users, rng.integers(0, n_items, len(users)), lengths), None
 
 
+def _zipf(rank: Ints, exponent: float) -> Floats:
+    """Weights that fall with the rank (from 0)."""
+    weights: Floats = np.power(1.0 + rank, -exponent)
+    return weights
+
+
 def _cluster_size(*, n_users: int, n_items: int, n_rows: int) -> int:
     """Items in a cluster: as many as the longest user takes, so that no cluster runs out."""
     return min(n_items, max(SMALLEST_CLUSTER, 3 * n_rows // n_users))
@@ -113,7 +119,8 @@ def _lengths(rng: np.random.Generator, *, n_users: int, n_items: int, n_rows: in
         )
     tail = rng.lognormal(sigma=LENGTH_SPREAD, size=n_users)
     lengths = MIN_LENGTH + np.rint(tail / tail.mean() * (mean - MIN_LENGTH)).astype(np.int64)
-    return np.minimum(lengths, _cluster_size(n_users=n_users, n_items=n_items, n_rows=n_rows))
+    limited: Ints = np.minimum(lengths, _cluster_size(n_users=n_users, n_items=n_items, n_rows=n_rows))
+    return limited
 
 
 def _tastes(rng: np.random.Generator, n_users: int, popularity: Floats) -> Ints:

@@ -1,0 +1,58 @@
+"""`python -m bert4rec COMMAND …`: what there is to do with a run that has ended."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert4rec.errors import UserError
+
+USAGE = """usage: python -m bert4rec COMMAND
+
+report [RUN]   the test metrics of a run folder (default: the newest finished run under runs/), and what to type next"""
+
+NEXT_STEPS = """With real data, for instance MovieLens 1M unpacked beside the project:
+  python preprocessing.py --config=configs/ml-1m.toml --data.path=../ml-1m
+  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --config=configs/ml-1m.toml
+With a CSV or Parquet file of your own:
+  python preprocessing.py --data.source=table --data.path=FILE --data.user_column=… --data.item_column=…
+  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --data.source=table"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status: 0 finished, 2 bad arguments or input."""
+    if not argv or argv[0] in ("--help", "-h"):
+        print(USAGE)
+        return 0
+    try:
+        command, *arguments = argv
+        if command != "report" or len(arguments) > 1:
+            raise UserError(f'"{" ".join(argv)}": no such command; python -m bert4rec --help lists them')
+        show_report(Path(arguments[0]) if arguments else _newest_run(Path("runs")))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def show_report(folder: Path) -> None:
+    """Print the metrics of the finished run in `folder`, where its report stands, and what to type next."""
+    try:
+        report = json.loads((folder / "report.json").read_text())
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no finished run (no report.json)") from None
+    from bert4rec.report import metrics_table  # here: it imports torch, which an error need not wait for
+
+    print(f"Test of {folder}\n\n{metrics_table(report)}\n")
+    print(f"Report with the learning curve: {folder / 'report.md'}\n\n{NEXT_STEPS}")
+
+
+def _newest_run(parent: Path) -> Path:
+    reports = sorted(parent.glob("*/report.json"), key=lambda path: path.stat().st_mtime)
+    if not reports:
+        raise UserError(f"{parent}/: no finished run here; name its folder: python -m bert4rec report RUN")
+    return reports[-1].parent
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

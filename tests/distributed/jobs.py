@@ -1,0 +1,111 @@
+"""What the processes of a pool do in the tests of this folder."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from bert4rec.checkpoint import load_weights, save_weights
+from bert4rec.config import Config
+from bert4rec.evaluation import Ranks, evaluate, model_scorer, popularity_scorer
+from bert4rec.feed.dataset import Dataset, open_dataset
+from bert4rec.initialization import _shards
+from bert4rec.launch import Processes
+from bert4rec.parallelize import describe_plan, unwrap
+from bert4rec.run import build, resolve
+from bert4rec.trainer import Trainer
+from bert4rec.vocabulary import table_rows
+
+CPU = torch.device("cpu")
+PROTOCOLS = ["full", "popular", "uniform"]
+
+# A table in parts: (row, column, values) of each shard that this process holds.
+Parts = list[tuple[int, int, np.ndarray]]
+
+
+class Records:
+    """Stands where a run's log stands, and keeps the records."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def add(self, kind: str, step: int, **values: Any) -> None:
+        if kind == "train":
+            self.losses.append(values["loss"])
+
+
+def train(config: Config, best_folder: Path) -> dict[str, Any]:
+    """A training by the real trainer: initial and final weights, the loss of every epoch, the plan."""
+    config, dataset = resolve(config, "cpu"), _open(config)
+    model, optimizers = build(config, CPU, dataset.n_items)
+    initial = weights(model)
+    log = Records()
+    world = Processes(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), 1, CPU)
+    trainer = Trainer(
+        model,
+        optimizers,
+        dataset.splits["train"],
+        n_rows=table_rows(dataset.n_items),
+        settings=config.training,
+        world=world,
+        measure=lambda: {},  # nothing to choose by: the last weights are kept
+        best_folder=best_folder,
+        log=log,  # type: ignore[arg-type]
+    )
+    trainer.fit()
+    return {
+        "initial": initial,
+        "final": weights(model),
+        "losses": log.losses,
+        "plan": describe_plan(model),
+        "steps": trainer.state.step,
+    }
+
+
+def save(config: Config, folder: Path) -> dict[str, Parts]:
+    """Build the model of `config` and save its weights."""
+    model, _ = build(resolve(config, "cpu"), CPU, _open(config).n_items)
+    save_weights(model, folder)
+    return weights(model)
+
+
+def load(config: Config, folder: Path) -> dict[str, Parts]:
+    """Build the model of `config`, whatever its seed, and load weights."""
+    model, _ = build(resolve(config, "cpu"), CPU, _open(config).n_items)
+    load_weights(model, folder)
+    return weights(model)
+
+
+def rank_with_model(config: Config, split: str) -> Ranks:
+    """The ranks that the freshly initialised model gives."""
+    dataset = _open(config)
+    model, _ = build(resolve(config, "cpu"), CPU, dataset.n_items)
+    scorer = model_scorer(unwrap(model), CPU, config.model.max_len)
+    return _evaluate(config, dataset, scorer, split)
+
+
+def rank_by_popularity(config: Config, split: str) -> Ranks:
+    dataset = _open(config)
+    return _evaluate(config, dataset, popularity_scorer(dataset.popularity, CPU), split)
+
+
+def weights(model: torch.nn.Module) -> dict[str, Parts]:
+    """Every weight, tables in the parts that this process holds."""
+    return {
+        name: [(row, column, part.detach().numpy().copy()) for part, row, column in _shards(value)]
+        for name, value in unwrap(model).state_dict().items()
+    }
+
+
+def _evaluate(config: Config, dataset: Dataset, scorer: Any, split: str) -> Ranks:
+    batch_size = config.evaluation.per_device_eval_batch_size
+    return evaluate(scorer, dataset.splits[split], protocols=PROTOCOLS, batch_size=batch_size, device=CPU)
+
+
+def _open(config: Config) -> Dataset:
+    return open_dataset(
+        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.model_dump()
+    )

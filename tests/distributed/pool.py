@@ -1,0 +1,67 @@
+"""Processes that form a gloo group and run one function after another, all of them at once."""
+
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+SECONDS_PER_JOB = 240
+
+
+class ProcessPool:
+    """`run(function, …)` calls `function` on every process; it must be importable by name."""
+
+    def __init__(self, world_size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            port = probe.getsockname()[1]
+        pipes = [context.Pipe() for _ in range(world_size)]
+        self._connections = [ours for ours, _ in pipes]
+        self._processes = [
+            context.Process(target=_serve, args=(rank, world_size, port, theirs), daemon=True)
+            for rank, (_, theirs) in enumerate(pipes)
+        ]
+        for process in self._processes:
+            process.start()
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """What each rank returns, by rank; raises `AssertionError` with the traceback of a rank that fails."""
+        for connection in self._connections:
+            connection.send((function, args, kwargs))
+        results = []
+        for rank, connection in enumerate(self._connections):
+            assert connection.poll(SECONDS_PER_JOB), f"rank {rank} did not answer: {function.__name__}"
+            succeeded, result = connection.recv()
+            assert succeeded, f"rank {rank}:\n{result}"
+            results.append(result)
+        return results
+
+    def close(self) -> None:
+        for connection, process in zip(self._connections, self._processes, strict=True):
+            connection.close()
+            process.terminate()
+            process.join()
+
+
+def _serve(rank: int, world_size: int, port: int, connection: Connection) -> None:
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ |= {name: str(value) for name, value in variables.items()}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    while True:
+        try:
+            function, args, kwargs = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send((True, function(*args, **kwargs)))
+        except Exception:
+            connection.send((False, traceback.format_exc()))

@@ -1,0 +1,151 @@
+"""Sharded = replicated = one process: the same start, the same losses, the same tables, the same plan everywhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert4rec.config import Config
+from bert4rec.feed.dataset import Dataset
+from tests.distributed import jobs
+
+STEPS = 20
+
+
+def assemble(results: list[dict[str, jobs.Parts]], name: str) -> np.ndarray:
+    """A whole table of the parts that all ranks hold."""
+    parts = [part for rank in results for part in rank[name]]
+    n_rows = max(row + len(values) for row, _, values in parts)
+    width = max(column + values.shape[1] for _, column, values in parts)
+    whole = np.full((n_rows, width), np.nan, np.float32)
+    for row, column, values in parts:
+        whole[row : row + len(values), column : column + values.shape[1]] = values
+    assert not np.isnan(whole).any()
+    return whole
+
+
+TABLES = ["item_table.embeddings.item.weight", "bias_table.embeddings.bias.weight"]
+
+Train = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[tuple[Any, ...], Any]:
+    """Trainings by what was asked of them: each is compared with several others."""
+    return {}
+
+
+@pytest.fixture
+def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, trained: dict[Any, Any]) -> Train:
+    """Twenty steps of one global batch each, without dropout."""
+
+    def run(n_processes: int, mode: str, optimizer: str, sharding_type: str = "row_wise") -> list[dict[str, Any]]:
+        key = (n_processes, mode, optimizer, sharding_type)
+        if key not in trained:
+            config = small_config(
+                **{
+                    "training.n_epochs": STEPS,
+                    "training.eval_every_n_epochs": 1,
+                    "training.per_device_train_batch_size": 120 // n_processes,
+                    "training.optimizer": "sgd" if optimizer == "sgd" else "adamw",
+                    "training.learning_rate": 0.1 if optimizer == "sgd" else 0.003,
+                    "model.dropout": 0.0,
+                    "parallelism.mode": mode,
+                    "parallelism.sharding_type": sharding_type,
+                    "parallelism.sparse_optimizer": optimizer,
+                    "parallelism.sparse_learning_rate": 2.0 if optimizer == "sgd" else 0.05,
+                }
+            )
+            trained[key] = pools(n_processes).run(jobs.train, config, tmp_path / "best")
+        return trained[key]
+
+    return run
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+@pytest.mark.parametrize(
+    ("n_processes", "mode", "sharding_type"),
+    [
+        (2, "ddp", "row_wise"),
+        (3, "ddp", "row_wise"),
+        (1, "dmp", "row_wise"),
+        (2, "dmp", "row_wise"),
+        (3, "dmp", "row_wise"),
+        (2, "dmp", "table_wise"),
+        (3, "dmp", "column_wise"),
+    ],
+)
+def test_every_way_trains_the_model_of_one_process(
+    train: Train, n_processes: int, mode: str, sharding_type: str, optimizer: str
+) -> None:
+    if sharding_type == "column_wise" and optimizer == "rowwise_adagrad":
+        optimizer = "adagrad"  # row-wise Adagrad over cut rows is another algorithm, and refused
+    alone = train(1, "ddp", optimizer)
+    together = train(n_processes, mode, optimizer, sharding_type)
+
+    assert len(alone[0]["losses"]) == STEPS
+    assert alone[0]["losses"][-1] < 0.95 * alone[0]["losses"][0]
+    np.testing.assert_allclose(together[0]["losses"], alone[0]["losses"], rtol=0, atol=1e-4)
+    for table in TABLES:
+        for moment, tolerance in (("initial", 0.0), ("final", 1e-4)):
+            expected = assemble([alone[0][moment]], table)
+            if mode == "dmp":
+                found = [assemble([rank[moment] for rank in together], table)]
+            else:
+                found = [assemble([rank[moment]], table) for rank in together]
+            for whole in found:
+                np.testing.assert_allclose(whole, expected, rtol=0, atol=tolerance)
+        assert np.abs(assemble([alone[0]["final"]], table) - assemble([alone[0]["initial"]], table)).max() > 0.01
+
+
+def test_no_process_holds_the_rows_of_another(train: Train) -> None:
+    rows = [
+        (row, row + len(values)) for rank in train(3, "dmp", "sgd") for row, _, values in rank["initial"][TABLES[0]]
+    ]
+    n_rows = rows[-1][1]
+    assert [first for first, _ in rows] == [0, *[last for _, last in rows[:-1]]]
+    assert all(last - first <= -(-n_rows // 3) for first, last in rows)
+
+
+def test_the_start_differs_between_rows_and_between_seeds(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    first, second = (
+        assemble(pools(2).run(jobs.save, small_config(**{"training.seed": seed}), tmp_path / str(seed)), TABLES[0])
+        for seed in (1, 2)
+    )
+    assert len(np.unique(first, axis=0)) == len(first)
+    assert not np.isclose(first, second).all(axis=1).any()
+    assert abs(first.std() - 0.02) < 0.002
+
+
+@pytest.mark.parametrize("n_processes", [2, 3])
+def test_a_rank_without_sequences_keeps_pace(
+    pools: Any, small_config: Callable[..., Config], small_dataset: Dataset, tmp_path: Path, n_processes: int
+) -> None:
+    """The last global batch has a single sequence: the other ranks still run every forward pass."""
+    n_windows = len(small_dataset.splits["train"])
+    global_batch = next(n for n in range(6, n_windows, 6) if n_windows % n == 1)
+    losses = {}
+    for n in (1, n_processes):
+        config = small_config(
+            **{
+                "training.per_device_train_batch_size": global_batch // n,
+                "training.eval_every_n_epochs": 1,
+                "model.dropout": 0.0,
+            }
+        )
+        result = pools(n).run(jobs.train, config, tmp_path / "best")
+        assert result[0]["steps"] == 2 * -(-n_windows // global_batch)
+        losses[n] = result[0]["losses"]
+    np.testing.assert_allclose(losses[n_processes], losses[1], rtol=0, atol=1e-4)
+
+
+def test_the_plan_names_every_shard(train: Train) -> None:
+    plan = train(2, "dmp", "sgd")[0]["plan"].splitlines()
+    assert plan[0].startswith("item_table.embeddings.item.weight: rows 0…")
+    assert plan[0].endswith("columns 0…15 on rank:0/cpu")
+    assert plan[1].endswith("columns 0…15 on rank:1/cpu")
+    assert plan[-1].startswith("dense part: ")

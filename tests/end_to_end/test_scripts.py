@@ -1,0 +1,185 @@
+"""The real scripts as a person starts them: one process, torchrun, torchx; and what they say to bad input."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+import tomli
+
+from bert4rec.config import Config
+
+ROOT = Path(__file__).parent.parent.parent
+BIN = Path(sys.executable).parent
+
+ALONE = [sys.executable, "train.py"]
+TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node=2", "train.py"]
+TORCHX = [str(BIN / "torchx"), "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py", "--"]
+
+
+def start(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"} | environment
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, env=variables, check=False)
+
+
+def settings_file(config: Config, folder: Path) -> str:
+    file = folder / "settings.toml"
+    file.write_text(config.to_toml())
+    return f"--config={file}"
+
+
+@pytest.fixture(scope="module")
+def runs(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """The report of a run by launcher and mode, started when first asked for."""
+    from bert4rec.config import load_config
+    from tests.conftest import SMALL
+
+    parent, known = tmp_path_factory.mktemp("runs"), {}
+
+    def get(launcher: list[str], mode: str) -> dict[str, Any]:
+        key = (tuple(launcher), mode)
+        if key not in known:
+            name = f"run{len(known)}"
+            places = {"data.dataset_dir": str(small_folder), "run.dir": str(parent), "run.name": name}
+            how = {"training.eval_every_n_epochs": 1, "model.dropout": 0.0, "parallelism.sparse_optimizer": "adagrad"}
+            rate = {"training.per_device_train_batch_size": 32 if launcher is ALONE else 16}
+            file = settings_file(load_config(None, SMALL | places | how | rate), parent)
+            done = start([*launcher, file, f"--mode={mode}"])
+            assert done.returncode == 0, done.stderr[-3000:]
+            known[key] = json.loads((parent / name / "report.json").read_text()) | {
+                "folder": parent / name,
+                "output": done.stdout + done.stderr,
+            }
+        return known[key]
+
+    return get
+
+
+@pytest.mark.parametrize(("launcher", "mode"), [(ALONE, "dmp"), (TORCHRUN, "ddp"), (TORCHX, "dmp")])
+def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: list[str], mode: str) -> None:
+    report = runs(launcher, mode)
+    folder = report["folder"]
+    assert (report["mode"], report["world_size"]) == (mode, 1 if launcher is ALONE else 2)
+    assert report["training"]["stopped_by"] == "n_epochs"
+    assert len(report["training"]["peak_memory_bytes"]) == report["world_size"]
+    assert min(report["training"]["peak_memory_bytes"]) > 50e6
+    for split in ("validation", "test", "popularity_baseline", "best_possible"):
+        for protocol in ("full", "popular", "uniform"):
+            metrics = report[split][protocol]
+            assert metrics["users"] == (20 if split == "validation" else 60)
+            assert 0 <= metrics["HR@1"] <= metrics["HR@5"] <= metrics["HR@10"] <= 1
+            assert metrics["NDCG@10"] <= metrics["HR@10"]
+    assert tomli.loads((folder / "config.toml").read_text())["parallelism"]["mode"] == mode
+    assert "rank:0" in (folder / "plan.txt").read_text() or mode == "ddp"
+    assert json.loads((folder / "environment.json").read_text())["world_size"] == report["world_size"]
+    kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert kinds == ["train", "validation"] * 2
+    assert list(folder.glob("events.out.tfevents.*"))
+    picture = matplotlib.image.imread(folder / "learning_curve.png")
+    assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 50
+    page = (folder / "report.md").read_text()
+    for title in ("Bert4Rec", "popularity", "best possible"):
+        assert f"| {title}" in page
+    assert f"{report['test']['full']['HR@10']:.4f}" in page
+
+
+def test_both_modes_and_all_launchers_report_the_same(runs: Callable[..., dict[str, Any]]) -> None:
+    """The same global batch and optimizer: the losses agree, and the metrics but for a rank or two."""
+    losses, metrics = [], []
+    for launcher, mode in [(ALONE, "dmp"), (TORCHRUN, "ddp"), (TORCHX, "dmp")]:
+        report = runs(launcher, mode)
+        records = [json.loads(line) for line in (report["folder"] / "metrics.jsonl").read_text().splitlines()]
+        losses.append([record["loss"] for record in records if record["kind"] == "train"])
+        metrics.append([report["test"][protocol]["MRR"] for protocol in ("full", "popular", "uniform")])
+        assert report["popularity_baseline"] == runs(ALONE, "dmp")["popularity_baseline"]
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, atol=1e-4)
+    np.testing.assert_allclose(metrics[1:], [metrics[0]] * 2, atol=1e-2)
+
+
+def test_only_the_first_process_speaks(runs: Callable[..., dict[str, Any]]) -> None:
+    assert runs(TORCHRUN, "ddp")["output"].count("validation  HR@10") == 2
+
+
+def test_sharding_is_reported_in_bytes(runs: Callable[..., dict[str, Any]]) -> None:
+    alone, sharded = (runs(launcher, "dmp")["sharding"] for launcher in (ALONE, TORCHX))
+    rows = 2 + runs(ALONE, "dmp")["dataset"]["items"]
+    dense = alone["weights"][0] - rows * (16 + 4) * 4
+    assert sum(sharded["weights"]) - 2 * dense == rows * (16 + 4) * 4
+
+
+def test_a_finished_run_is_never_overwritten(runs: Callable[..., dict[str, Any]]) -> None:
+    first = runs(ALONE, "dmp")["folder"]
+    done = start([*ALONE, f"--config={first / 'config.toml'}", "--training.n_epochs=1"])
+    assert done.returncode == 0, done.stderr
+    second = first.with_name(first.name + "-2")
+    assert json.loads((second / "report.json").read_text())["training"]["epochs"] == 1
+    assert json.loads((first / "report.json").read_text())["training"]["epochs"] == 2
+
+
+def test_report_command_prints_the_table(runs: Callable[..., dict[str, Any]]) -> None:
+    run = runs(ALONE, "dmp")
+    done = start([sys.executable, "-m", "bert4rec", "report", str(run["folder"])])
+    assert done.returncode == 0
+    assert f"{run['test']['full']['HR@10']:.4f}" in done.stdout
+    assert str(run["folder"] / "report.md") in done.stdout
+    assert "python preprocessing.py --config=configs/ml-1m.toml" in done.stdout
+
+
+def test_time_and_patience_end_a_run_with_a_report(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    for stopped_by, changes in {
+        "max_minutes": {"training.max_minutes": 1e-6},
+        "patience": {"training.patience": 1, "training.eval_every_n_epochs": 1, "training.learning_rate": 1e-12,
+                     "parallelism.sparse_learning_rate": 1e-12},
+    }.items():  # fmt: skip
+        config = small_config(**{"training.n_epochs": 50, "run.name": stopped_by, **changes})
+        done = start([*ALONE, settings_file(config, tmp_path)])
+        assert done.returncode == 0, done.stderr
+        report = json.loads((tmp_path / "runs" / stopped_by / "report.json").read_text())
+        assert report["training"]["stopped_by"] == stopped_by
+        assert report["training"]["epochs"] < 50
+        assert report["test"]["full"]["users"] == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--training.n_epoch=3"], "error: training.n_epoch: no such key; did you mean n_epochs?"),
+        (["--config=none.toml"], "error: none.toml: cannot read the settings: No such file or directory"),
+        (
+            ["--data.dataset_dir=nowhere"],
+            "error: nowhere: no dataset folder (no metadata.json); run `python preprocessing.py` first",
+        ),
+        (
+            ["--parallelism.sparse_optimizer=adam", "--parallelism.device=cpu"],
+            'error: parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU, so not with mode = "dmp" '
+            'there; valid: "sgd", "adagrad", "rowwise_adagrad", or --mode=ddp',
+        ),
+        (
+            ["--parallelism.device=cuda"],
+            'error: parallelism.device = "cuda": 1 processes on this host but 0 GPUs; start at most one process per '
+            'GPU, or set parallelism.device = "cpu"',
+        ),
+    ],
+)
+def test_bad_settings_are_one_line_and_status_2(arguments: list[str], message: str) -> None:
+    done = start([*ALONE, *arguments], CUDA_VISIBLE_DEVICES="")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == message + "\n"
+
+
+def test_a_stale_dataset_is_one_line_from_one_process(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    file = settings_file(small_config(**{"model.max_len": 20}), tmp_path)
+    done = start([*TORCHRUN, file])
+    assert done.returncode != 0
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if "error: " in line]
+    assert lines == [
+        f"error: {small_config().data.folder}: made with model.max_len = 12, the settings say 20; make it again with "
+        "`python preprocessing.py` and the same settings"
+    ]
+    assert not (tmp_path / "runs").exists()

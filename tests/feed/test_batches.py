@@ -1,0 +1,80 @@
+"""One global order, and batches that read what the dataset holds."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.feed.batches import Batch, EpochOrder, MaskedBatches, inference_batch
+from bert4rec.feed.dataset import Dataset, Rows
+from bert4rec.vocabulary import MASK_ID, PAD_ID, table_rows
+
+MASKING = {"mask_prob": 0.2, "last_item_mask_prob": 0.1, "mask_token_share": 1.0, "random_token_share": 0.0}
+
+
+def orders(n: int, world_size: int, per_device: int, epoch: int = 0) -> list[EpochOrder]:
+    return [
+        EpochOrder(n, per_device=per_device, rank=rank, world_size=world_size, seed=5, epoch=epoch)
+        for rank in range(world_size)
+    ]
+
+
+@given(st.integers(1, 60), st.sampled_from([1, 2, 3]), st.integers(1, 3))
+@settings(max_examples=80, deadline=None)
+def test_the_ranks_together_walk_the_global_order(n: int, world_size: int, share: int) -> None:
+    global_batch = 6 * share
+    ranks, (alone,) = orders(n, world_size, global_batch // world_size), orders(n, 1, global_batch)
+    assert {len(order) for order in ranks} == {len(alone)} == {-(-n // global_batch)}
+    seen = []
+    for step in range(len(alone)):
+        dealt = [order[step] for order in ranks]
+        np.testing.assert_array_equal(np.concatenate(dealt), alone[step])
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+        seen += alone[step].tolist()
+    assert sorted(seen) == list(range(n))
+
+
+def test_epochs_differ() -> None:
+    assert orders(50, 1, 50, epoch=0)[0][0].tolist() != orders(50, 1, 50, epoch=1)[0][0].tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_hold_the_windows_of_the_order_sorted_by_length(small_dataset: Dataset, num_workers: int) -> None:
+    split = small_dataset.splits["train"]
+    (order,) = orders(len(split), 1, 16)
+    source = MaskedBatches(split, order, epoch=0, seed=5, n_rows=table_rows(small_dataset.n_items), **MASKING)
+    batches = list(source.batches(num_workers=num_workers))
+    assert len(batches) == len(order)
+    for step, batch in enumerate(batches):
+        whole = batch.items.clone()
+        whole[batch.positions] = batch.targets
+        windows = [window.tolist() for window in whole.split(batch.lengths.tolist())]
+        expected = [split.read(np.array([i])).items.tolist() for i in order[step]]
+        assert sorted(windows) == sorted(expected)
+        assert batch.lengths.tolist() == sorted(batch.lengths.tolist())
+        assert (batch.items[batch.positions] == MASK_ID).all()
+
+
+def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
+    split = small_dataset.splits["train"]
+    order = EpochOrder(1, per_device=1, rank=0, world_size=2, seed=5, epoch=0)
+    assert len(order[0]) == 0
+    batch = MaskedBatches(split, order, epoch=0, seed=5, n_rows=table_rows(small_dataset.n_items), **MASKING)[0]
+    assert len(batch.lengths) == 1
+    assert batch.targets.tolist() == [PAD_ID] * len(batch.positions)
+
+
+def test_inference_keeps_the_last_items_and_asks_for_the_next() -> None:
+    rows = Rows(np.array([2, 3, 4, 5, 6, 7], np.int32), np.array([4, 1, 1]), np.array([8, 9, 10], np.int32))
+    batch = inference_batch(rows, max_len=3)
+    assert batch.items.tolist() == [4, 5, MASK_ID, 6, MASK_ID, 7, MASK_ID]
+    assert batch.lengths.tolist() == [3, 2, 2]
+    assert batch.positions.tolist() == [2, 4, 6]
+    assert batch.targets.tolist() == [8, 9, 10]
+
+
+def test_a_batch_moves_whole() -> None:
+    batch = Batch(torch.tensor([2, 1]), torch.tensor([2]), torch.tensor([1]), torch.tensor([3]))
+    moved = batch.to(torch.device("meta"))
+    assert {getattr(moved, name).device.type for name in ("items", "lengths", "positions", "targets")} == {"meta"}

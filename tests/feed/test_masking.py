@@ -1,0 +1,122 @@
+"""Masks: a function of seed, epoch, sequence and position, and of nothing else."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bert4rec.feed.masking import Masked, mask_items
+from bert4rec.vocabulary import FIRST_ITEM_ID, MASK_ID
+
+N_ROWS = 50
+USUAL: dict[str, Any] = {
+    "epoch": 3,
+    "seed": 7,
+    "n_rows": N_ROWS,
+    "mask_prob": 0.3,
+    "last_item_mask_prob": 0.2,
+    "mask_token_share": 0.8,
+    "random_token_share": 0.1,
+}
+
+
+def mask(sequences: list[list[int]], ids: list[int], **changes: Any) -> Masked:
+    items = torch.tensor([item for sequence in sequences for item in sequence])
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    return mask_items(items, lengths, torch.tensor(ids), **USUAL | changes)
+
+
+def per_sequence(sequences: list[list[int]], masked: Masked) -> list[tuple[Tensor, Tensor]]:
+    """For each sequence, what is shown and which of its positions are asked."""
+    ends = torch.tensor([len(sequence) for sequence in sequences]).cumsum(0).tolist()
+    starts = [0, *ends[:-1]]
+    return [
+        (masked.items[a:b], masked.positions[(masked.positions >= a) & (masked.positions < b)] - a)
+        for a, b in zip(starts, ends, strict=True)
+    ]
+
+
+Sequences = st.lists(st.lists(st.integers(FIRST_ITEM_ID, N_ROWS - 1), min_size=1, max_size=20), min_size=1, max_size=8)
+
+
+@given(Sequences, st.integers(0, 2**31), st.randoms())
+@settings(max_examples=60, deadline=None)
+def test_masks_do_not_depend_on_the_batch(sequences: list[list[int]], seed: int, random: Any) -> None:
+    ids = list(range(100, 100 + len(sequences)))
+    together = per_sequence(sequences, mask(sequences, ids, seed=seed))
+    order = random.sample(range(len(ids)), len(ids))
+    moved = [sequences[i] for i in order]
+    shuffled = per_sequence(moved, mask(moved, [ids[i] for i in order], seed=seed))
+    for place, i in enumerate(order):
+        for found, expected in zip(shuffled[place], together[i], strict=True):
+            assert torch.equal(found, expected)
+        alone = per_sequence([sequences[i]], mask([sequences[i]], [ids[i]], seed=seed))[0]
+        assert torch.equal(alone[0], together[i][0])
+
+
+@given(Sequences, st.integers(0, 2**62))
+@settings(max_examples=60, deadline=None)
+def test_every_sequence_has_a_position_to_predict_and_only_those_change(
+    sequences: list[list[int]], seed: int
+) -> None:
+    masked = mask(sequences, list(range(len(sequences))), seed=seed)
+    items = torch.tensor([item for sequence in sequences for item in sequence])
+    assert torch.equal(masked.targets, items[masked.positions])
+    assert torch.equal(masked.positions, masked.positions.sort().values)
+    untouched = torch.ones(len(items), dtype=torch.bool)
+    untouched[masked.positions] = False
+    assert torch.equal(masked.items[untouched], items[untouched])
+    assert all(len(positions) >= 1 for _, positions in per_sequence(sequences, masked))
+    shown = masked.items[masked.positions]
+    assert ((shown == MASK_ID) | ((shown >= FIRST_ITEM_ID) & (shown < N_ROWS))).all()
+
+
+@pytest.mark.parametrize("change", [{"epoch": 4}, {"seed": 8}])
+def test_another_epoch_or_seed_masks_otherwise(change: dict[str, int]) -> None:
+    sequences = [list(range(2, 42))] * 5
+    assert not torch.equal(mask(sequences, [1, 2, 3, 4, 5]).items, mask(sequences, [1, 2, 3, 4, 5], **change).items)
+
+
+def test_equal_sequences_are_masked_differently() -> None:
+    (first, _), (second, _) = per_sequence([[5] * 40] * 2, mask([[5] * 40] * 2, [1, 2]))
+    assert not torch.equal(first, second)
+
+
+def test_shares_are_as_asked() -> None:
+    sequences = [list(range(2, 42))] * 2000
+    masked = mask(sequences, list(range(2000)))
+    counts = torch.tensor([len(positions) for _, positions in per_sequence(sequences, masked)])
+    assert abs((counts == 1).double().mean() - 0.2) < 0.03
+    assert abs(counts[counts > 1].double().mean() / 40 - 0.3) < 0.01
+    shown, targets = masked.items[masked.positions], masked.targets
+    assert abs((shown == MASK_ID).double().mean() - 0.8) < 0.02
+    assert abs((shown == targets).double().mean() - 0.1) < 0.02
+    random_items = shown[(shown != MASK_ID) & (shown != targets)]
+    assert set(random_items.tolist()) == set(range(FIRST_ITEM_ID, N_ROWS))
+
+
+def test_only_the_last_item_is_masked_where_that_is_asked() -> None:
+    sequences = [[3, 4, 5], [6], [7, 8]]
+    masked = mask(sequences, [1, 2, 3], last_item_mask_prob=1.0, mask_token_share=0.0)
+    assert masked.items.tolist() == [3, 4, MASK_ID, MASK_ID, 7, MASK_ID]
+    assert masked.positions.tolist() == [2, 3, 5]
+    assert masked.targets.tolist() == [5, 6, 8]
+
+
+def test_a_sequence_that_chance_left_whole_gets_one_mask_anywhere() -> None:
+    sequences = [list(range(2, 12))] * 500
+    masked = mask(sequences, list(range(500)), mask_prob=1e-9, last_item_mask_prob=0.0)
+    places = [positions.tolist() for _, positions in per_sequence(sequences, masked)]
+    assert all(len(place) == 1 for place in places)
+    assert {place[0] for place in places} == set(range(10))
+
+
+def test_the_hash_is_splitmix64() -> None:
+    """The first outputs of splitmix64 seeded with 1234567, as in Rosetta Code's and Java's test vectors."""
+    from bert4rec.feed.masking import _hash
+
+    outputs = [int(_hash(torch.tensor(1234567), i)) % 2**64 for i in range(3)]
+    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]

@@ -1,0 +1,38 @@
+"""What several tests of the left side share."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import preprocessing
+
+Prepare = Callable[..., Path]
+
+
+@pytest.fixture
+def prepare(tmp_path: Path) -> Prepare:
+    """Run `preprocessing.main` with default settings but for the overrides, and return the dataset folder."""
+
+    def run(*overrides: str, folder: str = "dataset") -> Path:
+        settings = tmp_path / "empty.toml"
+        settings.write_text("")
+        dataset = tmp_path / folder
+        assert preprocessing.main([f"--config={settings}", f"--data.dataset_dir={dataset}", *overrides]) == 0
+        return dataset
+
+    return run
+
+
+@pytest.fixture
+def small() -> list[str]:
+    """Overrides for a synthetic dataset of a second or less."""
+    return [
+        "--data.n_users=120",
+        "--data.n_items=150",
+        "--data.n_rows=2400",
+        "--preprocessing.n_eval_negatives=20",
+        "--preprocessing.validation_users=40",
+        "--model.max_len=8",
+        "--preprocessing.sliding_step=3",
+    ]

@@ -1,0 +1,251 @@
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import preprocessing
+from bert4rec.errors import DataError
+from bert4rec.prepare import dataset
+from bert4rec.prepare.dataset import write_dataset
+
+Prepare = Callable[..., Path]
+ROOT = Path(preprocessing.__file__).parent
+METADATA = {
+    "source": "synthetic", "max_len": 5, "preprocessing": {"seed": 1}, "users": 1, "items": 1, "rows": 1,
+    "users_read": 1, "items_read": 1, "rows_read": 1, "validation_users": 0,
+}  # fmt: skip
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of the folder, `metadata.json` without the time of making."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    metadata = json.loads(files["metadata.json"])
+    del metadata["created_at"]
+    return {**files, "metadata.json": json.dumps(metadata).encode()}
+
+
+def write(folder: Path, train: pl.DataFrame) -> int:
+    return write_dataset(folder, splits={"train": train}, tables={}, metadata=METADATA)
+
+
+def frame(n_rows: int) -> pl.DataFrame:
+    lists = [list(range(2, 2 + row % 7)) for row in range(n_rows)]
+    return pl.DataFrame(
+        {"user": list(range(n_rows)), "items": lists}, schema={"user": pl.Int32, "items": pl.List(pl.Int32)}
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_one_and_two_threads_write_the_same_bytes(tmp_path: Path, small: list[str]) -> None:
+    (tmp_path / "empty.toml").write_text("")
+    runs = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "preprocessing.py"), f"--config={tmp_path / 'empty.toml'}",
+             f"--data.dataset_dir={tmp_path / threads}", *small],
+            env={**os.environ, "POLARS_MAX_THREADS": threads}, stdout=subprocess.DEVNULL,
+        )
+        for threads in ("1", "2")
+    ]  # fmt: skip
+    assert [run.wait(120) for run in runs] == [0, 0]
+    one, two = contents(tmp_path / "1"), contents(tmp_path / "2")
+    assert one == two
+    assert {"oracle.parquet", "train/data-00000-of-00001.arrow", "test/state.json", "README.md"} < set(one)
+
+
+def test_other_settings_write_other_bytes(prepare: Prepare, small: list[str]) -> None:
+    first = contents(prepare(*small))
+    assert contents(prepare(*small)) == first
+    other = contents(prepare(*small, "--preprocessing.seed=2"))
+    assert all(other[name] != first[name] for name in first if name.endswith((".arrow", ".parquet", "state.json")))
+
+
+def test_chunks_do_not_change_the_bytes(tmp_path: Path) -> None:
+    whole = frame(2500)
+    pieces = pl.concat([whole[:1], whole[1:999], whole[999:1700], whole[1700:]], rechunk=False)
+    write(tmp_path / "a", whole)
+    write(tmp_path / "b", pieces)
+    assert pieces.n_chunks() == 4
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_large_splits_are_cut_into_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "BYTES_PER_SHARD", 20_000)
+    write(tmp_path / "a", frame(2500))
+    assert len(list((tmp_path / "a" / "train").glob("*.arrow"))) > 1
+    opened = dataset.datasets.load_from_disk(str(tmp_path / "a" / "train"))
+    assert opened["items"][2499] == frame(2500)["items"][2499].to_list()
+
+
+def test_a_plain_python_opens_every_split(prepare: Prepare, small: list[str]) -> None:
+    folder = prepare(*small)
+    code = (
+        "import sys; from datasets import load_from_disk\n"
+        "for name in ('train', 'validation', 'test'):\n"
+        "    split = load_from_disk(f'{sys.argv[1]}/{name}')\n"
+        "    print(name, len(split), {key: str(value) for key, value in split.features.items()})\n"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd="/", capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    metadata = json.loads((folder / "metadata.json").read_text())
+    lists = {"user": "Value('int32')", "items": "List(Value('int32'))", "times": "List(Value('int64'))"}
+    negatives = dict.fromkeys(("popular_negatives", "uniform_negatives"), "List(Value('int32'))")
+    evaluated = {**lists, "target": "Value('int32')", **negatives}
+    assert printed == [
+        f"train {metadata['train_windows']} {lists}", f"validation 40 {evaluated}", f"test 120 {evaluated}",
+    ]  # fmt: skip
+
+
+def test_the_checksums_are_of_the_files(prepare: Prepare, small: list[str]) -> None:
+    folder = prepare(*small)
+    metadata = json.loads((folder / "metadata.json").read_text())
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    del files["metadata.json"]
+    assert metadata["files"] == {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()
+    }
+    assert metadata["fingerprint"] == hashlib.sha256(json.dumps(metadata["files"], sort_keys=True).encode()).hexdigest()
+
+
+def test_the_tables_and_counts_agree_with_the_splits(prepare: Prepare, small: list[str]) -> None:
+    folder = prepare(*small)
+    metadata = json.loads((folder / "metadata.json").read_text())
+    train, validation, test = (
+        dataset.datasets.load_from_disk(str(folder / name)).with_format("polars")[:]
+        for name in ("train", "validation", "test")
+    )
+    users, items = pl.read_parquet(folder / "users.parquet"), pl.read_parquet(folder / "items.parquet")
+    whole = {row["user"]: [*row["items"], row["target"]] for row in test.to_dicts()}
+    held_out = dict.fromkeys(whole, 1) | dict.fromkeys(validation["user"], 2)
+    counts = [0] * len(items)
+    for user, history in whole.items():
+        for item in history[: -held_out[user]]:
+            counts[item - 2] += 1
+    assert items["train_count"].to_list() == counts
+    assert items["item"].to_list() == list(range(2, 2 + metadata["items"]))
+    assert metadata["train_positions"] == sum(counts)
+    assert users["count"].to_list() == [len(whole[user]) for user in users["user"]]
+    assert metadata["rows"] == metadata["rows_read"] == users["count"].sum() == items["count"].sum()
+    assert {row["user"]: [*row["items"], row["target"]] for row in validation.to_dicts()} == {
+        user: whole[user][:-1] for user in validation["user"]
+    }
+    for user, window in train.select("user", "items").rows():
+        history = whole[user][: -held_out[user]]
+        assert any(history[start : start + len(window)] == window for start in range(len(history)))
+    assert train["user"].is_sorted()
+    negatives = dict(test.select("user", "popular_negatives").rows())
+    assert all(negatives[user] == drawn for user, drawn in validation.select("user", "popular_negatives").rows())
+    assert all(not set(drawn) & set(whole[user]) for user, drawn in negatives.items())
+
+
+def test_titles_and_the_card(prepare: Prepare, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(
+        "".join(f"{user} {1 + (user + step) % 6}\n" for user in range(4) for step in range(3))
+    )
+    (tmp_path / "t.csv").write_text("item,title\n1,One\n3,Three\n99,Not there\n")
+    folder = prepare(
+        "--data.source=sequences", f"--data.path={tmp_path / 'a.txt'}", f"--data.titles_path={tmp_path / 't.csv'}",
+        "--preprocessing.n_eval_negatives=2",
+    )  # fmt: skip
+    items = pl.read_parquet(folder / "items.parquet").sort("original")
+    assert items.select("original", "title").rows() == [
+        (1, "One"), (2, None), (3, "Three"), (4, None), (5, None), (6, None),
+    ]  # fmt: skip
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\npretty_name: sequences")
+    assert "4 users, 6 items and 12 interactions" in card
+    assert "| `n_eval_negatives` | `2` |" in card
+    assert str(tmp_path) not in card
+    assert not (folder / "oracle.parquet").exists()
+
+
+def test_a_filter_that_drops_rows_leaves_the_oracle_out(prepare: Prepare, small: list[str]) -> None:
+    assert (prepare(*small) / "oracle.parquet").exists()
+    assert not (prepare(*small, "--preprocessing.min_user_interactions=12") / "oracle.parquet").exists()
+
+
+def test_an_older_dataset_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "d", frame(3))
+    size = write(tmp_path / "d", frame(5))
+    assert names(tmp_path) == ["d"]
+    assert len(dataset.datasets.load_from_disk(str(tmp_path / "d" / "train"))) == 5
+    assert size == sum(path.stat().st_size for path in (tmp_path / "d").rglob("*") if path.is_file())
+
+
+def test_an_empty_folder_is_used_and_any_other_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    write(tmp_path / "d", frame(3))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(DataError, match="not empty and not a dataset folder"):
+        write(tmp_path / "mine", frame(3))
+    with pytest.raises(DataError, match="is a file"):
+        write(tmp_path / "mine" / "thesis.txt", frame(3))
+    with pytest.raises(DataError, match="cannot write the dataset"):
+        write(tmp_path / "mine" / "thesis.txt" / "d", frame(3))
+    assert names(tmp_path / "mine") == ["thesis.txt"]
+
+
+def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "d", frame(3))
+    before = contents(tmp_path / "d")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(dataset, "_write_metadata", full)
+    with pytest.raises(DataError, match="cannot write the dataset: No space left on device"):
+        write(tmp_path / "d", frame(5))
+    assert contents(tmp_path / "d") == before
+    assert names(tmp_path) == ["d"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import polars as pl
+from bert4rec.prepare import dataset
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+{patch}
+frame = pl.DataFrame({{"user": [1], "items": [[2]]}}, schema={{"user": pl.Int32, "items": pl.List(pl.Int32)}})
+dataset.write_dataset(Path(sys.argv[1]), splits={{"train": frame}}, tables={{}}, metadata={metadata!r})
+"""
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "dataset._write_metadata = die",
+        # between the renames: the older dataset is away, the new one not yet in place
+        "rename = Path.rename; Path.rename = lambda path, to: die() if '.new-' in path.name else rename(path, to)",
+    ],
+)
+def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path: Path, patch: str) -> None:
+    write(tmp_path / "d", frame(3))
+    before = contents(tmp_path / "d")
+    code = KILLED.format(patch=patch, metadata=METADATA)
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "d")], cwd=ROOT).returncode == -9
+    assert len(names(tmp_path)) == 2
+    dataset.clear_target(tmp_path / "d")
+    assert names(tmp_path) == ["d"]
+    assert contents(tmp_path / "d") == before
+
+
+def test_the_folder_of_a_run_that_lives_is_left_alone(tmp_path: Path) -> None:
+    with dataset._replacing(tmp_path / "d") as new:
+        (tmp_path / ".d.new-dead").mkdir()
+        dataset.clear_target(tmp_path / "d")
+        assert new.is_dir()
+        assert not (tmp_path / ".d.new-dead").exists()

@@ -1,0 +1,125 @@
+"""Settings: what is accepted, and the one line for what is not."""
+
+from pathlib import Path
+
+import pytest
+import tomli
+
+from bert4rec.config import Config, load_config, parse_command_line, usage
+from bert4rec.errors import SettingsError
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_shipped_file_names_every_key_with_its_default() -> None:
+    assert tomli.loads((ROOT / "config.toml").read_text()) == Config().model_dump(mode="json")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.stem)
+def test_ready_made_files_are_valid(path: Path) -> None:
+    config = load_config(path)
+    assert config.data.dataset_dir == f"datasets/{path.stem}"
+
+
+def test_the_command_line_beats_the_file_and_the_file_beats_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[model]\nmax_len = 30\nn_layers = 5\n")
+    path, overrides = parse_command_line([f"--config={file}", "--model.n_layers=7", "--mode", "ddp"])
+    config = load_config(path, overrides)
+    assert (config.model.max_len, config.model.n_layers, config.model.n_heads) == (30, 7, 2)
+    assert config.parallelism.mode == "ddp"
+
+
+def test_values_are_read_as_toml_or_else_as_text() -> None:
+    arguments = ["--evaluation.ks=[3, 7]", "--training.compile=true", "--data.path=my file.csv", "--run.name=7b"]
+    config = load_config(None, parse_command_line(arguments)[1])
+    assert config.evaluation.ks == [3, 7]
+    assert config.training.compile is True
+    assert (config.data.path, config.run.name) == ("my file.csv", "7b")
+
+
+def test_resolved_settings_can_be_passed_back(tmp_path: Path) -> None:
+    config = load_config(None, {"model.max_len": 7, "evaluation.protocols": ["full"], "training.max_minutes": 1.5})
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    assert load_config(tmp_path / "config.toml") == config
+
+
+def test_help_lists_every_key_with_its_default() -> None:
+    text = usage("train.py")
+    for table, values in Config().model_dump().items():
+        for key in values:
+            assert f"--{table}.{key}=" in text
+    assert "--training.learning_rate=0.001 " in text
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--model.n_heads=3", "model.n_heads = 3: must divide model.embed_dim = 64; valid: [1, 2, 4, 8, 16, 32, 64]"),
+        ("--model.embed_dim=30", "model.embed_dim = 30: must be a multiple of 4"),
+        (
+            "--training.per_device_train_batch_size=0",
+            "training.per_device_train_batch_size = 0: must be greater than or equal to 1",
+        ),
+        ("--training.n_epoch=3", "training.n_epoch: no such key; did you mean n_epochs?"),
+        ("--trainig.n_epochs=3", "--trainig.n_epochs: no such option; did you mean training.n_epochs?; --help lists them"),
+        ("--mdoe=dmp", "--mdoe: no such option; did you mean mode?; --help lists them"),
+        ("--mode=both", 'parallelism.mode = "both": must be "dmp" or "ddp"'),
+        ("--model.dropout=lots", 'model.dropout = "lots": must be a valid number'),
+        ("--training.compile=1", "training.compile = 1: must be a valid boolean"),
+        ("--model.n_layers=2.5", "model.n_layers = 2.5: must be a valid integer"),
+        ("--training.learning_rate=nan", "training.learning_rate = nan: must be a finite number"),
+        ("--evaluation.ks=[0]", "evaluation.ks = [0]: every cut-off must be at least 1"),
+        ('--evaluation.protocols=["ful"]', 'evaluation.protocols = "ful": must be "full", "popular" or "uniform"'),
+        (
+            "--preprocessing.validation_users=0",
+            'preprocessing.validation_users = 0: must be at least 1, or "all"',
+        ),
+        (
+            "--preprocessing.sliding_step=51",
+            "preprocessing.sliding_step = 51: above model.max_len = 50 items between two windows would never be "
+            "trained on",
+        ),
+        (
+            "--training.random_token_share=0.5",
+            "training.random_token_share = 0.5: with mask_token_share = 1.0 the sum is above 1",
+        ),
+        (
+            "--parallelism.sparse_learning_rate=0",
+            'parallelism.sparse_learning_rate = 0.0: must be above 0, or "auto"',
+        ),
+        ("dmp", '"dmp": options have the form --table.key=value; --help lists them'),
+        ("--mode", "--mode: a value is missing; write --mode=VALUE"),
+    ],
+)
+def test_a_bad_setting_is_one_line(argument: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_config(None, parse_command_line([argument])[1])
+    assert str(caught.value) == message
+
+
+def test_row_wise_adagrad_over_cut_rows_is_refused() -> None:
+    with pytest.raises(SettingsError, match="is another algorithm when a row is cut column_wise"):
+        load_config(None, {"parallelism.sharding_type": "column_wise", "parallelism.sparse_optimizer": "rowwise_adagrad"})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[model\n", "{file}: not TOML: "),
+        ("max_len = 3\n", "{file}: max_len = 3 stands outside the tables; did you mean model.max_len?"),
+        ("[modle]\nmax_len = 3\n", "[modle]: no such table; did you mean model?"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(content)
+    with pytest.raises(SettingsError) as caught:
+        load_config(file)
+    assert str(caught.value).startswith(message.format(file=file))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.toml: cannot read the settings: No such file or directory$"):
+        load_config(tmp_path / "none.toml")

@@ -1,0 +1,43 @@
+"""Tables and records, to the letter."""
+
+import json
+from pathlib import Path
+
+from bert4rec.report import MetricsLog, metrics_table, read_records
+
+METRICS = {"users": 3, "HR@10": 0.5, "NDCG@10": 0.25, "MRR": 1.0}
+
+
+def test_the_table_puts_popularity_and_the_best_possible_beside_the_model() -> None:
+    report = {
+        "dataset": {"n_eval_negatives": 100},
+        "test": {"popular": METRICS},
+        "popularity_baseline": {"popular": METRICS | {"MRR": 0.125}},
+        "best_possible": {"popular": METRICS},
+    }
+    assert metrics_table(report) == "\n".join(
+        [
+            "Among 100 unseen items drawn by popularity (the BERT4Rec paper's protocol); 3 users",
+            "",
+            "|               |   HR@10 | NDCG@10 |     MRR |",
+            "|---------------|--------:|--------:|--------:|",
+            "| Bert4Rec      |  0.5000 |  0.2500 |  1.0000 |",
+            "| popularity    |  0.5000 |  0.2500 |  0.1250 |",
+            "| best possible |  0.5000 |  0.2500 |  1.0000 |",
+        ]
+    )
+
+
+def test_a_protocol_that_was_not_run_is_absent() -> None:
+    assert metrics_table({"dataset": {}, "test": {"full": METRICS}}).count("users") == 1
+
+
+def test_records_are_lines_of_json(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    log.add("train", 10, loss=2.5)
+    log.add("validation", 20, full=METRICS)
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0] == {"kind": "train", "step": 10, "loss": 2.5}
+    assert read_records(tmp_path, "validation") == [{"kind": "validation", "step": 20, "full": METRICS}]
+    assert list(tmp_path.glob("events.out.tfevents.*"))
