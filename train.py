@@ -1,4 +1,4 @@
-"""Train a Bert4Rec on a dataset folder: `python train.py`, `torchrun … train.py` or `torchx run … --script train.py`."""
+"""Dataset folder → run folder: `python train.py`, `torchrun … train.py` or `torchx run … --script train.py`."""
 
 import logging
 import os

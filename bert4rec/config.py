@@ -43,7 +43,7 @@ class Data(Table):
     rating_column: str = Field("", description='table: column of the ratings; "" = none')
     n_users: int = Field(3000, ge=1, description="synthetic, random: number of users")
     n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
-    n_rows: int = Field(120_000, ge=1, description="synthetic, random: about how many interactions")
+    n_rows: int = Field(120_000, ge=1, description="synthetic, random: about how many rows, 5 to n_items/2 per user")
 
     @property
     def folder(self) -> Path:
@@ -62,13 +62,13 @@ class Preprocessing(Table):
         "keep", description="which of a user's interactions with one item stay"
     )
     reverse_file_order: bool | Literal["auto"] = Field(
-        "auto", description="rows without time stand newest first; auto = true for goodreads"
+        "auto", description="a source without times stands newest first; auto = true for goodreads"
     )
     split: Literal["leave_one_out"] = Field("leave_one_out", description="last item = test, last but one = validation")
     validation_users: int | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
     sliding_step: int = Field(0, ge=0, description="items between the ends of two windows; 0 = model.max_len")
     n_eval_negatives: int = Field(100, ge=1, description="negatives per user and sampled protocol")
-    seed: int = Field(1, ge=0, description="of the shuffled ids, the validation users, the negatives, the synthetic data")
+    seed: int = Field(1, ge=0, description="of the item ids, validation users, negatives, synthetic data")
 
     @model_validator(mode="after")
     def _limits_fit(self) -> "Preprocessing":

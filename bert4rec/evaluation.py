@@ -94,7 +94,8 @@ def _batches(split: Split, batch_size: int) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _ranks(scores: Tensor, rows: Rows, protocol: str) -> Tensor:
-    assert rows.targets is not None and rows.negatives is not None, "an evaluation split has targets and negatives"
+    assert rows.targets is not None, "an evaluation split has targets"
+    assert rows.negatives is not None, "an evaluation split has negatives"
     targets = _ids(rows.targets, scores.device)
     if protocol != "full":
         return ranks_among(scores, targets, _ids(rows.negatives[protocol], scores.device))

@@ -147,9 +147,7 @@ class Encoder(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward, each after a LayerNorm and around a residual connection (pre-LN)."""
 
-    def __init__(
-        self, embed_dim: int, n_heads: int, ffn_dim: int, dropout: float, device: torch.device | str
-    ) -> None:
+    def __init__(self, embed_dim: int, n_heads: int, ffn_dim: int, dropout: float, device: torch.device | str) -> None:
         super().__init__()
         self.n_heads = n_heads
         self.attention_norm = nn.LayerNorm(embed_dim, device=device)

@@ -81,7 +81,9 @@ def describe_plan(model: nn.Module) -> str:
                     for first, size in zip(shard.shard_offsets, shard.shard_sizes, strict=True)
                 )
                 lines.append(f"{name}: rows {rows}, columns {columns} on {shard.placement}")
-    n_dense = sum(value.numel() for value in unwrap(model).state_dict().values() if not isinstance(value, ShardedTensor))
+    n_dense = sum(
+        value.numel() for value in unwrap(model).state_dict().values() if not isinstance(value, ShardedTensor)
+    )
     return "\n".join([*lines, f"dense part: {n_dense} weights on every rank"]) + "\n"
 
 

@@ -62,10 +62,16 @@ def resolve(config: Config, device_type: str) -> Config:
 def build(config: Config, device: torch.device, n_items: int) -> tuple[nn.Module, Optimizers]:
     """The parallelized model and its optimizers, of resolved settings."""
     how, training = config.parallelism, config.training
-    sparse = {"sparse_optimizer": how.sparse_optimizer, "sparse_learning_rate": how.sparse_learning_rate}
+    assert how.sparse_learning_rate != "auto", "the settings are resolved"
     model = Bert4Rec(n_rows=table_rows(n_items), **config.model.model_dump(exclude={"kind"}))
     wrapped = parallelize(
-        model, mode=how.mode, device=device, seed=training.seed, sharding_type=how.sharding_type, **sparse
+        model,
+        mode=how.mode,
+        device=device,
+        seed=training.seed,
+        sharding_type=how.sharding_type,
+        sparse_optimizer=how.sparse_optimizer,
+        sparse_learning_rate=how.sparse_learning_rate,
     )
     if training.compile:
         compile_blocks(wrapped)
@@ -73,9 +79,10 @@ def build(config: Config, device: torch.device, n_items: int) -> tuple[nn.Module
         wrapped,
         optimizer=training.optimizer,
         learning_rate=training.learning_rate,
+        sparse_optimizer=how.sparse_optimizer,
+        sparse_learning_rate=how.sparse_learning_rate,
         weight_decay=training.weight_decay,
         max_grad_norm=training.max_grad_norm,
-        **sparse,
     )
     return wrapped, optimizers
 

@@ -62,7 +62,10 @@ def test_help_lists_every_key_with_its_default() -> None:
             "training.per_device_train_batch_size = 0: must be greater than or equal to 1",
         ),
         ("--training.n_epoch=3", "training.n_epoch: no such key; did you mean n_epochs?"),
-        ("--trainig.n_epochs=3", "--trainig.n_epochs: no such option; did you mean training.n_epochs?; --help lists them"),
+        (
+            "--trainig.n_epochs=3",
+            "--trainig.n_epochs: no such option; did you mean training.n_epochs?; --help lists them",
+        ),
         ("--mdoe=dmp", "--mdoe: no such option; did you mean mode?; --help lists them"),
         ("--mode=both", 'parallelism.mode = "both": must be "dmp" or "ddp"'),
         ("--model.dropout=lots", 'model.dropout = "lots": must be a valid number'),
@@ -100,7 +103,9 @@ def test_a_bad_setting_is_one_line(argument: str, message: str) -> None:
 
 def test_row_wise_adagrad_over_cut_rows_is_refused() -> None:
     with pytest.raises(SettingsError, match="is another algorithm when a row is cut column_wise"):
-        load_config(None, {"parallelism.sharding_type": "column_wise", "parallelism.sparse_optimizer": "rowwise_adagrad"})
+        load_config(
+            None, {"parallelism.sharding_type": "column_wise", "parallelism.sparse_optimizer": "rowwise_adagrad"}
+        )
 
 
 @pytest.mark.parametrize(

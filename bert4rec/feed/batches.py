@@ -75,7 +75,9 @@ def _share(n: int, rank: int, world_size: int) -> slice:
 class MaskedBatches(TorchDataset[Batch]):
     """Training batches by step: reads a rank's share of rows and masks them."""
 
-    def __init__(self, split: Split, order: EpochOrder, *, epoch: int, seed: int, n_rows: int, **masking: float) -> None:
+    def __init__(
+        self, split: Split, order: EpochOrder, *, epoch: int, seed: int, n_rows: int, **masking: float
+    ) -> None:
         self._split, self._order, self._lengths = split, order, split.lengths
         self._masking: dict[str, Any] = {"epoch": epoch, "seed": seed, "n_rows": n_rows, **masking}
 

@@ -17,12 +17,9 @@ from tests.distributed import jobs
 def test_ranks_do_not_depend_on_the_processes(
     pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, split: str, head: str
 ) -> None:
-    alone = pools(1).run(
-        jobs.rank_with_model, small_config(**{"parallelism.mode": "ddp", "model.head": head}), split
-    )[0]
-    for ranks in pools(n_processes).run(
-        jobs.rank_with_model, small_config(**{"parallelism.mode": mode, "model.head": head}), split
-    ):
+    plain, other = (small_config(**{"parallelism.mode": how, "model.head": head}) for how in ("ddp", mode))
+    (alone,) = pools(1).run(jobs.rank_with_model, plain, split)
+    for ranks in pools(n_processes).run(jobs.rank_with_model, other, split):
         for protocol in jobs.PROTOCOLS:
             np.testing.assert_array_equal(ranks[protocol], alone[protocol])
 

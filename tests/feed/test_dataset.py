@@ -95,7 +95,10 @@ def test_a_folder_may_come_from_elsewhere(folder: Path, reopen: Callable[..., Da
         (lambda f: edit_metadata(f, format_version=2), r"format_version 2, this program reads 1; make it again"),
         (lambda f: edit_metadata(f, max_len=20), r"made with model\.max_len = 20, the settings say 12; make it again"),
         (lambda f: (f / "items.parquet").unlink(), r"items\.parquet: is missing; make it again"),
-        (lambda f: (f / "README.md").write_text("x"), r"README\.md: has 1 bytes, metadata\.json says \d+; make it again"),
+        (
+            lambda f: (f / "README.md").write_text("x"),
+            r"README\.md: has 1 bytes, metadata\.json says \d+; make it again",
+        ),
         (lambda f: flip_byte(f / "train" / "data-00000-of-00001.arrow"), r"its checksum is not that of metadata\.json"),
         (lambda f: edit_metadata(f, items=100), r"train: column items has an id outside 2…101; make it again"),
     ],

@@ -59,9 +59,7 @@ def test_masks_do_not_depend_on_the_batch(sequences: list[list[int]], seed: int,
 
 @given(Sequences, st.integers(0, 2**62))
 @settings(max_examples=60, deadline=None)
-def test_every_sequence_has_a_position_to_predict_and_only_those_change(
-    sequences: list[list[int]], seed: int
-) -> None:
+def test_every_sequence_has_a_position_to_predict_and_only_those_change(sequences: list[list[int]], seed: int) -> None:
     masked = mask(sequences, list(range(len(sequences))), seed=seed)
     items = torch.tensor([item for sequence in sequences for item in sequence])
     assert torch.equal(masked.targets, items[masked.positions])
