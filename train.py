@@ -14,7 +14,7 @@ SECONDS_FOR_THE_FIRST = 5.0  # the other processes wait so long with an error, s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 finished, 2 bad settings or input."""
+    """The exit status: 0 finished, 2 bad settings or input, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     if "--help" in argv:
         print(usage("train.py"))
@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         _show(error)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

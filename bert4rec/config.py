@@ -245,6 +245,17 @@ def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = N
     for table in tables:
         if table not in Config.model_fields:
             raise SettingsError(f"[{table}]: no such table{_nearest(table, Config.model_fields)}")
+    return _checked(tables)
+
+
+def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Config:
+    """`config` with other values for some keys of `table`, checked as any other."""
+    tables = config.model_dump()
+    tables[table] |= changes
+    return _checked(tables)
+
+
+def _checked(tables: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(tables)
     except ValidationError as error:

@@ -68,17 +68,20 @@ def seed_everything(seed: int) -> None:
 
 
 @contextmanager
-def processes(wanted_device: str) -> Iterator[Processes]:
+def processes(wanted_device: str, *, deterministic: bool = False) -> Iterator[Processes]:
     """Join the processes that the launcher started (torchrun's variables), or be the only one.
 
-    Uses NCCL on GPUs and gloo on CPU. On leaving, collectors run before the group is destroyed: shards that outlive
-    it can abort a process that has finished its work.
+    Uses NCCL on GPUs and gloo on CPU; with `deterministic`, only algorithms that give the same bits every time. On
+    leaving, garbage is collected before the group is destroyed: shards that outlive it can abort a process that has
+    finished its work.
     """
     alone = "RANK" not in os.environ
     rank, local_rank = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_RANK", 0))
     world_size, local_world_size = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     device = choose_device(wanted_device, local_rank=local_rank, local_world_size=local_world_size)
     _use_cores(local_world_size)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
+    torch.use_deterministic_algorithms(deterministic)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(

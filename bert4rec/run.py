@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bert4rec.config import Config
+from bert4rec.config import Config, with_changes
 from bert4rec.errors import DataError, SettingsError
 from bert4rec.evaluation import Metrics, Scorer, measure, model_scorer, popularity_scorer
 from bert4rec.feed.dataset import Dataset, open_dataset
@@ -25,18 +25,21 @@ from bert4rec.vocabulary import table_rows
 
 def run(config: Config) -> Path:
     """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this."""
-    with processes(config.parallelism.device) as world:
-        config = resolve(config, world.device.type)
-        peak_memory = PeakMemory(world.device)
-        dataset = _open(config)
-        seed_everything(config.training.seed + world.rank)
-        torch.use_deterministic_algorithms(config.training.deterministic)
-        model, optimizers = build(config, world.device, dataset.n_items)
-        folder = _make_run_folder(config, world, model)
-        trainer = _trainer(config, world, dataset, model, optimizers, folder)
-        trainer.fit()
-        _report(config, world, dataset, model, optimizers, trainer, folder, peak_memory)
-        return folder
+    with processes(config.parallelism.device, deterministic=config.training.deterministic) as world:
+        return _run(resolve(config, world.device.type), world)
+
+
+def _run(config: Config, world: Processes) -> Path:
+    """A function of its own, so that the model is gone when the process group ends."""
+    peak_memory = PeakMemory(world.device)
+    dataset = _open(config)
+    seed_everything(config.training.seed + world.rank)
+    model, optimizers = build(config, world.device, dataset.n_items)
+    folder = _make_run_folder(config, world, model)
+    trainer = _trainer(config, world, dataset, model, optimizers, folder)
+    trainer.fit()
+    _report(config, world, dataset, model, optimizers, trainer, folder, peak_memory)
+    return folder
 
 
 def resolve(config: Config, device_type: str) -> Config:
@@ -55,8 +58,8 @@ def resolve(config: Config, device_type: str) -> Config:
     if rate == "auto":
         rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
     changed = {"sparse_optimizer": optimizer, "sparse_learning_rate": rate, "device": device_type}
-    # Validated again: what "auto" became must fit the sharding type too.
-    return Config.model_validate(config.model_dump() | {"parallelism": how.model_dump() | changed})
+    # Checked again: what "auto" became must fit the sharding type too.
+    return with_changes(config, "parallelism", changed)
 
 
 def build(config: Config, device: torch.device, n_items: int) -> tuple[nn.Module, Optimizers]:

@@ -1,5 +1,6 @@
 """The training loop: steps, progress, validation, the best weights."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import nn
 from bert4rec.checkpoint import load_weights, save_weights
 from bert4rec.config import Training
 from bert4rec.evaluation import Metrics
-from bert4rec.feed.batches import Batch, EpochOrder, MaskedBatches
+from bert4rec.feed.batches import Batch, MaskedBatches
 from bert4rec.feed.dataset import Split
 from bert4rec.launch import Processes
 from bert4rec.optimizer import Optimizers, learning_rate_scale
@@ -41,11 +42,13 @@ class Meter:
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)
         self._steps, self._sequences, self._seconds = 0, 0, 0.0
+        self.unread_steps = 0
 
     def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
         """One step: this rank's loss sum and positions, the global batch's sequences, the time."""
         self._sums += torch.stack([loss.detach().double(), loss.new_tensor(n_positions).double()])
         self._steps += 1
+        self.unread_steps += 1
         if self._steps > WARM_STEPS:
             self._sequences += n_sequences
             self._seconds += seconds
@@ -55,7 +58,8 @@ class Meter:
         sums = self._sums.clone()
         dist.all_reduce(sums)
         self._sums.zero_()
-        return float(sums[0] / sums[1].clamp(min=1))
+        self.unread_steps = 0
+        return float(sums[0] / sums[1])
 
     @property
     def rate(self) -> float:
@@ -83,22 +87,34 @@ class Trainer:
         best_folder: Path,
         log: MetricsLog | None,
     ) -> None:
-        self._model, self._optimizers, self._windows = model, optimizers, windows
-        self._n_rows, self._settings, self._world = n_rows, settings, world
+        self._model, self._optimizers, self._settings, self._world = model, optimizers, settings, world
         self._measure, self._best_folder, self._log = measure, best_folder, log
         self.state, self.meter, self.seconds = State(), Meter(world.device), 0.0
-        self._steps_per_epoch = len(self._order(0))
-        self._n_steps = self._steps_per_epoch * settings.n_epochs
-        self._progress = Progress(self._n_steps, shown=world.is_first)
+        self._source = MaskedBatches(
+            windows,
+            n_epochs=settings.n_epochs,
+            per_device=settings.per_device_train_batch_size,
+            rank=world.rank,
+            world_size=world.world_size,
+            seed=settings.seed,
+            n_rows=n_rows,
+            mask_prob=settings.mask_prob,
+            last_item_mask_prob=settings.last_item_mask_prob,
+            mask_token_share=settings.mask_token_share,
+            random_token_share=settings.random_token_share,
+        )
+        self._progress = Progress(len(self._source), shown=world.is_first)
         self._began = time.monotonic()
 
     def fit(self) -> None:
         """Train until epochs, time or patience are used up, then take the weights that were best on validation."""
         self._began = time.monotonic()
-        for epoch in range(self._settings.n_epochs):
-            self._train_epoch(epoch)
-            is_last = epoch + 1 == self._settings.n_epochs or self.state.stopped_by
-            if is_last or (epoch + 1) % self._settings.eval_every_n_epochs == 0:
+        on_gpu = self._world.device.type == "cuda"
+        batches = self._source.batches(num_workers=self._settings.num_workers, pin_memory=on_gpu)
+        for epoch in range(1, self._settings.n_epochs + 1):
+            self._train_epoch(itertools.islice(batches, self._source.steps_per_epoch))
+            is_last = epoch == self._settings.n_epochs or self.state.stopped_by
+            if is_last or epoch % self._settings.eval_every_n_epochs == 0:
                 self._validate()
             if self.state.stopped_by:
                 break
@@ -107,18 +123,16 @@ class Trainer:
         self._progress.close()
         load_weights(self._model, self._best_folder)
 
-    def _train_epoch(self, epoch: int) -> None:
+    def _train_epoch(self, batches: Iterator[Batch]) -> None:
         """All steps of an epoch, or as many as there is time for."""
-        order = self._order(epoch)
         self._model.train()
-        for index, batch in enumerate(self._batches(epoch, order)):
+        for batch in batches:
             began = time.monotonic()
             n_positions, say, out_of_time = self._agree(batch)
             loss = self._train_step(batch.to(self._world.device), n_positions)
             self.state.step += 1
-            self.state.epoch = epoch + (index + 1) / len(order)
-            mine = int((batch.targets != PAD_ID).sum())
-            self.meter.add(loss, mine, len(order.global_batch(index)), time.monotonic() - began)
+            self.state.epoch = self.state.step / self._source.steps_per_epoch
+            self.meter.add(loss, _n_positions(batch), batch.n_sequences, time.monotonic() - began)
             if say:
                 self._say()
             if out_of_time:
@@ -132,7 +146,7 @@ class Trainer:
         """
         minutes = (time.monotonic() - self._began) / 60
         out_of_time = 0 < self._settings.max_minutes <= minutes
-        mine = [(batch.targets != PAD_ID).sum(), self._world.is_first and self._progress.is_due(), out_of_time]
+        mine = [_n_positions(batch), self._world.is_first and self._progress.is_due(), out_of_time]
         agreed = torch.tensor(mine, dtype=torch.int64)
         dist.all_reduce(agreed)
         return int(agreed[0]), bool(agreed[1]), bool(agreed[2])
@@ -167,11 +181,13 @@ class Trainer:
 
     def _say(self) -> None:
         """Loss and speed since the last time, to the person and to the log."""
+        if not self.meter.unread_steps:
+            return
         loss, state, rate = self.meter.read_loss(), self.state, self.meter.rate
         if self._log is None:
             return
         learning_rate = self._settings.learning_rate * self._learning_rate_scale()
-        left = (time.monotonic() - self._began) * (self._n_steps / max(1, state.step) - 1)
+        left = (time.monotonic() - self._began) * (len(self._source) / max(1, state.step) - 1)
         if self._settings.max_minutes:
             left = min(left, 60 * self._settings.max_minutes - (time.monotonic() - self._began))
         self._progress.update(
@@ -184,30 +200,13 @@ class Trainer:
     def _learning_rate_scale(self) -> float:
         settings = self._settings
         return learning_rate_scale(
-            self.state.step, n_steps=self._n_steps, schedule=settings.lr_schedule, warmup_steps=settings.warmup_steps
+            self.state.step,
+            n_steps=len(self._source),
+            schedule=settings.lr_schedule,
+            warmup_steps=settings.warmup_steps,
         )
 
-    def _order(self, epoch: int) -> EpochOrder:
-        return EpochOrder(
-            len(self._windows),
-            per_device=self._settings.per_device_train_batch_size,
-            rank=self._world.rank,
-            world_size=self._world.world_size,
-            seed=self._settings.seed,
-            epoch=epoch,
-        )
 
-    def _batches(self, epoch: int, order: EpochOrder) -> Iterator[Batch]:
-        settings = self._settings
-        source = MaskedBatches(
-            self._windows,
-            order,
-            epoch=epoch,
-            seed=settings.seed,
-            n_rows=self._n_rows,
-            mask_prob=settings.mask_prob,
-            last_item_mask_prob=settings.last_item_mask_prob,
-            mask_token_share=settings.mask_token_share,
-            random_token_share=settings.random_token_share,
-        )
-        return source.batches(num_workers=settings.num_workers, pin_memory=self._world.device.type == "cuda")
+def _n_positions(batch: Batch) -> int:
+    """How many positions of a batch, still on the CPU, are to be predicted."""
+    return int((batch.targets != PAD_ID).sum())

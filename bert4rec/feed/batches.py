@@ -1,7 +1,7 @@
 """Batches in one global order: what a step trains on depends on (seed, epoch, step), not on the number of processes."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,21 +23,26 @@ class Batch:
     """Sequences to encode and the positions to predict.
 
     `items` [total] int64, the sequences one after another; `lengths` [B] int64; `positions` [M] int64, indices into
-    `items`, ascending; `targets` [M] int64, the items that were there, or PAD_ID where nothing is to be predicted.
+    `items`, ascending; `targets` [M] int64, the items that were there, or PAD_ID where nothing is to be predicted;
+    `n_sequences`, how many the global batch has, this rank's among them.
     """
 
     items: Tensor
     lengths: Tensor
     positions: Tensor
     targets: Tensor
+    n_sequences: int = 0
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`; asynchronous from pinned memory."""
-        return replace(self, **{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
+        return self._of(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Batch":
         """The same batch in page-locked memory (called by the loader)."""
-        return replace(self, **{f.name: getattr(self, f.name).pin_memory() for f in fields(self)})
+        return self._of(Tensor.pin_memory)
+
+    def _of(self, move: Callable[[Tensor], Tensor]) -> "Batch":
+        return Batch(move(self.items), move(self.lengths), move(self.positions), move(self.targets), self.n_sequences)
 
 
 class EpochOrder:
@@ -73,16 +78,37 @@ def _share(n: int, rank: int, world_size: int) -> slice:
 
 
 class MaskedBatches(TorchDataset[Batch]):
-    """Training batches by step: reads a rank's share of rows and masks them."""
+    """The training batches of one rank, by step over all epochs: its share of rows, masked.
+
+    `masking` are the shares that `mask_items` takes. Batches depend on the arguments and the step alone, so loader
+    processes can make them, and a run can begin at any step.
+    """
 
     def __init__(
-        self, split: Split, order: EpochOrder, *, epoch: int, seed: int, n_rows: int, **masking: float
+        self,
+        split: Split,
+        *,
+        n_epochs: int,
+        per_device: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        n_rows: int,
+        **masking: float,
     ) -> None:
-        self._split, self._order, self._lengths = split, order, split.lengths
-        self._masking: dict[str, Any] = {"epoch": epoch, "seed": seed, "n_rows": n_rows, **masking}
+        self._split, self._lengths = split, split.lengths
+        self._n_epochs, self._seed, self._n_rows = n_epochs, seed, n_rows
+        self._dealing = {"per_device": per_device, "rank": rank, "world_size": world_size}
+        self._masking = masking
+        self._epoch, self._order = 0, self._order_of(0)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in an epoch, the same on every rank."""
+        return len(self._order)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return self.steps_per_epoch * self._n_epochs
 
     def __getitem__(self, step: int) -> Batch:
         """The batch of this rank at `step`.
@@ -90,26 +116,39 @@ class MaskedBatches(TorchDataset[Batch]):
         An empty share becomes one sequence whose targets are padding, which no loss counts: every rank must run every
         forward pass. The rows come sorted by length, so that attention pads little.
         """
-        share = self._order[step]
-        indices = share if len(share) else self._order.global_batch(step)[:1]
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._order_of(epoch)
+        share = self._order[step_in_epoch]
+        indices = share if len(share) else self._order.global_batch(step_in_epoch)[:1]
         indices = indices[np.argsort(self._lengths[indices], kind="stable")]
         items, lengths = _tensors(self._split.read(indices))
-        masked = mask_items(items, lengths, torch.from_numpy(indices), **self._masking)
+        masked = mask_items(
+            items,
+            lengths,
+            torch.from_numpy(indices),
+            epoch=epoch,
+            seed=self._seed,
+            n_rows=self._n_rows,
+            **self._masking,
+        )
         targets = masked.targets if len(share) else torch.full_like(masked.targets, PAD_ID)
-        return Batch(masked.items, lengths, masked.positions, targets)
+        return Batch(masked.items, lengths, masked.positions, targets, len(self._order.global_batch(step_in_epoch)))
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
-        """All batches of the epoch, in order, read ahead by `num_workers` processes."""
-        loader = DataLoader(
+        """All batches in order, read ahead by `num_workers` processes that live as long as the training."""
+        yield from DataLoader(
             self,
             batch_size=None,
             shuffle=False,
             num_workers=num_workers,
             pin_memory=pin_memory,
-            # A forked worker inherits the parent's thread pools in an unknown state.
+            # A forked worker would inherit the thread pools of torch and Arrow in an unknown state.
             multiprocessing_context="forkserver" if num_workers else None,
         )
-        yield from loader
+
+    def _order_of(self, epoch: int) -> EpochOrder:
+        return EpochOrder(len(self._split), **self._dealing, seed=self._seed, epoch=epoch)
 
 
 def inference_batch(rows: Rows, max_len: int) -> Batch:

@@ -20,6 +20,15 @@ def orders(n: int, world_size: int, per_device: int, epoch: int = 0) -> list[Epo
     ]
 
 
+def source(
+    dataset: Dataset, *, n_epochs: int = 1, per_device: int, rank: int = 0, world_size: int = 1
+) -> MaskedBatches:
+    return MaskedBatches(
+        dataset.splits["train"], n_epochs=n_epochs, per_device=per_device, rank=rank, world_size=world_size, seed=5,
+        n_rows=table_rows(dataset.n_items), **MASKING,
+    )  # fmt: skip
+
+
 @given(st.integers(1, 60), st.sampled_from([1, 2, 3]), st.integers(1, 3))
 @settings(max_examples=80, deadline=None)
 def test_the_ranks_together_walk_the_global_order(n: int, world_size: int, share: int) -> None:
@@ -42,27 +51,37 @@ def test_epochs_differ() -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_hold_the_windows_of_the_order_sorted_by_length(small_dataset: Dataset, num_workers: int) -> None:
     split = small_dataset.splits["train"]
-    (order,) = orders(len(split), 1, 16)
-    source = MaskedBatches(split, order, epoch=0, seed=5, n_rows=table_rows(small_dataset.n_items), **MASKING)
-    batches = list(source.batches(num_workers=num_workers))
-    assert len(batches) == len(order)
+    epochs = [orders(len(split), 1, 16, epoch)[0] for epoch in range(3)]
+    batches = list(source(small_dataset, n_epochs=3, per_device=16).batches(num_workers=num_workers))
+    assert len(batches) == 3 * len(epochs[0])
     for step, batch in enumerate(batches):
+        indices = epochs[step // len(epochs[0])][step % len(epochs[0])]
         whole = batch.items.clone()
         whole[batch.positions] = batch.targets
         windows = [window.tolist() for window in whole.split(batch.lengths.tolist())]
-        expected = [split.read(np.array([i])).items.tolist() for i in order[step]]
+        expected = [split.read(np.array([i])).items.tolist() for i in indices]
+        assert batch.n_sequences == len(indices)
         assert sorted(windows) == sorted(expected)
         assert batch.lengths.tolist() == sorted(batch.lengths.tolist())
         assert (batch.items[batch.positions] == MASK_ID).all()
 
 
+def test_the_second_epoch_is_masked_otherwise(small_dataset: Dataset) -> None:
+    whole = source(small_dataset, n_epochs=2, per_device=10_000)
+    first, second = whole[0], whole[1]
+    assert first.n_sequences == second.n_sequences == len(small_dataset.splits["train"])
+    assert first.positions.tolist() != second.positions.tolist()
+    np.testing.assert_array_equal(whole[0].items, first.items)
+
+
 def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
-    split = small_dataset.splits["train"]
-    order = EpochOrder(1, per_device=1, rank=0, world_size=2, seed=5, epoch=0)
-    assert len(order[0]) == 0
-    batch = MaskedBatches(split, order, epoch=0, seed=5, n_rows=table_rows(small_dataset.n_items), **MASKING)[0]
-    assert len(batch.lengths) == 1
-    assert batch.targets.tolist() == [PAD_ID] * len(batch.positions)
+    """As many ranks as windows but one, a window each: the second step has a single window, for the last rank."""
+    n_ranks = len(small_dataset.splits["train"]) - 1
+    empty, full = (source(small_dataset, per_device=1, rank=rank, world_size=n_ranks)[1] for rank in (0, n_ranks - 1))
+    assert (empty.n_sequences, full.n_sequences) == (1, 1)
+    assert len(empty.lengths) == 1
+    assert empty.targets.tolist() == [PAD_ID] * len(empty.positions)
+    assert PAD_ID not in full.targets.tolist()
 
 
 def test_inference_keeps_the_last_items_and_asks_for_the_next() -> None:

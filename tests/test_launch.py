@@ -1,0 +1,47 @@
+"""Devices and processes."""
+
+import pytest
+import torch
+
+from bert4rec.config import load_config
+from bert4rec.errors import SettingsError
+from bert4rec.launch import choose_device
+from bert4rec.run import resolve
+
+
+@pytest.mark.parametrize(
+    ("wanted", "n_gpus", "local_rank", "local_world_size", "expected"),
+    [
+        ("auto", 0, 1, 2, "cpu"),
+        ("auto", 2, 1, 2, "cuda:1"),
+        ("cpu", 2, 1, 2, "cpu"),
+        ("cuda", 4, 3, 4, "cuda:3"),
+    ],
+)
+def test_each_process_of_a_host_has_its_own_gpu(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, n_gpus: int, local_rank: int, local_world_size: int, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    assert choose_device(wanted, local_rank=local_rank, local_world_size=local_world_size) == torch.device(expected)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda"])
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(SettingsError, match=f'parallelism.device = "{wanted}": 2 processes on this host but 1 GPUs'):
+        choose_device(wanted, local_rank=0, local_world_size=2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "optimizer", "rate"),
+    [("dmp", "cpu", "rowwise_adagrad", 0.02), ("ddp", "cpu", "adam", 0.003), ("dmp", "cuda", "adam", 0.003)],
+)
+def test_auto_is_decided_by_mode_and_device(mode: str, device: str, optimizer: str, rate: float) -> None:
+    config = load_config(None, {"parallelism.mode": mode, "training.learning_rate": 0.003})
+    resolved = resolve(config, device).parallelism
+    assert (resolved.sparse_optimizer, resolved.sparse_learning_rate, resolved.device) == (optimizer, rate, device)
+
+
+def test_what_auto_becomes_must_fit_the_sharding() -> None:
+    with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": is another algorithm'):
+        resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu")
