@@ -91,15 +91,11 @@ def processes(wanted_device: str, *, deterministic: bool = False) -> Iterator[Pr
         world_size=world_size,
         device_id=device if device.type == "cuda" else None,
     )
-    finished = False
-    try:
-        yield Processes(rank, local_rank, world_size, local_world_size, device)
-        finished = True
-    finally:
-        gc.collect()
-        if finished:
-            dist.barrier()
-            dist.destroy_process_group()
+    yield Processes(rank, local_rank, world_size, local_world_size, device)
+    # After a failure nothing of this: the launcher ends the other processes, which would wait at the barrier.
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def _use_cores(local_world_size: int) -> None:

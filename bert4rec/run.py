@@ -1,7 +1,7 @@
 """One run, from settings and a dataset folder to a run folder with its report."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,93 @@ from bert4rec.vocabulary import table_rows
 def run(config: Config) -> Path:
     """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this."""
     with processes(config.parallelism.device, deterministic=config.training.deterministic) as world:
-        return _run(resolve(config, world.device.type), world)
+        # The Run lives in this expression only, so that its shards are gone when the process group ends.
+        return Run(resolve(config, world.device.type), world).complete()
 
 
-def _run(config: Config, world: Processes) -> Path:
-    """A function of its own, so that the model is gone when the process group ends."""
-    peak_memory = PeakMemory(world.device)
-    dataset = _open(config)
-    seed_everything(config.training.seed + world.rank)
-    model, optimizers = build(config, world.device, dataset.n_items)
-    folder = _make_run_folder(config, world, model)
-    trainer = _trainer(config, world, dataset, model, optimizers, folder)
-    trainer.fit()
-    _report(config, world, dataset, model, optimizers, trainer, folder, peak_memory)
-    return folder
+class Run:
+    """One run of resolved settings: the dataset is open, the model built, the run folder there."""
+
+    def __init__(self, config: Config, world: Processes) -> None:
+        self._config, self._world = config, world
+        self._peak_memory = PeakMemory(world.device)
+        self._dataset = _open(config)
+        seed_everything(config.training.seed + world.rank)
+        self._model, self._optimizers = build(config, world.device, self._dataset.n_items)
+        self._folder = _make_run_folder(config, world, self._model)
+        self._log = MetricsLog(self._folder) if world.is_first else None
+
+    def complete(self) -> Path:
+        """Train, test the best weights, write the report; the run folder."""
+        trainer = self._trainer()
+        trainer.fit()
+        results = self._results()
+        peaks = self._world.gather(self._peak_memory.read())
+        held = self._world.gather(held_bytes(self._model, self._optimizers.states()))
+        if self._log:
+            self._log.close()
+            report = self._about() | results | {"training": _training(trainer, peaks), "sharding": _by_rank(held)}
+            write_report(self._folder, report)
+            print(f"\n{metrics_table(report)}\n\nreport: {self._folder / 'report.md'}", flush=True)
+        return self._folder
+
+    def _trainer(self) -> Trainer:
+        return Trainer(
+            self._model,
+            self._optimizers,
+            self._dataset.splits["train"],
+            n_rows=table_rows(self._dataset.n_items),
+            settings=self._config.training,
+            world=self._world,
+            measure=lambda: self._measure(self._scorer(), "validation", ["full"]),
+            best_folder=self._folder / "checkpoints" / "best",
+            log=self._log,
+        )
+
+    def _results(self) -> dict[str, Metrics]:
+        """The model on both splits, and on the test split what popularity and the best possible would have got."""
+        dataset, protocols = self._dataset, self._config.evaluation.protocols
+        scorer = self._scorer()
+        results = {split: self._measure(scorer, split, protocols) for split in ("validation", "test")}
+        popularity = popularity_scorer(dataset.popularity, self._world.device)
+        results["popularity_baseline"] = self._measure(popularity, "test", protocols)
+        if oracle := dataset.oracle_ranks():
+            results["best_possible"] = {name: ranking_metrics(oracle[name], self._ks) for name in protocols}
+        return results
+
+    def _measure(self, scorer: Scorer, split: str, protocols: Sequence[str]) -> Metrics:
+        return measure(
+            scorer,
+            self._dataset.splits[split],
+            protocols=protocols,
+            ks=self._ks,
+            batch_size=self._config.evaluation.per_device_eval_batch_size,
+            device=self._world.device,
+        )
+
+    def _scorer(self) -> Scorer:
+        """The model as it is now."""
+        settings = self._config
+        return model_scorer(
+            unwrap(self._model), self._world.device, settings.model.max_len, settings.training.precision
+        )
+
+    @property
+    def _ks(self) -> list[int]:
+        return sorted({*self._config.evaluation.ks, 10})
+
+    def _about(self) -> dict[str, Any]:
+        """What the report says before the figures."""
+        metadata = self._dataset.metadata
+        return {
+            "format_version": FORMAT_VERSION,
+            "dataset": {
+                **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
+                "n_eval_negatives": self._config.preprocessing.n_eval_negatives,
+            },
+            "mode": self._config.parallelism.mode,
+            "world_size": self._world.world_size,
+        }
 
 
 def resolve(config: Config, device_type: str) -> Config:
@@ -98,42 +171,6 @@ def _open(config: Config) -> Dataset:
     return dataset
 
 
-def _trainer(
-    config: Config, world: Processes, dataset: Dataset, model: nn.Module, optimizers: Optimizers, folder: Path
-) -> Trainer:
-    return Trainer(
-        model,
-        optimizers,
-        dataset.splits["train"],
-        n_rows=table_rows(dataset.n_items),
-        settings=config.training,
-        world=world,
-        measure=_measure(config, world, dataset, "validation", ["full"], lambda: _scorer(config, world, model)),
-        best_folder=folder / "checkpoints" / "best",
-        log=MetricsLog(folder) if world.is_first else None,
-    )
-
-
-def _scorer(config: Config, world: Processes, model: nn.Module) -> Scorer:
-    return model_scorer(unwrap(model), world.device, config.model.max_len, config.training.precision)
-
-
-def _measure(
-    config: Config,
-    world: Processes,
-    dataset: Dataset,
-    split: str,
-    protocols: Sequence[str],
-    scorer: Callable[[], Scorer],
-) -> Callable[[], Metrics]:
-    """A function of nothing that measures what `scorer` gives at that time."""
-    ks = sorted({*config.evaluation.ks, 10})
-    batch_size = config.evaluation.per_device_eval_batch_size
-    return lambda: measure(
-        scorer(), dataset.splits[split], protocols=protocols, ks=ks, batch_size=batch_size, device=world.device
-    )
-
-
 def _make_run_folder(config: Config, world: Processes, model: nn.Module) -> Path:
     """A new folder, named by the first process: no run ever writes into another's."""
     folder = Path(world.agree(_new_folder(config) if world.is_first else None))
@@ -145,65 +182,32 @@ def _make_run_folder(config: Config, world: Processes, model: nn.Module) -> Path
 
 
 def _new_folder(config: Config) -> str:
-    parent, name = Path(config.run.dir), config.run_name
+    parent = Path(config.run.dir)
     for number in itertools.count(1):
-        folder = parent / (name if number == 1 else f"{name}-{number}")
+        folder = parent / (config.run_name if number == 1 else f"{config.run_name}-{number}")
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
+        except OSError as error:
+            raise SettingsError(f"run.dir: cannot make {folder}: {error.strerror}; choose another folder") from None
         return str(folder)
     raise AssertionError
 
 
-def _report(
-    config: Config,
-    world: Processes,
-    dataset: Dataset,
-    model: nn.Module,
-    optimizers: Optimizers,
-    trainer: Trainer,
-    folder: Path,
-    peak_memory: PeakMemory,
-) -> None:
-    """Test the best weights, and write the report beside the baseline's figures."""
-    protocols = config.evaluation.protocols
-    scorer = _scorer(config, world, model)
-    popularity = popularity_scorer(dataset.popularity, world.device)
-    results = {
-        "validation": _measure(config, world, dataset, "validation", protocols, lambda: scorer)(),
-        "test": _measure(config, world, dataset, "test", protocols, lambda: scorer)(),
-        "popularity_baseline": _measure(config, world, dataset, "test", protocols, lambda: popularity)(),
-    }
-    oracle = dataset.oracle_ranks()
-    if oracle:
-        ks = sorted({*config.evaluation.ks, 10})
-        results["best_possible"] = {name: ranking_metrics(oracle[name], ks) for name in protocols}
-    peaks = world.gather(peak_memory.read())
-    sharding = world.gather(held_bytes(model, optimizers.states()))
-    if not world.is_first:
-        return
+def _training(trainer: Trainer, peak_memory: list[int]) -> dict[str, Any]:
     state = trainer.state
-    report: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "dataset": {
-            **{key: dataset.metadata[key] for key in ("source", "users", "items", "rows")},
-            "fingerprint": dataset.fingerprint,
-            "n_eval_negatives": config.preprocessing.n_eval_negatives,
-        },
-        "mode": config.parallelism.mode,
-        "world_size": world.world_size,
-        **results,
-        "training": {
-            "epochs": state.epoch,
-            "steps": state.step,
-            "seconds": trainer.seconds,
-            "best_epoch": state.best_epoch,
-            "stopped_by": state.stopped_by,
-            "sequences_per_second": trainer.meter.rate,
-            "peak_memory_bytes": peaks,
-        },
-        "sharding": {key: [rank[key] for rank in sharding] for key in ("weights", "optimizer_state")},
+    return {
+        "epochs": state.epoch,
+        "steps": state.step,
+        "seconds": trainer.seconds,
+        "best_epoch": state.best_epoch,
+        "stopped_by": state.stopped_by,
+        "sequences_per_second": trainer.meter.rate,
+        "peak_memory_bytes": peak_memory,
     }
-    write_report(folder, report)
-    print(f"\n{metrics_table(report)}\n\nreport: {folder / 'report.md'}", flush=True)
+
+
+def _by_rank(held: list[dict[str, int]]) -> dict[str, list[int]]:
+    """Bytes of weights and of optimizer state, a list over the ranks each."""
+    return {key: [rank[key] for rank in held] for key in held[0]}

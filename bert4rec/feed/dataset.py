@@ -91,11 +91,6 @@ class Dataset:
         """Items in the catalogue."""
         return int(self.metadata["items"])
 
-    @property
-    def fingerprint(self) -> str:
-        """The hash over the contents of the folder."""
-        return str(self.metadata["fingerprint"])
-
     def oracle_ranks(self) -> dict[str, Ints]:
         """Protocol → rank [test users] that the generator of synthetic data gives the target; empty for real data."""
         path = self.folder / "oracle.parquet"

@@ -173,6 +173,14 @@ def test_bad_settings_are_one_line_and_status_2(arguments: list[str], message: s
     assert done.stderr == message + "\n"
 
 
+def test_a_run_folder_that_cannot_be_made_is_one_line(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    done = start([*ALONE, settings_file(small_config(), tmp_path)])
+    assert done.returncode == 2
+    folder = tmp_path / "runs" / "synthetic-dmp"
+    assert done.stderr == f"error: run.dir: cannot make {folder}: Not a directory; choose another folder\n"
+
+
 def test_a_stale_dataset_is_one_line_from_one_process(small_config: Callable[..., Config], tmp_path: Path) -> None:
     file = settings_file(small_config(**{"model.max_len": 20}), tmp_path)
     done = start([*TORCHRUN, file])
