@@ -1,5 +1,6 @@
 """Raw interactions → dataset folder: `python preprocessing.py [--config=FILE] [--table.key=value …]`."""
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from bert4rec.prepare.sequences import (
 from bert4rec.prepare.sources import Interactions, read_interactions
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
-NEXT_COMMAND = "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py"
+TRAIN = "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py".split()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,15 +44,14 @@ def main(argv: Sequence[str]) -> int:
         print(usage("preprocessing.py"))
         return 0
     try:
-        path, overrides = parse_command_line(argv)
-        config = load_config(path, overrides)
-        prepare(config)
+        prepare(load_config(*parse_command_line(argv)))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped: no dataset was written", file=sys.stderr)
         return 130
+    print(f"next: {shlex.join([*TRAIN, '--', *argv] if argv else TRAIN)}")
     return 0
 
 
@@ -176,7 +176,6 @@ def _summary(folder: Path, metadata: dict[str, Any], size: int) -> None:
     for name in ("train_windows", "validation_users", "test_users"):
         print(f"{name.replace('_', ' '):18}{metadata[name]:>15,}")
     print(f"dataset folder    {folder} ({size / 1e6:,.1f} MB)")
-    print(f"next: {NEXT_COMMAND}")
 
 
 if __name__ == "__main__":

@@ -36,10 +36,12 @@ def model_scorer(model: Bert4Rec, device: torch.device, max_len: int, precision:
     with torch.no_grad():
         vectors, bias = model.output_weights(device)
 
+    @torch.no_grad()
     def score(rows: Rows) -> Tensor:
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             hidden = model.encode(inference_batch(rows, max_len).to(device))
-            return F.linear(hidden, vectors, bias).float()
+        # In fp32 always: bf16 has so few digits that many scores would tie.
+        return F.linear(hidden.float(), vectors, bias)
 
     return score
 
