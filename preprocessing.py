@@ -35,7 +35,7 @@ from bert4rec.prepare.sequences import (
 from bert4rec.prepare.sources import Interactions, read_interactions
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
-TRAIN = "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py".split()
+TRAIN = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
 
 
 def main(argv: Sequence[str]) -> int:

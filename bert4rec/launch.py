@@ -99,7 +99,7 @@ def processes(wanted_device: str, *, deterministic: bool = False) -> Iterator[Pr
 
 
 def _use_cores(local_world_size: int) -> None:
-    """Share this host's cores among its processes, unless OMP_NUM_THREADS says more than torchrun's own default of 1."""
+    """Share this host's cores among its processes, unless OMP_NUM_THREADS is more than torchrun's own default of 1."""
     if int(os.environ.get("OMP_NUM_THREADS", 1)) == 1:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world_size))
 
