@@ -27,8 +27,8 @@ lint: setup ## ruff, mypy and the import contracts of pyproject.toml
 	$(call run,mypy)
 	$(call run,lint-imports)
 
-bench: setup ## the figures of the README
-	$(call run,python benchmarks/train_speed.py)
+bench: setup ## the speed figures of docs/results.md
+	$(call run,python -m benchmarks.train_speed)
 
 clean: ## delete .venv and caches; datasets/, runs/ and logs/ stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

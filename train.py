@@ -14,9 +14,9 @@ SECONDS_FOR_THE_FIRST = 5.0  # the other processes wait so long with an error, s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0 finished, 2 bad settings or input, 130 interrupted."""
+    """The exit status: 0 finished, 2 bad settings or input, 1 training diverged, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else argv
-    if "--help" in argv:
+    if "--help" in argv or "-h" in argv:
         print(usage("train.py"))
         return 0
     _quiet_libraries()
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run(config)
     except UserError as error:
         _show(error)
-        return 2
+        return error.status
     except KeyboardInterrupt:
         return 130
     return 0

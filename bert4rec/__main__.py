@@ -9,7 +9,7 @@ from bert4rec.errors import UserError
 
 USAGE = """usage: python -m bert4rec COMMAND
 
-report [RUN]   the test metrics of a run folder (default: the newest finished run under runs/), and what to type next"""
+report [RUN]   the test metrics of a run folder, and what to type next (default: the newest finished run under runs/)"""
 
 NEXT_STEPS = """With real data, for instance MovieLens 1M unpacked beside the project:
   python preprocessing.py --config=configs/ml-1m.toml --data.path=../ml-1m
@@ -39,8 +39,8 @@ def show_report(folder: Path) -> None:
     """Print the metrics of the finished run in `folder`, where its report stands, and what to type next."""
     try:
         report = json.loads((folder / "report.json").read_text())
-    except FileNotFoundError:
-        raise UserError(f"{folder}: no finished run (no report.json)") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: no finished run: report.json cannot be read ({error})") from None
     from bert4rec.report import metrics_table  # here: it imports torch, which an error need not wait for
 
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")

@@ -11,16 +11,21 @@ from bert4rec.parallelize import unwrap
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
-    """Write the weights of a parallelized model to `folder`, all or nothing: made beside it, then renamed."""
-    unfinished = folder.with_name(folder.name + ".tmp")
+    """Write the weights of a parallelized model to `folder`, which all hosts share, in place of what was there.
+
+    They are written beside it and renamed when whole; at every moment `folder` or `folder.old` is a whole one.
+    """
+    unfinished, old = folder.with_name(folder.name + ".tmp"), folder.with_name(folder.name + ".old")
     if dist.get_rank() == 0:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
     dist.barrier()
     dcp.save(unwrap(model).state_dict(), checkpoint_id=unfinished)
     if dist.get_rank() == 0:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            folder.rename(old)
         unfinished.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
     dist.barrier()
 
 

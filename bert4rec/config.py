@@ -68,7 +68,7 @@ class Preprocessing(Table):
     validation_users: int | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
     sliding_step: int = Field(0, ge=0, description="items between the ends of two windows; 0 = model.max_len")
     n_eval_negatives: int = Field(100, ge=1, description="negatives per user and sampled protocol")
-    seed: int = Field(1, ge=0, description="of the item ids, validation users, negatives, synthetic data")
+    seed: int = Field(1, ge=0, lt=2**32, description="of the item ids, validation users, negatives, synthetic data")
 
     @model_validator(mode="after")
     def _limits_fit(self) -> "Preprocessing":
@@ -134,7 +134,7 @@ class Training(Table):
     eval_every_n_epochs: int = Field(2, ge=1, description="epochs between two validations")
     patience: int = Field(10, ge=0, description="validations without a better full NDCG@10 before stopping; 0 = never")
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
-    seed: int = Field(1, ge=0, description="of the initial weights, the order, the masks and dropout")
+    seed: int = Field(1, ge=0, lt=2**32, description="of the initial weights, the order, the masks and dropout")
 
     @model_validator(mode="after")
     def _shares_fit(self) -> "Training":
@@ -150,7 +150,9 @@ class Parallelism(Table):
     """Who holds what: the item table and the dense part over the processes."""
 
     mode: Literal["dmp", "ddp"] = Field("dmp", description="dmp = item table sharded by TorchRec; ddp = replicated")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = CUDA where there is a GPU")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto = CUDA where there is a GPU for every process"
+    )
     sharding_type: Literal["row_wise", "table_wise", "column_wise", "auto"] = Field(
         "row_wise", description="dmp: how the item table is cut; auto = TorchRec's planner decides"
     )
@@ -265,10 +267,11 @@ def _checked(tables: Mapping[str, Any]) -> Config:
 def parse_command_line(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """`--config=FILE --table.key=value …` (or with a blank for the sign) → the file and the overrides.
 
-    A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else as plain text. The file is `config.toml`
-    unless named. Raises `SettingsError` for anything else on the line.
+    A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else as plain text, and always so for a setting
+    that takes any text. The file is `config.toml` unless named. Raises `SettingsError` for anything else on the line.
     """
-    path, overrides = "config.toml", {}
+    path: str = "config.toml"
+    overrides: dict[str, Any] = {}
     for name, text in _options(argv):
         if name == "config":
             path = text
@@ -276,7 +279,7 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
         table, key = _split_key(SHORT_OPTIONS.get(name, name))
         if table not in Config.model_fields:
             raise SettingsError(f"--{name}: no such option{_nearest(name, _all_keys())}; --help lists them")
-        overrides[f"{table}.{key}"] = _value(text)
+        overrides[f"{table}.{key}"] = text if _is_text(table, key) else _value(text)
     return path, overrides
 
 
@@ -337,6 +340,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
         if not isinstance(table, dict):
             raise SettingsError(f"{path}: {name} = {table!r} stands outside the tables{_nearest(name, _all_keys())}")
     return tables
+
+
+def _is_text(table: str, key: str) -> bool:
+    """Whether a setting takes any text, so that `--run.name=7` is not a number."""
+    setting = _table(Config.model_fields[table]).model_fields.get(key)
+    return setting is not None and setting.annotation is str
 
 
 def _value(text: str) -> Any:

@@ -1,8 +1,10 @@
-"""The errors that a person can mend: each is shown as one line, and the process ends with status 2."""
+"""The errors that a person can mend: each is shown as one line."""
 
 
 class UserError(Exception):
     """Something that the person who typed the command can mend: what is wrong, where, what to do."""
+
+    status = 2  # of the process that it ends
 
 
 class SettingsError(UserError):
@@ -11,3 +13,9 @@ class SettingsError(UserError):
 
 class DataError(UserError):
     """Input, or a dataset folder, that cannot be used."""
+
+
+class DivergenceError(UserError):
+    """The training has left the numbers that can be computed with."""
+
+    status = 1

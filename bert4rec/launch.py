@@ -4,16 +4,18 @@ import gc
 import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from bert4rec.errors import SettingsError
+from bert4rec.errors import SettingsError, UserError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,6 @@ class Processes:
         """Whether this process writes and prints."""
         return self.rank == 0
 
-    def agree(self, value: Any) -> Any:
-        """The first process's `value`, on every process."""
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
-
     def gather(self, value: Any) -> list[Any]:
         """Every process's `value`, by rank, on every process."""
         values: list[Any] = [None] * self.world_size
@@ -44,19 +40,50 @@ class Processes:
         return values
 
 
-def choose_device(wanted: str, *, local_rank: int, local_world_size: int) -> torch.device:
-    """The device of this process.
+def by_first(function: Callable[[], T]) -> T:
+    """What `function` returns on the first process, on every process; a `UserError` of it is raised on all."""
+    outcome: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = function()
+        except UserError as error:
+            outcome[1] = error
+    dist.broadcast_object_list(outcome, src=0)
+    result, failure = outcome
+    if failure is not None:
+        raise failure
+    return cast(T, result)
 
-    Raises `SettingsError` where `wanted` is "cuda", or "auto" finds GPUs, and there are fewer than processes.
+
+def this_process(wanted_device: str) -> Processes:
+    """Who this process is, by torchrun's variables, or the only one where there is no launcher.
+
+    Raises `SettingsError` where there are too few GPUs.
+    """
+    if "RANK" not in os.environ:
+        return Processes(0, 0, 1, 1, choose_device(wanted_device, local_rank=0, local_world_size=1))
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    rank, local_rank, world_size, local_world_size = (int(os.environ[name]) for name in names)
+    device = choose_device(wanted_device, local_rank=local_rank, local_world_size=local_world_size)
+    if rank == 0 and wanted_device == "auto" and device.type == "cpu" and torch.cuda.device_count():
+        n_gpus = torch.cuda.device_count()
+        print(f"training on CPU: {local_world_size} processes share {n_gpus} GPUs; start one per GPU", flush=True)
+    return Processes(rank, local_rank, world_size, local_world_size, device)
+
+
+def choose_device(wanted: str, *, local_rank: int, local_world_size: int) -> torch.device:
+    """The device of this process: "cpu", or a GPU of its own; "auto" takes GPUs where each process can have one.
+
+    Raises `SettingsError` where `wanted` is "cuda" and there are fewer GPUs than processes.
     """
     n_gpus = torch.cuda.device_count()
-    if wanted == "cpu" or (wanted == "auto" and n_gpus == 0):
-        return torch.device("cpu")
-    if n_gpus < local_world_size:
+    if wanted == "cuda" and n_gpus < local_world_size:
         raise SettingsError(
-            f'parallelism.device = "{wanted}": {local_world_size} processes on this host but {n_gpus} GPUs; start at '
+            f'parallelism.device = "cuda": {local_world_size} processes on this host but {n_gpus} GPUs; start at '
             'most one process per GPU, or set parallelism.device = "cpu"'
         )
+    if wanted == "cpu" or n_gpus < local_world_size:
+        return torch.device("cpu")
     return torch.device("cuda", local_rank)
 
 
@@ -68,30 +95,26 @@ def seed_everything(seed: int) -> None:
 
 
 @contextmanager
-def processes(wanted_device: str, *, deterministic: bool = False) -> Iterator[Processes]:
-    """Join the processes that the launcher started (torchrun's variables), or be the only one.
+def process_group(world: Processes, *, deterministic: bool = False) -> Iterator[None]:
+    """The group of all processes: NCCL between GPUs, gloo between CPUs.
 
-    Uses NCCL on GPUs and gloo on CPU; with `deterministic`, only algorithms that give the same bits every time. On
-    leaving, garbage is collected before the group is destroyed: shards that outlive it can abort a process that has
-    finished its work.
+    With `deterministic`, only algorithms that give the same bits every time. On leaving, garbage is collected before
+    the group is destroyed: shards that outlive it can abort a process that has finished its work.
     """
-    alone = "RANK" not in os.environ
-    rank, local_rank = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_RANK", 0))
-    world_size, local_world_size = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    device = choose_device(wanted_device, local_rank=local_rank, local_world_size=local_world_size)
-    _use_cores(local_world_size)
+    on_gpu = world.device.type == "cuda"
+    _use_cores(world.local_world_size)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
     torch.use_deterministic_algorithms(deterministic)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    if on_gpu:
+        torch.cuda.set_device(world.device)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        init_method=f"tcp://localhost:{_free_port()}" if alone else "env://",
-        rank=rank,
-        world_size=world_size,
-        device_id=device if device.type == "cuda" else None,
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        init_method="env://" if "RANK" in os.environ else f"tcp://localhost:{_free_port()}",
+        rank=world.rank,
+        world_size=world.world_size,
+        device_id=world.device if on_gpu else None,
     )
-    yield Processes(rank, local_rank, world_size, local_world_size, device)
+    yield
     # After a failure nothing of this: the launcher ends the other processes, which would wait at the barrier.
     gc.collect()
     dist.barrier()
@@ -100,7 +123,7 @@ def processes(wanted_device: str, *, deterministic: bool = False) -> Iterator[Pr
 
 def _use_cores(local_world_size: int) -> None:
     """Share this host's cores among its processes, unless OMP_NUM_THREADS is more than torchrun's own default of 1."""
-    if int(os.environ.get("OMP_NUM_THREADS", 1)) == 1:
+    if os.environ.get("OMP_NUM_THREADS", "1") in ("", "1"):
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world_size))
 
 

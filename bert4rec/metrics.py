@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bert4rec.errors import DivergenceError
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
 
@@ -39,10 +40,13 @@ def _of_items(scores: Tensor, ids: Tensor) -> Tensor:
 def _is_ahead(scores: Tensor, ids: Tensor, targets: Tensor, target_scores: Tensor) -> Tensor:
     """Which candidates come before the target.
 
-    Raises `FloatingPointError` for a score that is not a number: it would compare as worse than anything.
+    Raises `DivergenceError` for a score that is not a number: it would compare as worse than anything.
     """
     if not torch.isfinite(scores).all() or not torch.isfinite(target_scores).all():
-        raise FloatingPointError("the model gives scores that are not finite; lower the learning rates")
+        raise DivergenceError(
+            "the model gives scores that are not finite; lower training.learning_rate and "
+            "parallelism.sparse_learning_rate"
+        )
     return (scores > target_scores) | ((scores == target_scores) & (ids < targets[:, None]))
 
 

@@ -4,6 +4,8 @@ Sequences stay ragged all the way: every linear layer works on the real position
 place, inside `attend`. Shapes: B sequences, N positions in all, M positions to predict, C candidates, d = embed_dim.
 """
 
+from copy import copy
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +18,9 @@ from bert4rec.losses import softmax_loss
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
 SPARSE_MODULES = ("item_table", "bias_table")  # what is sharded under DistributedModelParallel
-BIAS_WIDTH = 4  # fbgemm wants table widths in multiples of 4; column 0 is used
+# fbgemm wants table widths in multiples of 4; column 0 is used. Row-wise Adagrad averages over all four squared
+# gradients, of which three are zero, so its steps for the bias are twice sparse_learning_rate, in every mode.
+BIAS_WIDTH = 4
 
 
 class Bert4Rec(nn.Module):
@@ -45,7 +49,7 @@ class Bert4Rec(nn.Module):
         device: torch.device | str = "meta",
     ) -> None:
         super().__init__()
-        self.n_rows = n_rows
+        self.n_rows, self.max_len = n_rows, max_len
         tied = head == "tied"
         features = ["item", "candidate"] if tied else ["item"]
         self.item_table = _table("item", n_rows, embed_dim, features, device)
@@ -81,6 +85,16 @@ class Bert4Rec(nn.Module):
         vectors = self.item_table(_features(empty, candidates))["candidate"].values()
         return vectors, self._candidate_bias(candidates)
 
+    @property
+    def tables(self) -> list[EmbeddingConfig]:
+        """The tables that can be sharded."""
+        return [
+            table
+            for module in (self.item_table, self.bias_table)
+            if module is not None
+            for table in module.embedding_configs()
+        ]
+
     def catalogue(self, device: torch.device) -> Tensor:
         """The ids [n_items] of all items."""
         return torch.arange(FIRST_ITEM_ID, self.n_rows, device=device)
@@ -101,12 +115,13 @@ def _table(name: str, n_rows: int, width: int, features: list[str], device: torc
 def _features(batch: Batch, candidates: Tensor | None) -> KeyedJaggedTensor:
     """The item table's features, so that one lookup serves both: on a sharded table each is a round of messages.
 
-    A KeyedJaggedTensor has as many rows for each feature; all candidates stand in the first row of theirs.
+    A KeyedJaggedTensor has as many rows for each feature, so the candidates are spread evenly over the batch's rows:
+    sharding them takes a thread a row.
     """
     if candidates is None:
         return KeyedJaggedTensor(["item"], batch.items, lengths=batch.lengths)
-    n_candidates = torch.zeros_like(batch.lengths)
-    n_candidates[0] = len(candidates)
+    rows = torch.arange(len(batch.lengths) + 1, device=batch.lengths.device)
+    n_candidates = (rows * len(candidates) // len(batch.lengths)).diff()
     values, lengths = torch.cat([batch.items, candidates]), torch.cat([batch.lengths, n_candidates])
     return KeyedJaggedTensor(["item", "candidate"], values, lengths=lengths)
 
@@ -136,10 +151,10 @@ class Encoder(nn.Module):
         from_end = torch.repeat_interleave(offsets[1:], lengths, output_size=len(vectors))
         from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
         x = self.dropout(vectors + self.positions(from_end))
-        everywhere = Raggedness(offsets, offsets)
+        everywhere = Raggedness(offsets)
         for block in self.blocks[:-1]:
             x = block(x, everywhere)
-        asked = Raggedness(torch.searchsorted(positions, offsets), offsets)
+        asked = everywhere.asked(torch.searchsorted(positions, offsets))
         hidden: Tensor = self.norm(self.blocks[-1](x, asked, positions))
         return hidden
 
@@ -194,7 +209,7 @@ class Padding:
 
 
 class Raggedness:
-    """How the queries and keys of B sequences are padded for attention, worked out once for all blocks.
+    """How the queries and keys of sequences between `offsets` [B + 1] are padded for attention.
 
     On CPU the rows are taken a few at a time, which keeps a group in cache and pads it to its own longest row only
     (little, since batches come sorted by length); on an accelerator all together.
@@ -202,14 +217,19 @@ class Raggedness:
 
     ROWS_AT_A_TIME = 16
 
-    def __init__(self, query_offsets: Tensor, key_offsets: Tensor) -> None:
-        n_rows = len(key_offsets) - 1
-        step = self.ROWS_AT_A_TIME if key_offsets.device.type == "cpu" else n_rows
-        groups = [slice(first, min(first + step, n_rows) + 1) for first in range(0, n_rows, step)]
-        self.keys = [Padding(key_offsets[group]) for group in groups]
-        self.queries = self.keys
-        if query_offsets is not key_offsets:
-            self.queries = [Padding(query_offsets[group]) for group in groups]
+    def __init__(self, offsets: Tensor) -> None:
+        self.keys = self.queries = self._groups(offsets)
+
+    def asked(self, query_offsets: Tensor) -> "Raggedness":
+        """The same keys, but queries at some positions only; `query_offsets` [B + 1] count those."""
+        asked = copy(self)
+        asked.queries = self._groups(query_offsets)
+        return asked
+
+    def _groups(self, offsets: Tensor) -> list[Padding]:
+        n_rows = len(offsets) - 1
+        step = self.ROWS_AT_A_TIME if offsets.device.type == "cpu" else n_rows
+        return [Padding(offsets[first : min(first + step, n_rows) + 1]) for first in range(0, n_rows, step)]
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, raggedness: Raggedness, n_heads: int) -> Tensor:

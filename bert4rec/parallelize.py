@@ -16,10 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel, get_unwrapped_module
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
-from torchrec.distributed.planner.types import KernelConfig, Topology, TopologyFactory, TrainerConfig
-from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.distributed.planner.types import KernelConfig, PlannerError, Topology, TopologyFactory, TrainerConfig
+from torchrec.distributed.types import ShardingPlan
 
+from bert4rec.errors import SettingsError
 from bert4rec.initialization import initialize
+from bert4rec.launch import by_first
+from bert4rec.model import Bert4Rec
 
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
 FUSED_OPTIMIZERS = {
@@ -32,7 +35,7 @@ EPSILON = 1e-8  # of every adaptive optimizer, fused or not: the libraries' own 
 
 
 def parallelize(
-    model: nn.Module,
+    model: Bert4Rec,
     *,
     mode: str,
     device: torch.device,
@@ -40,16 +43,30 @@ def parallelize(
     sharding_type: str = "row_wise",
     sparse_optimizer: str = "rowwise_adagrad",
     sparse_learning_rate: float = 0.02,
+    batch_size: int = 64,
+    local_world_size: int = 1,
 ) -> nn.Module:
     """Allocate, initialise and wrap a `model` that was built on `meta`; needs a process group.
 
-    The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards.
+    The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards; TorchRec's
+    planner places them, for `batch_size` sequences a process and `local_world_size` processes a host. Raises
+    `SettingsError`, on every process, where the tables do not fit.
     """
-    if mode == "dmp":
-        return _shard(model, device, seed, sharding_type, sparse_optimizer, sparse_learning_rate)
-    model.to_empty(device=device)
-    initialize(model, seed)
-    return DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+    if mode == "ddp":
+        model.to_empty(device=device)
+        initialize(model, seed)
+        return DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+    planner = EmbeddingShardingPlanner(
+        topology=_topology(device.type, dist.get_world_size(), local_world_size),
+        constraints=_constraints(model, allowed_types(sharding_type, sparse_optimizer), batch_size),
+        batch_size=batch_size,
+    )
+    sharder = _sharder(sparse_optimizer, sparse_learning_rate)
+    plan = by_first(lambda: _plan(model, sharder, planner))  # hosts with other memory must not plan otherwise
+    sharded = DistributedModelParallel(model, device=device, plan=plan, sharders=[sharder], init_data_parallel=False)
+    initialize(unwrap(sharded), seed)
+    sharded.init_data_parallel()
+    return sharded
 
 
 def unwrap(model: nn.Module) -> Any:
@@ -101,20 +118,15 @@ def _bytes(value: Any) -> int:
     return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
 
 
-def _shard(
-    model: nn.Module, device: torch.device, seed: int, sharding_type: str, optimizer: str, learning_rate: float
-) -> DistributedModelParallel:
-    world_size, local_world_size = dist.get_world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    planner = EmbeddingShardingPlanner(
-        topology=_topology(device.type, world_size, local_world_size),
-        constraints=_constraints(model, allowed_types(sharding_type, optimizer), world_size),
-    )
-    sharder = _sharder(optimizer, learning_rate)
-    plan = planner.collective_plan(model, [sharder], dist.GroupMember.WORLD)
-    sharded = DistributedModelParallel(model, device=device, plan=plan, sharders=[sharder], init_data_parallel=False)
-    initialize(unwrap(sharded), seed)
-    sharded.init_data_parallel()
-    return sharded
+def _plan(model: nn.Module, sharder: EmbeddingCollectionSharder, planner: EmbeddingShardingPlanner) -> ShardingPlan:
+    """TorchRec's plan; raises `SettingsError` where the tables do not fit."""
+    try:
+        return planner.plan(model, [sharder])
+    except PlannerError as error:
+        raise SettingsError(
+            f"TorchRec's planner finds no place for the item table: {str(error).splitlines()[0]}; use more processes, "
+            "a smaller model.embed_dim or another parallelism.sharding_type"
+        ) from None
 
 
 def _sharder(optimizer: str, learning_rate: float) -> EmbeddingCollectionSharder:
@@ -135,14 +147,15 @@ def _topology(device_type: str, world_size: int, local_world_size: int) -> Topol
     return TopologyFactory.create_topology(trainer, kernel_config=KernelConfig(compute_device=device_type))
 
 
-def _constraints(model: nn.Module, types: list[str], world_size: int) -> dict[str, ParameterConstraints]:
-    """For each table: the sharding types allowed, kernels that update in backward, and narrow enough columns."""
-    tables = [t for m in model.modules() if isinstance(m, EmbeddingCollection) for t in m.embedding_configs()]
+def _constraints(model: Bert4Rec, types: list[str], batch_size: int) -> dict[str, ParameterConstraints]:
+    """For each table: the sharding types allowed, kernels that update in backward, narrow enough columns, the load."""
+    ids_per_sequence = {"item": model.max_len, "candidate": model.n_rows / batch_size}
     return {
         table.name: ParameterConstraints(
             sharding_types=types,
             compute_kernels=["fused"],
-            min_partition=-(-table.embedding_dim // (4 * world_size)) * 4,
+            min_partition=-(-table.embedding_dim // (4 * dist.get_world_size())) * 4,
+            pooling_factors=[ids_per_sequence[feature.removesuffix("_bias")] for feature in table.feature_names],
         )
-        for table in tables
+        for table in model.tables
     }

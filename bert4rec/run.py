@@ -1,18 +1,19 @@
 """One run, from settings and a dataset folder to a run folder with its report."""
 
 import itertools
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from bert4rec.config import Config, with_changes
 from bert4rec.errors import DataError, SettingsError
 from bert4rec.evaluation import Metrics, Scorer, measure, model_scorer, popularity_scorer
 from bert4rec.feed.dataset import Dataset, open_dataset
-from bert4rec.launch import Processes, processes, seed_everything
+from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
 from bert4rec.memory import PeakMemory
 from bert4rec.metrics import ranking_metrics
 from bert4rec.model import Bert4Rec
@@ -25,21 +26,25 @@ from bert4rec.vocabulary import table_rows
 
 def run(config: Config) -> Path:
     """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this."""
-    with processes(config.parallelism.device, deterministic=config.training.deterministic) as world:
+    world = this_process(config.parallelism.device)
+    config = resolve(config, world.device.type)
+    dataset = _open(config, verify=world.local_rank == 0)
+    with process_group(world, deterministic=config.training.deterministic):
         # The Run lives in this expression only, so that its shards are gone when the process group ends.
-        return Run(resolve(config, world.device.type), world).complete()
+        return Run(config, world, dataset).complete()
 
 
 class Run:
     """One run of resolved settings: the dataset is open, the model built, the run folder there."""
 
-    def __init__(self, config: Config, world: Processes) -> None:
-        self._config, self._world = config, world
+    def __init__(self, config: Config, world: Processes, dataset: Dataset) -> None:
+        self._config, self._world, self._dataset = config, world, dataset
         self._peak_memory = PeakMemory(world.device)
-        self._dataset = _open(config)
         seed_everything(config.training.seed + world.rank)
-        self._model, self._optimizers = build(config, world.device, self._dataset.n_items)
-        self._folder = _make_run_folder(config, world, self._model)
+        self._model, self._optimizers = build(config, world, dataset.n_items)
+        self._folder = Path(by_first(lambda: _new_folder(config)))
+        if world.is_first:
+            self._describe()
         self._log = MetricsLog(self._folder) if world.is_first else None
 
     def complete(self) -> Path:
@@ -55,6 +60,12 @@ class Run:
             write_report(self._folder, report)
             print(f"\n{metrics_table(report)}\n\nreport: {self._folder / 'report.md'}", flush=True)
         return self._folder
+
+    def _describe(self) -> None:
+        """What is known before the first step."""
+        (self._folder / "config.toml").write_text(self._config.to_toml())
+        (self._folder / "plan.txt").write_text(describe_plan(self._model))
+        write_json(self._folder / "environment.json", environment(self._world.device, self._world.world_size))
 
     def _trainer(self) -> Trainer:
         return Trainer(
@@ -127,6 +138,14 @@ def resolve(config: Config, device_type: str) -> Config:
             'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU, so not with mode = "dmp" there; '
             'valid: "sgd", "adagrad", "rowwise_adagrad", or --mode=ddp'
         )
+    if (
+        config.training.compile
+        and device_type == "cpu"
+        and not any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")))
+    ):
+        raise SettingsError(
+            "training.compile = true: torch.compile needs a C++ compiler on CPU; install g++, or set it to false"
+        )
     rate = how.sparse_learning_rate
     if rate == "auto":
         rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
@@ -135,7 +154,7 @@ def resolve(config: Config, device_type: str) -> Config:
     return with_changes(config, "parallelism", changed)
 
 
-def build(config: Config, device: torch.device, n_items: int) -> tuple[nn.Module, Optimizers]:
+def build(config: Config, world: Processes, n_items: int) -> tuple[nn.Module, Optimizers]:
     """The parallelized model and its optimizers, of resolved settings."""
     how, training = config.parallelism, config.training
     assert how.sparse_learning_rate != "auto", "the settings are resolved"
@@ -143,11 +162,13 @@ def build(config: Config, device: torch.device, n_items: int) -> tuple[nn.Module
     wrapped = parallelize(
         model,
         mode=how.mode,
-        device=device,
+        device=world.device,
         seed=training.seed,
         sharding_type=how.sharding_type,
         sparse_optimizer=how.sparse_optimizer,
         sparse_learning_rate=how.sparse_learning_rate,
+        batch_size=training.per_device_train_batch_size,
+        local_world_size=world.local_world_size,
     )
     if training.compile:
         compile_blocks(wrapped)
@@ -163,22 +184,12 @@ def build(config: Config, device: torch.device, n_items: int) -> tuple[nn.Module
     return wrapped, optimizers
 
 
-def _open(config: Config) -> Dataset:
+def _open(config: Config, *, verify: bool) -> Dataset:
     preprocessing = config.preprocessing.model_dump()
-    dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing)
+    dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=verify)
     if not len(dataset.splits["train"]):
         raise DataError(f"{dataset.folder}: the training split is empty; loosen the filters of [preprocessing]")
     return dataset
-
-
-def _make_run_folder(config: Config, world: Processes, model: nn.Module) -> Path:
-    """A new folder, named by the first process: no run ever writes into another's."""
-    folder = Path(world.agree(_new_folder(config) if world.is_first else None))
-    if world.is_first:
-        (folder / "config.toml").write_text(config.to_toml())
-        write_json(folder / "environment.json", environment(world.device, world.world_size))
-        (folder / "plan.txt").write_text(describe_plan(model))
-    return folder
 
 
 def _new_folder(config: Config) -> str:

@@ -1,6 +1,7 @@
 """The training loop: steps, progress, validation, the best weights."""
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch import nn
 
 from bert4rec.checkpoint import load_weights, save_weights
 from bert4rec.config import Training
+from bert4rec.errors import DivergenceError
 from bert4rec.evaluation import Metrics
 from bert4rec.feed.batches import Batch, MaskedBatches
 from bert4rec.feed.dataset import Split
@@ -40,26 +42,34 @@ class Meter:
     """The mean loss since it was last read, and the speed of the training steps alone."""
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
         self._steps, self._sequences, self._seconds = 0, 0, 0.0
-        self.unread_steps = 0
+        self.unread_positions = 0
 
     def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
-        """One step: this rank's loss sum and positions, the global batch's sequences, the time."""
-        self._sums += torch.stack([loss.detach().double(), loss.new_tensor(n_positions).double()])
+        """One step: this rank's loss sum; the global batch's positions and sequences; the time since the last step."""
+        self._loss += loss.detach()
+        self.unread_positions += n_positions
         self._steps += 1
-        self.unread_steps += 1
         if self._steps > WARM_STEPS:
             self._sequences += n_sequences
             self._seconds += seconds
 
     def read_loss(self) -> float:
-        """The mean over all positions of all processes; every process calls this at the same step."""
-        sums = self._sums.clone()
-        dist.all_reduce(sums)
-        self._sums.zero_()
-        self.unread_steps = 0
-        return float(sums[0] / sums[1])
+        """The mean over all positions of all processes; every process calls this at the same step.
+
+        Raises `DivergenceError`, on every process, for a loss that is not finite.
+        """
+        dist.all_reduce(self._loss)
+        mean = float(self._loss) / self.unread_positions
+        self._loss.zero_()
+        self.unread_positions = 0
+        if not math.isfinite(mean):
+            raise DivergenceError(
+                f"the training loss is {mean} after {self._steps} steps; lower training.learning_rate and "
+                "parallelism.sparse_learning_rate"
+            )
+        return mean
 
     @property
     def rate(self) -> float:
@@ -107,7 +117,10 @@ class Trainer:
         self._began = time.monotonic()
 
     def fit(self) -> None:
-        """Train until epochs, time or patience are used up, then take the weights that were best on validation."""
+        """Train until epochs, time or patience are used up, then take the weights that were best on validation.
+
+        Raises `DivergenceError` for a loss that is not finite.
+        """
         self._began = time.monotonic()
         on_gpu = self._world.device.type == "cuda"
         batches = self._source.batches(num_workers=self._settings.num_workers, pin_memory=on_gpu)
@@ -126,13 +139,15 @@ class Trainer:
     def _train_epoch(self, batches: Iterator[Batch]) -> None:
         """All steps of an epoch, or as many as there is time for."""
         self._model.train()
+        began = time.monotonic()
         for batch in batches:
-            began = time.monotonic()
             n_positions, say, out_of_time = self._agree(batch)
             loss = self._train_step(batch.to(self._world.device), n_positions)
             self.state.step += 1
             self.state.epoch = self.state.step / self._source.steps_per_epoch
-            self.meter.add(loss, _n_positions(batch), batch.n_sequences, time.monotonic() - began)
+            now = time.monotonic()
+            self.meter.add(loss, n_positions, batch.n_sequences, now - began)  # waiting for the loader counts
+            began = now
             if say:
                 self._say()
             if out_of_time:
@@ -146,7 +161,7 @@ class Trainer:
         """
         minutes = (time.monotonic() - self._began) / 60
         out_of_time = 0 < self._settings.max_minutes <= minutes
-        mine = [_n_positions(batch), self._world.is_first and self._progress.is_due(), out_of_time]
+        mine = [(batch.targets != PAD_ID).sum(), self._world.is_first and self._progress.is_due(), out_of_time]
         agreed = torch.tensor(mine, dtype=torch.int64)
         dist.all_reduce(agreed)
         return int(agreed[0]), bool(agreed[1]), bool(agreed[2])
@@ -181,7 +196,7 @@ class Trainer:
 
     def _say(self) -> None:
         """Loss and speed since the last time, to the person and to the log."""
-        if not self.meter.unread_steps:
+        if not self.meter.unread_positions:
             return
         loss, state, rate = self.meter.read_loss(), self.state, self.meter.rate
         if self._log is None:
@@ -205,8 +220,3 @@ class Trainer:
             schedule=settings.lr_schedule,
             warmup_steps=settings.warmup_steps,
         )
-
-
-def _n_positions(batch: Batch) -> int:
-    """How many positions of a batch, still on the CPU, are to be predicted."""
-    return int((batch.targets != PAD_ID).sum())

@@ -1,4 +1,6 @@
-"""The item vocabulary. No special id depends on the size of the catalogue, so a grown catalogue keeps every id."""
+"""What both sides of the disk agree on. No special id depends on the catalogue's size, so a grown one keeps its ids."""
+
+DATASET_FORMAT = 1  # version of the dataset folder
 
 PAD_ID = 0
 MASK_ID = 1

@@ -31,11 +31,11 @@ def test_the_command_line_beats_the_file_and_the_file_beats_the_default(tmp_path
 
 
 def test_values_are_read_as_toml_or_else_as_text() -> None:
-    arguments = ["--evaluation.ks=[3, 7]", "--training.compile=true", "--data.path=my file.csv", "--run.name=7b"]
+    arguments = ["--evaluation.ks=[3, 7]", "--training.compile=true", "--data.path=my file.csv", "--run.name=7"]
     config = load_config(None, parse_command_line(arguments)[1])
     assert config.evaluation.ks == [3, 7]
     assert config.training.compile is True
-    assert (config.data.path, config.run.name) == ("my file.csv", "7b")
+    assert (config.data.path, config.run.name) == ("my file.csv", "7")
 
 
 def test_resolved_settings_can_be_passed_back(tmp_path: Path) -> None:
@@ -61,6 +61,7 @@ def test_help_lists_every_key_with_its_default() -> None:
             "--training.per_device_train_batch_size=0",
             "training.per_device_train_batch_size = 0: must be greater than or equal to 1",
         ),
+        ("--training.seed=4294967296", "training.seed = 4294967296: must be less than 4294967296"),
         ("--training.n_epoch=3", "training.n_epoch: no such key; did you mean n_epochs?"),
         (
             "--trainig.n_epochs=3",

@@ -5,7 +5,7 @@ import torch
 
 from bert4rec.config import load_config
 from bert4rec.errors import SettingsError
-from bert4rec.launch import choose_device
+from bert4rec.launch import choose_device, this_process
 from bert4rec.run import resolve
 
 
@@ -25,11 +25,29 @@ def test_each_process_of_a_host_has_its_own_gpu(
     assert choose_device(wanted, local_rank=local_rank, local_world_size=local_world_size) == torch.device(expected)
 
 
-@pytest.mark.parametrize("wanted", ["auto", "cuda"])
-def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(SettingsError, match=f'parallelism.device = "{wanted}": 2 processes on this host but 1 GPUs'):
-        choose_device(wanted, local_rank=0, local_world_size=2)
+    with pytest.raises(SettingsError, match=r'parallelism\.device = "cuda": 2 processes on this host but 1 GPUs'):
+        choose_device("cuda", local_rank=0, local_world_size=2)
+
+
+def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for rank in (0, 1):
+        for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+            monkeypatch.setenv(name, str(value))
+        world = this_process("auto")
+        assert (world.rank, world.world_size, world.device.type) == (rank, 2, "cpu")
+    assert capsys.readouterr().out == "training on CPU: 2 processes share 1 GPUs; start one per GPU\n"
+
+
+def test_a_lone_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some platforms set WORLD_SIZE for every program."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert this_process("cpu").world_size == 1
 
 
 @pytest.mark.parametrize(

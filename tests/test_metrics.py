@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bert4rec.errors import DivergenceError
 from bert4rec.metrics import ranking_metrics, ranks_among, ranks_in_catalogue
 
 # Scores of the items 2 … 6 for two users.
@@ -45,9 +46,9 @@ def test_a_model_that_says_nothing_does_no_better_than_chance() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_scores_that_are_not_finite_raise(bad: float) -> None:
     scores = torch.tensor([[0.1, bad, 0.3]])
-    with pytest.raises(FloatingPointError, match="not finite"):
+    with pytest.raises(DivergenceError, match="not finite"):
         ranks_in_catalogue(scores, torch.tensor([2]), NONE, NONE)
-    with pytest.raises(FloatingPointError, match="not finite"):
+    with pytest.raises(DivergenceError, match="not finite"):
         ranks_among(scores, torch.tensor([2]), torch.tensor([[3]]))
 
 

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from bert4rec.errors import DataError
 from bert4rec.prepare.card import dataset_card
+from bert4rec.vocabulary import DATASET_FORMAT
 
-FORMAT_VERSION = 1
 ROWS_PER_BATCH = 1000
 BYTES_PER_SHARD = 500_000_000
 METADATA = "metadata.json"
@@ -101,7 +101,7 @@ def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
         path.relative_to(folder).as_posix(): {"bytes": size, "sha256": _sha256(path)} for path, size in sizes.items()
     }
     content = {
-        "format_version": FORMAT_VERSION,
+        "format_version": DATASET_FORMAT,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **metadata,
         "files": files,

@@ -1,6 +1,5 @@
 """What the processes of a pool do in the tests of this folder."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from bert4rec import progress
 from bert4rec.checkpoint import load_weights, save_weights
 from bert4rec.config import Config
+from bert4rec.errors import SettingsError
 from bert4rec.evaluation import Ranks, evaluate, model_scorer, popularity_scorer
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.initialization import _shards
-from bert4rec.launch import Processes
+from bert4rec.launch import Processes, by_first, this_process
 from bert4rec.parallelize import describe_plan, unwrap
 from bert4rec.run import build, resolve
 from bert4rec.trainer import Trainer
@@ -40,17 +41,17 @@ class Records:
 def train(config: Config, best_folder: Path) -> dict[str, Any]:
     """A training by the real trainer: initial and final weights, the loss of every epoch, the plan."""
     config, dataset = resolve(config, "cpu"), _open(config)
-    model, optimizers = build(config, CPU, dataset.n_items)
+    model, optimizers = build(config, _world(), dataset.n_items)
     initial = weights(model)
     log = Records()
-    world = Processes(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), 1, CPU)
+    progress.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
     trainer = Trainer(
         model,
         optimizers,
         dataset.splits["train"],
         n_rows=table_rows(dataset.n_items),
         settings=config.training,
-        world=world,
+        world=_world(),
         measure=dict,  # nothing to choose by: the last weights are kept
         best_folder=best_folder,
         log=log,  # type: ignore[arg-type]
@@ -67,14 +68,14 @@ def train(config: Config, best_folder: Path) -> dict[str, Any]:
 
 def save(config: Config, folder: Path) -> dict[str, Parts]:
     """Build the model of `config` and save its weights."""
-    model, _ = build(resolve(config, "cpu"), CPU, _open(config).n_items)
+    model, _ = build(resolve(config, "cpu"), _world(), _open(config).n_items)
     save_weights(model, folder)
     return weights(model)
 
 
 def load(config: Config, folder: Path) -> dict[str, Parts]:
     """Build the model of `config`, whatever its seed, and load weights."""
-    model, _ = build(resolve(config, "cpu"), CPU, _open(config).n_items)
+    model, _ = build(resolve(config, "cpu"), _world(), _open(config).n_items)
     load_weights(model, folder)
     return weights(model)
 
@@ -82,7 +83,7 @@ def load(config: Config, folder: Path) -> dict[str, Parts]:
 def rank_with_model(config: Config, split: str) -> Ranks:
     """The ranks that the freshly initialised model gives."""
     dataset = _open(config)
-    model, _ = build(resolve(config, "cpu"), CPU, dataset.n_items)
+    model, _ = build(resolve(config, "cpu"), _world(), dataset.n_items)
     scorer = model_scorer(unwrap(model), CPU, config.model.max_len)
     return _evaluate(config, dataset, scorer, split)
 
@@ -103,6 +104,27 @@ def weights(model: torch.nn.Module) -> dict[str, Parts]:
 def _evaluate(config: Config, dataset: Dataset, scorer: Any, split: str) -> Ranks:
     batch_size = config.evaluation.per_device_eval_batch_size
     return evaluate(scorer, dataset.splits[split], protocols=PROTOCOLS, batch_size=batch_size, device=CPU)
+
+
+def fail_on_the_first(message: str) -> str:
+    """What `by_first` raises on this rank."""
+
+    def refuse() -> None:
+        raise SettingsError(message)
+
+    try:
+        by_first(refuse)
+    except SettingsError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def answer_of_the_first() -> int:
+    return by_first(lambda: 7 + dist.get_rank())
+
+
+def _world() -> Processes:
+    return this_process("cpu")
 
 
 def _open(config: Config) -> Dataset:

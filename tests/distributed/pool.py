@@ -32,13 +32,12 @@ class ProcessPool:
         """What each rank returns, by rank; raises `AssertionError` with the traceback of a rank that fails."""
         for connection in self._connections:
             connection.send((function, args, kwargs))
-        results = []
         for rank, connection in enumerate(self._connections):
             assert connection.poll(SECONDS_PER_JOB), f"rank {rank} did not answer: {function.__name__}"
-            succeeded, result = connection.recv()
+        answers = [connection.recv() for connection in self._connections]
+        for rank, (succeeded, result) in enumerate(answers):
             assert succeeded, f"rank {rank}:\n{result}"
-            results.append(result)
-        return results
+        return [result for _, result in answers]
 
     def close(self) -> None:
         for connection, process in zip(self._connections, self._processes, strict=True):
@@ -63,5 +62,5 @@ def _serve(rank: int, world_size: int, port: int, connection: Connection) -> Non
             return
         try:
             connection.send((True, function(*args, **kwargs)))
-        except Exception:
+        except BaseException:  # torch.distributed.checkpoint raises such
             connection.send((False, traceback.format_exc()))

@@ -92,6 +92,10 @@ def test_a_folder_may_come_from_elsewhere(folder: Path, reopen: Callable[..., Da
     [
         (lambda f: shutil.rmtree(f), r"no dataset folder \(no metadata\.json\); run `python preprocessing\.py` first$"),
         (lambda f: (f / "metadata.json").write_text("{"), r"metadata\.json: cannot be read"),
+        (
+            lambda f: (f / "metadata.json").write_text("[]"),
+            r"metadata\.json: does not describe a dataset; make it again",
+        ),
         (lambda f: edit_metadata(f, format_version=2), r"format_version 2, this program reads 1; make it again"),
         (lambda f: edit_metadata(f, max_len=20), r"made with model\.max_len = 20, the settings say 12; make it again"),
         (lambda f: (f / "items.parquet").unlink(), r"items\.parquet: is missing; make it again"),
