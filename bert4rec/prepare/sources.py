@@ -65,8 +65,10 @@ def _file(path: str, *patterns: str) -> Path:
     if not path:
         raise DataError("data.path is empty: name the file with the interactions, or the folder that holds it")
     place = Path(path)
-    if not place.exists():
-        raise DataError(f"{place}: no such file or folder; correct data.path")
+    try:
+        place.stat()
+    except OSError as error:
+        raise DataError(f"{place}: {error.strerror}; correct data.path") from None
     if place.is_file():
         return place
     found = sorted({file for pattern in patterns for file in place.glob(pattern) if file.is_file()})

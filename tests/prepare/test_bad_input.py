@@ -77,7 +77,8 @@ def test_a_parquet_file_with_a_null_or_a_wrong_type(tmp_path: Path, capsys: pyte
     ("arguments", "words"),
     [
         (["--data.source=ml-1m"], ["data.path is empty"]),
-        (["--data.source=ml-1m", "--data.path=no/where"], ["no/where: no such file or folder; correct data.path"]),
+        (["--data.source=ml-1m", "--data.path=no/where"], ["no/where: No such file or directory; correct data.path"]),
+        (["--data.source=ml-1m", f"--data.path={'x' * 300}"], ["x: File name too long; correct data.path"]),
         (["--data.source=movielens"], ["data.source", "must be"]),
         (["--data.n_rows=10"], ["data.n_rows = 10", "it must be from 15000"]),
         (["--preprocessing.min_rating=4"], ["preprocessing.min_rating = 4", "has no ratings"]),
