@@ -26,8 +26,7 @@ def main(argv: Sequence[str]) -> int:
     # traceback of a crash in a file, where the launcher finds the first cause.
     from torch.distributed.elastic.multiprocessing.errors import record
 
-    status: int = record(_train)(config)
-    return status
+    return record(_train)(config) or 0
 
 
 def _train(config: Config) -> int:
