@@ -25,7 +25,6 @@ Scorer: TypeAlias = Callable[[Rows], Tensor]
 Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
 """Protocol → the rank of the target of every row of the split, in its order."""
 
-
 Metrics: TypeAlias = dict[str, dict[str, float]]
 """Protocol → metric → value."""
 
@@ -48,7 +47,7 @@ def model_scorer(model: Bert4Rec, device: torch.device, max_len: int, precision:
 
 def popularity_scorer(popularity: npt.NDArray[np.int64], device: torch.device) -> Scorer:
     """Every item scores its number of training positions, `popularity` [n_items], for every user."""
-    scores = torch.from_numpy(popularity).to(device, torch.float32)
+    scores = torch.from_numpy(popularity).to(device, torch.float64)  # float32 rounds counts above 2^24
     return lambda rows: scores.expand(len(rows.lengths), -1)
 
 
