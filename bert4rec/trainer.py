@@ -18,6 +18,7 @@ from bert4rec.evaluation import Metrics
 from bert4rec.feed.batches import Batch, MaskedBatches
 from bert4rec.feed.dataset import Split
 from bert4rec.launch import Processes
+from bert4rec.memory import release_free_memory
 from bert4rec.optimizer import Optimizers, learning_rate_scale
 from bert4rec.progress import Progress
 from bert4rec.report import MetricsLog
@@ -195,7 +196,8 @@ class Trainer:
             state.stopped_by = state.stopped_by or "patience"
 
     def _say(self) -> None:
-        """Loss and speed since the last time, to the person and to the log."""
+        """Loss and speed since the last time, to the person and to the log; tidies up as well."""
+        release_free_memory()
         if not self.meter.unread_positions:
             return
         loss, state, rate = self.meter.read_loss(), self.state, self.meter.rate
