@@ -123,9 +123,10 @@ def _plan(model: nn.Module, sharder: EmbeddingCollectionSharder, planner: Embedd
     try:
         return planner.plan(model, [sharder])
     except PlannerError as error:
+        reason = str(error).splitlines()[0].strip(" .")
         raise SettingsError(
-            f"TorchRec's planner finds no place for the item table: {str(error).splitlines()[0]}; use more processes, "
-            "a smaller model.embed_dim or another parallelism.sharding_type"
+            f"TorchRec's planner finds no place for the item table: {reason}; use more processes, a smaller "
+            "model.embed_dim or another parallelism.sharding_type"
         ) from None
 
 

@@ -15,7 +15,8 @@ from bert4rec.evaluation import Ranks, evaluate, model_scorer, popularity_scorer
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.initialization import _shards
 from bert4rec.launch import Processes, by_first, this_process
-from bert4rec.parallelize import describe_plan, unwrap
+from bert4rec.model import Bert4Rec
+from bert4rec.parallelize import describe_plan, parallelize, unwrap
 from bert4rec.run import build, resolve
 from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import table_rows
@@ -114,6 +115,16 @@ def fail_on_the_first(message: str) -> str:
 
     try:
         by_first(refuse)
+    except SettingsError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def shard_a_billion_items(config: Config) -> str:
+    """What is said of a table of 4 TB."""
+    shape = config.model.model_dump(exclude={"kind"}) | {"embed_dim": 1024, "n_rows": 10**9}
+    try:
+        parallelize(Bert4Rec(**shape), mode="dmp", device=CPU, seed=1)
     except SettingsError as error:
         return str(error)
     return "nothing was raised"

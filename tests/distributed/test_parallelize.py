@@ -146,6 +146,13 @@ def test_a_rank_without_sequences_keeps_pace(
     np.testing.assert_allclose(losses[n_processes], losses[1], rtol=0, atol=1e-4)
 
 
+def test_a_table_that_fits_nowhere_is_refused_on_all(pools: Any, small_config: Callable[..., Config]) -> None:
+    first, second = pools(2).run(jobs.shard_a_billion_items, small_config())
+    assert first == second
+    assert first.startswith("TorchRec's planner finds no place for the item table: ")
+    assert first.endswith("; use more processes, a smaller model.embed_dim or another parallelism.sharding_type")
+
+
 def test_the_plan_names_every_shard(train: Train) -> None:
     plan = train(2, "dmp", "sgd")[0]["plan"].splitlines()
     assert plan[0].startswith("item_table.embeddings.item.weight: rows 0…")
