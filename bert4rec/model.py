@@ -102,8 +102,7 @@ class Bert4Rec(nn.Module):
     def _candidate_bias(self, candidates: Tensor) -> Tensor | None:
         if self.bias_table is None:
             return None
-        lengths = torch.tensor([len(candidates)], device=candidates.device)
-        feature = KeyedJaggedTensor(["candidate_bias"], candidates, lengths=lengths)
+        feature = KeyedJaggedTensor(["candidate_bias"], candidates, lengths=torch.ones_like(candidates))
         return self.bias_table(feature)["candidate_bias"].values()[:, 0]
 
 
