@@ -20,13 +20,16 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         config = load_config(*parse_command_line(argv))
+        # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves
+        # the traceback of a crash in a file, where the launcher finds the first cause.
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        return record(_train)(config) or 0
     except UserError as error:
         return _show(error)
-    # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves the
-    # traceback of a crash in a file, where the launcher finds the first cause.
-    from torch.distributed.elastic.multiprocessing.errors import record
-
-    return record(_train)(config) or 0
+    except KeyboardInterrupt:
+        print("stopped: this run has no report", file=sys.stderr, flush=True)
+        return 130
 
 
 def _train(config: Config) -> int:
@@ -36,9 +39,7 @@ def _train(config: Config) -> int:
     try:
         run(config)
     except UserError as error:
-        return _show(error)
-    except KeyboardInterrupt:
-        return 130
+        return _show(error)  # here: `record` would take it for a crash
     return 0
 
 

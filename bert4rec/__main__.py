@@ -15,7 +15,8 @@ NEXT_STEPS = """With real data, for instance MovieLens 1M unpacked beside the pr
   python preprocessing.py --config=configs/ml-1m.toml --data.path=../ml-1m
   torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --config=configs/ml-1m.toml
 With a CSV or Parquet file of your own:
-  python preprocessing.py --data.source=table --data.path=FILE --data.user_column=… --data.item_column=…
+  python preprocessing.py --data.source=table --data.path=FILE --data.user_column=… --data.item_column=… \\
+    --data.time_column=…
   torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --data.source=table"""
 
 
@@ -39,8 +40,10 @@ def show_report(folder: Path) -> None:
     """Print the metrics of the finished run in `folder`, where its report stands, and what to type next."""
     try:
         report = json.loads((folder / "report.json").read_text())
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no finished run (it has no report.json)") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder}: no finished run: report.json cannot be read ({error})") from None
+        raise UserError(f"{folder / 'report.json'}: cannot be read: {error}") from None
     from bert4rec.report import metrics_table  # here: it imports torch, which an error need not wait for
 
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")

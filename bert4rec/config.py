@@ -39,7 +39,9 @@ class Data(Table):
     titles_path: str = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
     user_column: str = Field("user", description="table: column of the user ids")
     item_column: str = Field("item", description="table: column of the item ids")
-    time_column: str = Field("", description='table: column of the times, in seconds; "" = none, file order counts')
+    time_column: str = Field(
+        "", description='table: column of the times, seconds or ISO 8601; "" = none, file order counts'
+    )
     rating_column: str = Field("", description='table: column of the ratings; "" = none')
     n_users: int = Field(3000, ge=1, description="synthetic, random: number of users")
     n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
@@ -395,6 +397,10 @@ def _one_line(error: ValidationError) -> str:
 
 
 def _wish(problem: Any) -> str:
+    if problem["type"] == "list_type":
+        return "must be a list, in quotes for the shell: '[1, 5]' or '[\"full\"]'"
+    if problem["type"] == "too_short":
+        return "must not be empty"
     if problem["type"] == "literal_error":
         return f"must be {problem['ctx']['expected'].replace(chr(39), chr(34))}"
     return str(problem["msg"]).replace("Input should be", "must be")

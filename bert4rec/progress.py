@@ -21,9 +21,10 @@ class Progress:
         return time.monotonic() - self._last_line >= (0.5 if self._bar else SECONDS_BETWEEN_LINES)
 
     def update(self, step: int, *, epoch: float, loss: float, learning_rate: float, rate: float, left: float) -> None:
-        """After `step` steps at `epoch`: `rate` in sequences/s, `left` in seconds."""
+        """After `step` steps at `epoch`: `rate` in sequences/s (0: not known yet), `left` in seconds."""
         self._last_line = time.monotonic()
-        figures = f"loss {loss:.4f}  lr {learning_rate:.2e}  {rate:.0f} sequences/s"
+        speed = f"  {rate:.0f} sequences/s" if rate else ""
+        figures = f"loss {loss:.4f}  lr {learning_rate:.2e}{speed}"
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
             self._bar.set_postfix_str(f"epoch {epoch:.1f}  {figures}")

@@ -84,9 +84,10 @@ def report_page(report: Mapping[str, Any]) -> str:
         f"# Bert4Rec on {name}",
         "",
         f"{report['dataset']['users']} users, {report['dataset']['items']} items, "
-        f"{report['dataset']['rows']} interactions. Mode {report['mode']}, {report['world_size']} process(es).",
+        f"{report['dataset']['rows']} interactions. Mode {report['mode']}, "
+        f"{report['world_size']} process{'es' if report['world_size'] > 1 else ''}.",
         "",
-        f"Trained {training['epochs']} epochs ({training['steps']} steps) in {training['seconds'] / 60:.1f} minutes, "
+        f"Trained {training['epochs']} epochs ({training['steps']} steps) in {training['seconds']:.0f} seconds, "
         f"stopped by {training['stopped_by']}; {training['sequences_per_second']:.0f} sequences/s; "
         f"peak memory {peak:.0f} MiB a process. The weights of epoch {training['best_epoch']} were best on validation "
         "and are the ones tested.",
@@ -143,7 +144,7 @@ def draw_learning_curve(folder: Path) -> None:
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     train, validation = read_records(folder, "train"), read_records(folder, "validation")
-    left.plot([r["step"] for r in train], [r["loss"] for r in train], color="tab:blue")
+    left.plot([r["step"] for r in train], [r["loss"] for r in train], marker=".", color="tab:blue")
     left.set(title="Training loss", xlabel="step", ylabel="cross-entropy (nats)")
     for name, color in (("HR@10", "tab:orange"), ("NDCG@10", "tab:green")):
         steps, values = [r["step"] for r in validation], [r["full"][name] for r in validation]
@@ -153,5 +154,6 @@ def draw_learning_curve(folder: Path) -> None:
     right.legend()
     for axes in (left, right):
         axes.grid(alpha=0.3)
+        axes.xaxis.get_major_locator().set_params(integer=True)
     figure.savefig(folder / "learning_curve.png", dpi=120)
     pyplot.close(figure)

@@ -123,6 +123,10 @@ class Trainer:
         Raises `DivergenceError` for a loss that is not finite.
         """
         self._began = time.monotonic()
+        self._progress.say(
+            f"{self._world.world_size} x {self._world.device.type}, at most {self._settings.n_epochs} epochs of "
+            f"{self._source.steps_per_epoch} steps, into {self._best_folder.parent.parent}"
+        )
         on_gpu = self._world.device.type == "cuda"
         batches = self._source.batches(num_workers=self._settings.num_workers, pin_memory=on_gpu)
         for epoch in range(1, self._settings.n_epochs + 1):
@@ -186,7 +190,9 @@ class Trainer:
         if self._log and metrics:
             self._log.add("validation", state.step, epoch=state.epoch, **metrics)
             hit_rate = metrics["full"]["HR@10"]
-            self._progress.say(f"epoch {state.epoch:.4g}  validation  HR@10 {hit_rate:.4f}  NDCG@10 {ndcg:.4f}")
+            self._progress.say(
+                f"epoch {state.epoch:.4g}  validation, full catalogue  HR@10 {hit_rate:.4f}  NDCG@10 {ndcg:.4f}"
+            )
         if ndcg > state.best_ndcg or not metrics:
             state.best_ndcg, state.best_epoch, state.n_worse = ndcg, state.epoch, 0
             save_weights(self._model, self._best_folder)
@@ -210,9 +216,8 @@ class Trainer:
         self._progress.update(
             state.step, epoch=state.epoch, loss=loss, learning_rate=learning_rate, rate=rate, left=max(0.0, left)
         )
-        self._log.add(
-            "train", state.step, epoch=state.epoch, loss=loss, learning_rate=learning_rate, sequences_per_second=rate
-        )
+        speed = {"sequences_per_second": rate} if rate else {}
+        self._log.add("train", state.step, epoch=state.epoch, loss=loss, learning_rate=learning_rate, **speed)
 
     def _learning_rate_scale(self) -> float:
         settings = self._settings

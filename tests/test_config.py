@@ -92,6 +92,8 @@ def test_help_lists_every_key_with_its_default() -> None:
             "--parallelism.sparse_learning_rate=0",
             'parallelism.sparse_learning_rate = 0.0: must be above 0, or "auto"',
         ),
+        ("--evaluation.ks=3", "evaluation.ks = 3: must be a list, in quotes for the shell: '[1, 5]' or '[\"full\"]'"),
+        ("--evaluation.protocols=[]", "evaluation.protocols = []: must not be empty"),
         ("dmp", '"dmp": options have the form --table.key=value; --help lists them'),
         ("--mode", "--mode: a value is missing; write --mode=VALUE"),
     ],

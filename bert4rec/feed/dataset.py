@@ -128,7 +128,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
         metadata: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         raise DataError(
-            f"{folder}: no dataset folder (no metadata.json); run `python preprocessing.py` first"
+            f"{folder}: no dataset folder (no metadata.json); run `python preprocessing.py` with these settings first"
         ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None

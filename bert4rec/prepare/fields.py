@@ -13,13 +13,14 @@ import polars as pl
 from bert4rec.errors import DataError
 
 LINE = "line number"  # column with the line of the file, or the row of a Parquet file, that a message names
+OTHER = "other "  # begins the names of columns that are read for the sake of the check only
 IDS = ("user", "item")
 FIELDS = (*IDS, "time", "rating")
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Fields as they stand in a file: `LINE` and some of `FIELDS`.
+    """Fields as they stand in a file: `LINE`, some of `FIELDS`, and others whose names begin with `OTHER`.
 
     `names`: what the file calls each field; `whole_number_ids`: text ids are an error; `unit`: "line" or "row".
     """
@@ -44,6 +45,7 @@ def cast_fields(raw: Raw) -> tuple[pl.LazyFrame, dict[str, int]]:
         casts["user"].n_unique().alias("users"),
         casts["item"].n_unique().alias("items"),
         *[cast.null_count().alias(f"bad {field}") for field, cast in casts.items()],
+        pl.col(f"^{OTHER}.*$").null_count(),
     ).collect(engine="streaming").row(0, named=True)  # fmt: skip
     if counts["rows"] == 0:
         raise DataError(f"{raw.path}: holds no interactions; name another file in data.path")
@@ -105,7 +107,20 @@ def _seconds(dtype: pl.DataType) -> pl.Expr:
     if dtype.is_temporal():
         return time.dt.epoch("s")
     fraction = time.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False)
-    return pl.coalesce(time.cast(pl.Int64, strict=False) if not dtype.is_float() else fraction, fraction)
+    if dtype.is_float():
+        return fraction
+    whole = time.cast(pl.Int64, strict=False)
+    return pl.coalesce(whole, fraction, *_iso_8601(time)) if dtype == pl.String else whole
+
+
+def _iso_8601(text: pl.Expr) -> list[pl.Expr]:
+    """Seconds of `2024-03-19T10:27:00` (or with a blank, a fraction, Z, an offset) and `2024-03-19`; UTC if unsaid."""
+    moment = text.str.replace(" ", "T", literal=True).str.strip_suffix("Z")
+    return [
+        moment.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", strict=False, time_unit="us").dt.epoch("s"),
+        moment.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%#z", strict=False, time_unit="us").dt.epoch("s"),
+        text.str.to_date("%Y-%m-%d", strict=False).dt.epoch("s"),
+    ]
 
 
 def _first_bad(raw: Raw, casts: Mapping[str, pl.Expr]) -> str:
@@ -124,4 +139,4 @@ def _first_bad(raw: Raw, casts: Mapping[str, pl.Expr]) -> str:
 def _wish(field: str, raw: Raw) -> str:
     if field in IDS:
         return "must be a whole number" + ("" if raw.whole_number_ids else " or text")
-    return {"time": "must be a time in seconds", "rating": "must be a number"}[field]
+    return {"time": "must be a time: seconds, or text like 2024-03-19T10:27:00", "rating": "must be a number"}[field]

@@ -9,7 +9,7 @@ import polars as pl
 
 from bert4rec.errors import DataError
 from bert4rec.prepare import synthetic
-from bert4rec.prepare.fields import LINE, Raw, cast_fields
+from bert4rec.prepare.fields import LINE, OTHER, Raw, cast_fields
 from bert4rec.prepare.titles import read_titles
 
 PARQUET = (".parquet", ".pq")
@@ -47,7 +47,10 @@ def read_interactions(
     reader = READERS[source]
     if source == "table":
         columns = {"user": user_column, "item": item_column, "time": time_column, "rating": rating_column}
-        reader = partial(_table, columns={field: name for field, name in columns.items() if name})
+        columns = {field: name for field, name in columns.items() if name}
+        if len({*columns.values()}) < len(columns):
+            raise DataError(f"data.user_column, item_column, …: one column is named twice: {columns}; name each once")
+        reader = partial(_table, columns=columns)
     file = _file(path, *FILES[source])
     try:
         frame, counts = cast_fields(reader(file))
@@ -104,8 +107,13 @@ def _table(path: Path, *, columns: dict[str, str], whole_number_ids: bool = Fals
     for field, name in columns.items():
         if name not in present:
             have = ", ".join(column for column in present if column != LINE)
-            raise DataError(f'{path}: no column "{name}" ({field}); it has: {have}')
-    frame = frame.select(LINE, **{field: pl.col(name) for field, name in columns.items()})
+            advice = "" if whole_number_ids else f"; name it with data.{field}_column"
+            raise DataError(f'{path}: no column "{name}" ({field}); it has: {have}{advice}')
+    # The others too: Polars cuts rows with too many fields in silence where it need not parse the last column.
+    others = [name for name in present if name != LINE and unit == "line"]
+    frame = frame.select(
+        LINE, **{field: pl.col(name) for field, name in columns.items()}, **{f"{OTHER}{name}": name for name in others}
+    )
     return Raw(frame, path, columns, whole_number_ids, unit)
 
 

@@ -105,7 +105,7 @@ def test_both_modes_and_all_launchers_report_the_same(runs: Callable[..., dict[s
 
 
 def test_only_the_first_process_speaks(runs: Callable[..., dict[str, Any]]) -> None:
-    assert runs(TORCHRUN, "ddp")["output"].count("validation  HR@10") == 2
+    assert runs(TORCHRUN, "ddp")["output"].count("validation, full catalogue  HR@10") == 2
 
 
 def test_sharding_is_reported_in_bytes(runs: Callable[..., dict[str, Any]]) -> None:
@@ -155,7 +155,8 @@ def test_time_and_patience_end_a_run_with_a_report(small_config: Callable[..., C
         (["--config=none.toml"], "error: none.toml: cannot read the settings: No such file or directory"),
         (
             ["--data.dataset_dir=nowhere"],
-            "error: nowhere: no dataset folder (no metadata.json); run `python preprocessing.py` first",
+            "error: nowhere: no dataset folder (no metadata.json); run `python preprocessing.py` with these settings "
+            "first",
         ),
         (
             ["--parallelism.sparse_optimizer=adam", "--parallelism.device=cpu"],

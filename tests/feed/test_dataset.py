@@ -90,7 +90,10 @@ def test_a_folder_may_come_from_elsewhere(folder: Path, reopen: Callable[..., Da
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: shutil.rmtree(f), r"no dataset folder \(no metadata\.json\); run `python preprocessing\.py` first$"),
+        (
+            lambda f: shutil.rmtree(f),
+            r"no dataset folder \(no metadata\.json\); run `python preprocessing\.py` with these settings first$",
+        ),
         (lambda f: (f / "metadata.json").write_text("{"), r"metadata\.json: cannot be read"),
         (
             lambda f: (f / "metadata.json").write_text("[]"),

@@ -91,6 +91,8 @@ def test_the_same_table_as_csv_and_as_parquet_is_the_same(tmp_path: Path, ids: l
         ([datetime(1970, 1, 1, 0, 0, 7, 999_999), datetime(2001, 9, 9, 1, 46, 40)], [7, 1_000_000_000]),
         ([datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC), datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)], [7, 1_000_000_000]),
         (["12", "13.5"], [12, 13]),
+        (["2001-09-09T01:46:40Z", "2001-09-09 01:46:40.9"], [1_000_000_000, 1_000_000_000]),
+        (["2001-09-09T03:46:40+02:00", "2001-09-09"], [1_000_000_000, 999_993_600]),
     ],
 )
 def test_times_become_whole_seconds(tmp_path: Path, times: list[object], seconds: list[int]) -> None:
@@ -159,3 +161,9 @@ def test_bad_titles_are_refused(tmp_path: Path, text: str, message: str) -> None
     data, titles = write(tmp_path / "a.txt", "1 7\n"), write(tmp_path / "t.csv", text)
     with pytest.raises(DataError, match=message):
         read_interactions("sequences", path=data, titles_path=titles)
+
+
+def test_one_column_for_two_fields_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "user,item\n1,2\n")
+    with pytest.raises(DataError, match="one column is named twice"):
+        read_interactions("table", path=path, item_column="user")
