@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -214,3 +215,16 @@ def test_a_stale_dataset_is_one_line_from_one_process(small_config: Callable[...
         "`python preprocessing.py` and the same settings"
     ]
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_interrupt_ends_a_run_with_one_line(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    file = settings_file(small_config(**{"training.n_epochs": 100_000}), tmp_path)
+    # Where the tests run in the background the signal is ignored, by their children too: here it is not.
+    heed = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{heed}; runpy.run_path('train.py', run_name='__main__')", file]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("1 x cpu, at most 100000 epochs")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (130, "stopped: this run has no report\n")
