@@ -30,6 +30,6 @@ lint: setup ## ruff, mypy and the import contracts of pyproject.toml
 bench: setup ## the speed figures of docs/results.md
 	$(call run,python -m benchmarks.train_speed)
 
-clean: ## delete .venv and caches; datasets/, runs/ and logs/ stay
+clean: ## delete .venv and caches; data/, runs/ and logs/ stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

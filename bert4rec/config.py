@@ -35,7 +35,7 @@ class Data(Table):
 
     source: Source = Field("synthetic", description="format of the interactions")
     path: str = Field("", description="file or folder with the interactions (not for synthetic, random)")
-    dataset_dir: str = Field("", description='dataset folder; "" = datasets/<source>')
+    dataset_dir: str = Field("", description='dataset folder; "" = data/<source>')
     titles_path: str = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
     user_column: str = Field("user", description="table: column of the user ids")
     item_column: str = Field("item", description="table: column of the item ids")
@@ -50,7 +50,7 @@ class Data(Table):
     @property
     def folder(self) -> Path:
         """The dataset folder."""
-        return Path(self.dataset_dir or f"datasets/{self.source}")
+        return Path(self.dataset_dir or f"data/{self.source}")
 
 
 class Preprocessing(Table):

@@ -18,7 +18,7 @@ def test_the_shipped_file_names_every_key_with_its_default() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.stem)
 def test_ready_made_files_are_valid(path: Path) -> None:
     config = load_config(path)
-    assert config.data.dataset_dir == f"datasets/{path.stem}"
+    assert config.data.dataset_dir == f"data/{path.stem}"
 
 
 def test_the_command_line_beats_the_file_and_the_file_beats_the_default(tmp_path: Path) -> None:
