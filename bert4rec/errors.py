@@ -16,6 +16,7 @@ class DataError(UserError):
 
 
 class DivergenceError(UserError):
-    """The training has left the numbers that can be computed with."""
+    """The training has left the numbers that can be computed with; its message ends with `ADVICE`."""
 
     status = 1
+    ADVICE = "lower training.learning_rate and parallelism.sparse_learning_rate"

@@ -43,10 +43,7 @@ def _is_ahead(scores: Tensor, ids: Tensor, targets: Tensor, target_scores: Tenso
     Raises `DivergenceError` for a score that is not a number: it would compare as worse than anything.
     """
     if not torch.isfinite(scores).all() or not torch.isfinite(target_scores).all():
-        raise DivergenceError(
-            "the model gives scores that are not finite; lower training.learning_rate and "
-            "parallelism.sparse_learning_rate"
-        )
+        raise DivergenceError(f"the model gives scores that are not finite; {DivergenceError.ADVICE}")
     return (scores > target_scores) | ((scores == target_scores) & (ids < targets[:, None]))
 
 

@@ -76,7 +76,7 @@ class Run:
             settings=self._config.training,
             world=self._world,
             measure=lambda: self._measure(self._scorer(), "validation", ["full"]),
-            best_folder=self._folder / "checkpoints" / "best",
+            folder=self._folder,
             log=self._log,
         )
 

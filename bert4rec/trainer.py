@@ -66,10 +66,7 @@ class Meter:
         self._loss.zero_()
         self.unread_positions = 0
         if not math.isfinite(mean):
-            raise DivergenceError(
-                f"the training loss is {mean} after {self._steps} steps; lower training.learning_rate and "
-                "parallelism.sparse_learning_rate"
-            )
+            raise DivergenceError(f"the training loss is {mean} after {self._steps} steps; {DivergenceError.ADVICE}")
         return mean
 
     @property
@@ -82,7 +79,7 @@ class Trainer:
     """Trains a parallelized `model` on the windows of a split.
 
     `measure` gives the validation metrics of the model as it is (`{}` where there is nobody to validate on), `log` is
-    None on all processes but the first. Every process of the run makes the same calls.
+    None on all processes but the first, `folder` is the run folder. Every process of the run makes the same calls.
     """
 
     def __init__(
@@ -95,11 +92,12 @@ class Trainer:
         settings: Training,
         world: Processes,
         measure: Callable[[], Metrics],
-        best_folder: Path,
+        folder: Path,
         log: MetricsLog | None,
     ) -> None:
         self._model, self._optimizers, self._settings, self._world = model, optimizers, settings, world
-        self._measure, self._best_folder, self._log = measure, best_folder, log
+        self._measure, self._log = measure, log
+        self._folder, self._best_folder = folder, folder / "checkpoints" / "best"
         self.state, self.meter, self.seconds = State(), Meter(world.device), 0.0
         self._source = MaskedBatches(
             windows,
@@ -125,7 +123,7 @@ class Trainer:
         self._began = time.monotonic()
         self._progress.say(
             f"{self._world.world_size} x {self._world.device.type}, at most {self._settings.n_epochs} epochs of "
-            f"{self._source.steps_per_epoch} steps, into {self._best_folder.parent.parent}"
+            f"{self._source.steps_per_epoch} steps, into {self._folder}"
         )
         on_gpu = self._world.device.type == "cuda"
         batches = self._source.batches(num_workers=self._settings.num_workers, pin_memory=on_gpu)

@@ -110,7 +110,7 @@ def _table(path: Path, *, columns: dict[str, str], whole_number_ids: bool = Fals
             advice = "" if whole_number_ids else f"; name it with data.{field}_column"
             raise DataError(f'{path}: no column "{name}" ({field}); it has: {have}{advice}')
     # The others too: Polars cuts rows with too many fields in silence where it need not parse the last column.
-    others = [name for name in present if name != LINE and unit == "line"]
+    others = [name for name in present if unit == "line" and name not in (LINE, *columns.values())]
     frame = frame.select(
         LINE, **{field: pl.col(name) for field, name in columns.items()}, **{f"{OTHER}{name}": name for name in others}
     )

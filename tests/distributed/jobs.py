@@ -39,7 +39,7 @@ class Records:
             self.losses.append(values["loss"])
 
 
-def train(config: Config, best_folder: Path) -> dict[str, Any]:
+def train(config: Config, folder: Path) -> dict[str, Any]:
     """A training by the real trainer: initial and final weights, the loss of every epoch, the plan."""
     config, dataset = resolve(config, "cpu"), _open(config)
     model, optimizers = build(config, _world(), dataset.n_items)
@@ -54,7 +54,7 @@ def train(config: Config, best_folder: Path) -> dict[str, Any]:
         settings=config.training,
         world=_world(),
         measure=dict,  # nothing to choose by: the last weights are kept
-        best_folder=best_folder,
+        folder=folder,
         log=log,  # type: ignore[arg-type]
     )
     trainer.fit()

@@ -60,7 +60,7 @@ def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, train
                     "parallelism.sparse_learning_rate": 2.0 if optimizer == "sgd" else 0.05,
                 }
             )
-            trained[key] = pools(n_processes).run(jobs.train, config, tmp_path / "best")
+            trained[key] = pools(n_processes).run(jobs.train, config, tmp_path)
         return trained[key]
 
     return run
@@ -140,7 +140,7 @@ def test_a_rank_without_sequences_keeps_pace(
                 "model.dropout": 0.0,
             }
         )
-        result = pools(n).run(jobs.train, config, tmp_path / "best")
+        result = pools(n).run(jobs.train, config, tmp_path)
         assert result[0]["steps"] == 2 * 2
         losses[n] = result[0]["losses"]
     np.testing.assert_allclose(losses[n_processes], losses[1], rtol=0, atol=1e-4)
