@@ -21,6 +21,8 @@ Source: TypeAlias = Literal[
     "goodreads", "sequences", "table",
 ]  # fmt: skip
 
+FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
+
 SHORT_OPTIONS = {"mode": "parallelism.mode"}
 
 
@@ -129,7 +131,18 @@ class Training(Table):
     random_token_share: float = Field(
         0.0, ge=0, le=1, description="share of masked positions that show a random item; the rest show themselves"
     )
-    loss: Literal["softmax"] = Field("softmax", description="cross-entropy over the whole catalogue")
+    loss: Literal["auto", "softmax", "sampled_softmax", "gbce"] = Field(
+        "auto",
+        description="softmax = exact, over the whole catalogue; the others against n_train_negatives; "
+        f"auto = softmax up to {FULL_SOFTMAX_UP_TO:,} items, else sampled_softmax",
+    )
+    n_train_negatives: int = Field(256, ge=1, description="items; drawn anew for each step, shared by its positions")
+    negatives_power: float = Field(
+        0.0, ge=0, le=1, description="items are drawn by their popularity to this power; 0 = uniformly"
+    )
+    gbce_calibration: float = Field(
+        0.75, ge=0, le=1, description="gbce: how much of the overconfidence to undo (t of gSASRec); 0 = plain BCE"
+    )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 = autocast; weights stay fp32")
     compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
     num_workers: int = Field(0, ge=0, description="loader processes per training process; 0 = in the process itself")

@@ -1,26 +1,27 @@
 """Evaluation: every user's held-out item ranked among the whole catalogue and among sampled negatives.
 
-Batches are cut once, whatever the number of processes, and dealt whole to the ranks; the ranks of the targets are
-gathered, and only then become metrics. So 1, 2 and 3 processes give exactly the same figures.
+Batches of users and tiles of the catalogue are cut once, whatever the number of processes, and dealt whole to the
+ranks; the ranks of the targets are gathered, and only then become metrics. So 1, 2 and 3 processes give exactly the
+same figures. The catalogue streams by, a few thousand items at a time, each scored by the process that (nearly) holds
+it: memory grows neither with the catalogue nor with the number of users.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from bert4rec.catalogue import Catalogue, Seen
 from bert4rec.feed.batches import inference_batch
 from bert4rec.feed.dataset import Rows, Split
-from bert4rec.metrics import ranking_metrics, ranks_among, ranks_in_catalogue
+from bert4rec.metrics import check_finite, is_ahead, ranking_metrics
 from bert4rec.model import Bert4Rec
-
-Scorer: TypeAlias = Callable[[Rows], Tensor]
-"""Rows of an evaluation split → scores [B, n_items]."""
+from bert4rec.vocabulary import FIRST_ITEM_ID
 
 Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
 """Protocol → the rank of the target of every row of the split, in its order."""
@@ -28,82 +29,159 @@ Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
 Metrics: TypeAlias = dict[str, dict[str, float]]
 """Protocol → metric → value."""
 
+Indices: TypeAlias = npt.NDArray[np.int64]
 
-def model_scorer(model: Bert4Rec, device: torch.device, max_len: int, precision: str = "fp32") -> Scorer:
-    """Scores by `model` (unwrapped, perhaps sharded); the vectors of the catalogue are looked up once, here."""
-    model.eval()
-    with torch.no_grad():
-        vectors, bias = model.output_weights(device)
+USERS_PER_PASS = 16_384  # whose hidden states are held while the catalogue streams by once
+
+
+class ModelRanker:
+    """Ranks by `model` (unwrapped, perhaps sharded) as it is; every process makes the same calls."""
+
+    def __init__(
+        self, model: Bert4Rec, *, batch_size: int, device: torch.device, max_len: int, precision: str = "fp32"
+    ) -> None:
+        self._model, self._share, self._catalogue = model, model.share, Catalogue(model.n_items)
+        self._batch_size, self._device, self._max_len, self._precision = batch_size, device, max_len, precision
 
     @torch.no_grad()
-    def score(rows: Rows) -> Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            hidden = model.encode(inference_batch(rows, max_len).to(device))
+    def rank(self, split: Split, protocols: Sequence[str]) -> Ranks:
+        """The ranks of the targets of `split`."""
+        self._model.eval()
+        ranks = {name: np.zeros(len(split), np.int32) for name in protocols}
+        order = np.argsort(split.lengths, kind="stable")  # rows of like length together, so that little is padded
+        for first in range(0, len(order), USERS_PER_PASS):
+            indices = order[first : first + USERS_PER_PASS]
+            for name, values in self._pass(split, indices, protocols).items():
+                ranks[name][indices] = values.cpu().numpy()
+        return ranks
+
+    def _pass(self, split: Split, indices: Indices, protocols: Sequence[str]) -> dict[str, Tensor]:
+        """Ranks [U] of the rows at `indices`."""
+        sampled = [name for name in protocols if name != "full"]
+        users = self._encode(split, indices, sampled)
+        ranks = {name: users.ranks[:, column] for column, name in enumerate(sampled)}
+        if "full" in protocols:
+            seen = Seen(split.read(indices), self._batch_size, self._catalogue, self._device)
+            ranks["full"] = 1 + self._count_ahead(users, seen)
+        return ranks
+
+    def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> "Users":
+        """Every process encodes some batches; all have all in the end."""
+        users = Users.empty(len(indices), self._model.embed_dim, len(sampled), self._device)
+        batches = list(_cut(len(indices), self._batch_size))
+        for first in range(0, len(batches), self._share.n_processes):
+            mine = first + self._share.rank
+            # A rank without a batch of its own runs another's: the lookups of a sharded table need every process.
+            where = batches[min(mine, len(batches) - 1)]
+            encoded = self._encode_batch(split.read(indices[where]), sampled)
+            if mine < len(batches):
+                users.put(where, encoded)
+        for values in (users.hidden, users.targets, users.scores, users.ranks):
+            self._share.sum(values)  # what others encoded is zero here
+        check_finite(users.hidden, users.scores)
+        return users
+
+    def _encode_batch(self, rows: Rows, sampled: Sequence[str]) -> "Users":
+        """Hidden states and target scores of some rows, and the ranks among their own negatives."""
+        assert rows.targets is not None, "an evaluation split has targets"
+        assert rows.negatives is not None, "an evaluation split has negatives"
+        sets = [rows.targets[:, None], *(rows.negatives[name] for name in sampled)]
+        ids = torch.from_numpy(np.concatenate(sets, axis=1).astype(np.int64)).to(self._device)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision == "bf16"):
+            batch = inference_batch(rows, self._max_len).to(self._device)
+            hidden, vectors, bias = self._model.represent(batch, ids.flatten())
         # In fp32 always: bf16 has so few digits that many scores would tie.
-        return F.linear(hidden.float(), vectors, bias)
+        hidden = hidden.float()
+        scores = (vectors.view(*ids.shape, -1) * hidden[:, None]).sum(2)
+        if bias is not None:
+            scores = scores + bias.view(ids.shape)
+        target_scores, targets = scores[:, 0], ids[:, 0]
+        sizes = [negatives.shape[1] for negatives in sets[1:]]
+        ranks = torch.ones(len(ids), len(sampled), dtype=torch.int32, device=self._device)
+        for column, part in enumerate(zip(scores[:, 1:].split(sizes, 1), ids[:, 1:].split(sizes, 1), strict=True)):
+            ranks[:, column] += is_ahead(*part, target_scores, targets).sum(1, dtype=torch.int32)
+        return Users(hidden, targets, target_scores, ranks)
 
-    return score
+    def _count_ahead(self, users: "Users", seen: "Seen") -> Tensor:
+        """How many unseen items [U] come before each target, over the whole catalogue."""
+        ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
+        for tiles in self._catalogue.lookups(self._share):
+            first, last = self._catalogue.items(tiles)
+            ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
+            vectors, bias = self._model.candidates(ids)
+            check_finite(vectors, bias)
+            for tile in tiles:
+                start, stop = (bound - first for bound in self._catalogue.items(range(tile, tile + 1)))
+                part = vectors[start:stop], ids[start:stop], None if bias is None else bias[start:stop]
+                self._count_in_tile(ahead, users, seen, tile, *part)
+        return self._share.sum(ahead)
 
-
-def popularity_scorer(popularity: npt.NDArray[np.int64], device: torch.device) -> Scorer:
-    """Every item scores its number of training positions, `popularity` [n_items], for every user."""
-    scores = torch.from_numpy(popularity).to(device, torch.float64)  # float32 rounds counts above 2^24
-    return lambda rows: scores.expand(len(rows.lengths), -1)
-
-
-def evaluate(score: Scorer, split: Split, *, protocols: Sequence[str], batch_size: int, device: torch.device) -> Ranks:
-    """The ranks that `score` gives the targets of `split`; to be called by every process."""
-    world_size = dist.get_world_size()
-    ranks = {name: torch.zeros(len(split), dtype=torch.int32, device=device) for name in protocols}
-    batches = list(_batches(split, batch_size))
-    for first in range(0, len(batches), world_size):
-        mine = first + dist.get_rank()
-        # A rank without a batch of its own runs another's: the lookups of a sharded table need every process.
-        indices = batches[min(mine, len(batches) - 1)]
-        rows = split.read(indices)
-        scores = score(rows)
-        if mine < len(batches):
-            where = torch.from_numpy(indices).to(device)
-            for name in protocols:
-                ranks[name][where] = _ranks(scores, rows, name).int()
-    for values in ranks.values():
-        dist.all_reduce(values)
-    return {name: values.cpu().numpy() for name, values in ranks.items()}
-
-
-def measure(
-    score: Scorer,
-    split: Split,
-    *,
-    protocols: Sequence[str],
-    ks: Sequence[int],
-    batch_size: int,
-    device: torch.device,
-) -> Metrics:
-    """Protocol → metrics of what `score` says of `split`; {} for a split without users."""
-    if not len(split):
-        return {}
-    ranks = evaluate(score, split, protocols=protocols, batch_size=batch_size, device=device)
-    return {name: ranking_metrics(values, ks) for name, values in ranks.items()}
+    def _count_in_tile(
+        self, ahead: Tensor, users: "Users", seen: "Seen", tile: int, vectors: Tensor, ids: Tensor, bias: Tensor | None
+    ) -> None:
+        for number, where in enumerate(_cut(len(ahead), self._batch_size)):
+            scores = F.linear(users.hidden[where], vectors, bias)
+            is_before = is_ahead(scores, ids, users.scores[where], users.targets[where])
+            is_before[seen.at(tile, number)] = False
+            ahead[where] += is_before.sum(1, dtype=torch.int32)
 
 
-def _batches(split: Split, batch_size: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Rows of like length together, so that little is padded."""
-    order = np.argsort(split.lengths, kind="stable")
-    for first in range(0, len(order), batch_size):
-        yield order[first : first + batch_size]
+@dataclass(frozen=True)
+class Users:
+    """U users of a pass: hidden states [U, d], ids and scores [U] of their targets, ranks [U, sampled protocols]."""
+
+    hidden: Tensor
+    targets: Tensor
+    scores: Tensor
+    ranks: Tensor
+
+    @classmethod
+    def empty(cls, n: int, width: int, n_sampled: int, device: torch.device) -> "Users":
+        """`n` users of whom nothing is known."""
+        return cls(
+            torch.zeros(n, width, device=device),
+            torch.zeros(n, dtype=torch.int64, device=device),
+            torch.zeros(n, device=device),
+            torch.zeros(n, n_sampled, dtype=torch.int32, device=device),
+        )
+
+    def put(self, where: slice, others: "Users") -> None:
+        """Write `others` at `where`."""
+        self.hidden[where], self.targets[where] = others.hidden, others.targets
+        self.scores[where], self.ranks[where] = others.scores, others.ranks
 
 
-def _ranks(scores: Tensor, rows: Rows, protocol: str) -> Tensor:
+def rank_by_popularity(popularity: npt.NDArray[np.integer], split: Split, protocols: Sequence[str]) -> Ranks:
+    """Ranks where every item scores its number of training positions, `popularity` [n_items], for every user."""
+    place = np.empty(len(popularity), np.int32)
+    place[np.argsort(-popularity, kind="stable")] = np.arange(len(popularity), dtype=np.int32)
+    ranks = {name: np.zeros(len(split), np.int32) for name in protocols}
+    for where in _cut(len(split), USERS_PER_PASS):
+        rows = split.read(np.arange(len(split))[where])
+        for name in protocols:
+            ranks[name][where] = _ranks_by_place(place, rows, name)
+    return ranks
+
+
+def _ranks_by_place(place: npt.NDArray[np.int32], rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
+    """Ranks by the `place` that each item has among all, from 0; seen items leave theirs to those that follow."""
     assert rows.targets is not None, "an evaluation split has targets"
     assert rows.negatives is not None, "an evaluation split has negatives"
-    targets = _ids(rows.targets, scores.device)
+    own = place[rows.targets - FIRST_ITEM_ID]
     if protocol != "full":
-        return ranks_among(scores, targets, _ids(rows.negatives[protocol], scores.device))
-    lengths = torch.from_numpy(rows.lengths).to(scores.device)
-    seen_rows = torch.repeat_interleave(torch.arange(len(lengths), device=scores.device), lengths)
-    return ranks_in_catalogue(scores, targets, seen_rows, _ids(rows.items, scores.device))
+        return 1 + (place[rows.negatives[protocol] - FIRST_ITEM_ID] < own[:, None]).sum(1, dtype=np.int32)
+    users = np.repeat(np.arange(len(own)), rows.lengths)
+    seen = np.unique(np.stack([users, place[rows.items - FIRST_ITEM_ID]]), axis=1)  # an item may have been seen twice
+    is_before = seen[1] < own[seen[0]]
+    return own + 1 - np.bincount(seen[0][is_before], minlength=len(own)).astype(np.int32)
 
 
-def _ids(values: npt.NDArray[np.int32], device: torch.device) -> Tensor:
-    return torch.from_numpy(values.astype(np.int64)).to(device)
+def to_metrics(ranks: Ranks, ks: Sequence[int]) -> Metrics:
+    """Protocol → metrics; {} where there are no users."""
+    return {name: ranking_metrics(values, ks) for name, values in ranks.items() if len(values)}
+
+
+def _cut(n: int, size: int) -> Iterator[slice]:
+    """0 … n in slices of `size`, the last perhaps smaller."""
+    for first in range(0, n, size):
+        yield slice(first, min(first + size, n))

@@ -8,43 +8,24 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from bert4rec.errors import DivergenceError
-from bert4rec.vocabulary import FIRST_ITEM_ID
+
+LARGEST = 1e15  # the product of two vectors of such numbers is still finite
 
 
-def ranks_in_catalogue(scores: Tensor, targets: Tensor, seen_rows: Tensor, seen: Tensor) -> Tensor:
-    """The rank [B] (1 = best) of each target among all items that its user has not seen.
-
-    `scores` [B, n_items]; `targets` [B] item ids; the user of row `seen_rows[j]` has seen item `seen[j]` ([S] each).
-    The target itself is never filtered.
-    """
-    ids = torch.arange(FIRST_ITEM_ID, FIRST_ITEM_ID + scores.shape[1], device=scores.device)
-    ahead = _is_ahead(scores, ids, targets, _of_items(scores, targets[:, None]))
-    ahead[seen_rows, seen - FIRST_ITEM_ID] = False
-    return 1 + ahead.sum(1)
+def is_ahead(scores: Tensor, ids: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:
+    """Which candidates, `scores` [B, n] and `ids` [n] or [B, n], come before targets with `target_scores` [B]."""
+    target_scores, targets = target_scores[:, None], targets[:, None]
+    return (scores > target_scores) | ((scores == target_scores) & (ids < targets))
 
 
-def ranks_among(scores: Tensor, targets: Tensor, negatives: Tensor) -> Tensor:
-    """The rank [B] of each target among itself and `negatives` [B, n], with `scores` [B, n_items] as above."""
-    ahead = _is_ahead(_of_items(scores, negatives), negatives, targets, _of_items(scores, targets[:, None]))
-    return 1 + ahead.sum(1)
-
-
-def _of_items(scores: Tensor, ids: Tensor) -> Tensor:
-    return scores.gather(1, ids - FIRST_ITEM_ID)
-
-
-def _is_ahead(scores: Tensor, ids: Tensor, targets: Tensor, target_scores: Tensor) -> Tensor:
-    """Which candidates come before the target.
-
-    Raises `DivergenceError` for a score that is not a number: it would compare as worse than anything.
-    """
-    if not torch.isfinite(scores).all() or not torch.isfinite(target_scores).all():
-        raise DivergenceError(f"the model gives scores that are not finite; {DivergenceError.ADVICE}")
-    return (scores > target_scores) | ((scores == target_scores) & (ids < targets[:, None]))
+def check_finite(*values: Tensor | None) -> None:
+    """Raises `DivergenceError` for what is not a number or too large: its scores would compare as worse than any."""
+    for value in values:
+        if value is not None and value.numel() and not value.abs().amax() < LARGEST:
+            raise DivergenceError(f"the model gives scores that are not finite; {DivergenceError.ADVICE}")
 
 
 def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, float]:

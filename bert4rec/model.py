@@ -14,13 +14,16 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.feed.batches import Batch
-from bert4rec.losses import softmax_loss
-from bert4rec.vocabulary import FIRST_ITEM_ID
+from bert4rec.losses import gbce_loss, sampled_softmax_loss, softmax_loss
+from bert4rec.row_shard import RowShard
+from bert4rec.share import Share
+from bert4rec.vocabulary import FIRST_ITEM_ID, PAD_ID
 
 SPARSE_MODULES = ("item_table", "bias_table")  # what is sharded under DistributedModelParallel
 # fbgemm wants table widths in multiples of 4; column 0 is used. Row-wise Adagrad averages over all four squared
 # gradients, of which three are zero, so its steps for the bias are twice sparse_learning_rate, in every mode.
 BIAS_WIDTH = 4
+CANDIDATE_ROWS = 64  # rows of a KeyedJaggedTensor that holds candidates alone
 
 
 class Bert4Rec(nn.Module):
@@ -31,7 +34,7 @@ class Bert4Rec(nn.Module):
     computed for masked positions only, and so are the queries of the last block, since nothing else is read from it.
 
     `n_rows` is the size of the item table, special ids included. `head` "tied" scores through the candidate feature
-    of the item table itself, "linear" through a layer of its own.
+    of the item table itself, "linear" through a layer of its own. `loss` is "softmax", "sampled_softmax" or "gbce".
     """
 
     def __init__(
@@ -46,44 +49,59 @@ class Bert4Rec(nn.Module):
         dropout: float,
         head: str,
         output_bias: bool,
+        loss: str = "softmax",
+        gbce_calibration: float = 0.75,
         device: torch.device | str = "meta",
     ) -> None:
         super().__init__()
-        self.n_rows, self.max_len = n_rows, max_len
+        self.n_rows, self.n_items = n_rows, n_rows - FIRST_ITEM_ID
+        self.embed_dim, self.max_len = embed_dim, max_len
+        self.loss, self.gbce_calibration = loss, gbce_calibration
+        # Set from outside, where the catalogue's rows lie on several processes:
+        self.share = Share()  # of the catalogue, to be scored by this process
+        self.shards: dict[str, RowShard] = {}  # tables that are trained as ordinary parameters
         tied = head == "tied"
         features = ["item", "candidate"] if tied else ["item"]
         self.item_table = _table("item", n_rows, embed_dim, features, device)
         has_bias_table = tied and output_bias
         self.bias_table = _table("bias", n_rows, BIAS_WIDTH, ["candidate_bias"], device) if has_bias_table else None
-        self.head = None if tied else nn.Linear(embed_dim, n_rows - FIRST_ITEM_ID, output_bias, device)
+        self.head = None if tied else nn.Linear(embed_dim, self.n_items, output_bias, device)
         self.encoder = Encoder(embed_dim, n_heads, n_layers, ffn_dim, max_len, dropout, device)
 
     def forward(self, batch: Batch) -> Tensor:
         """The sum of the loss over the batch's positions, a scalar; positions whose target is PAD_ID count nothing."""
-        if self.head is not None:
-            scores = F.linear(self.encode(batch), self.head.weight, self.head.bias)
+        if self.loss == "softmax":
+            return self._softmax_loss(batch)
+        assert batch.negatives is not None, f"{self.loss} needs negatives"
+        is_real = batch.targets != PAD_ID
+        positives = torch.where(is_real, batch.targets, FIRST_ITEM_ID)
+        hidden, vectors, bias = self.represent(batch, torch.cat([positives, batch.negatives.ids]))
+        positive, negative = _scores(hidden, vectors, bias)
+        negative = negative.masked_fill(positives[:, None] == batch.negatives.ids, -torch.inf)
+        if self.loss == "sampled_softmax":
+            losses = sampled_softmax_loss(positive, negative, batch.negatives.log_expected)
         else:
-            candidates = self.catalogue(batch.items.device)
-            vectors = self.item_table(_features(batch, candidates))
-            hidden = self.encoder(vectors["item"].values(), batch.lengths, batch.positions)
-            scores = F.linear(hidden, vectors["candidate"].values(), self._candidate_bias(candidates))
-        return softmax_loss(scores, batch.targets - FIRST_ITEM_ID)
+            losses = gbce_loss(positive, negative, self.n_items, self.gbce_calibration)
+        return (losses * is_real).sum()
 
-    def encode(self, batch: Batch) -> Tensor:
-        """Hidden states [M, d] at the batch's positions."""
-        vectors = self.item_table(_features(batch, batch.items.new_empty(0) if self.head is None else None))
-        hidden: Tensor = self.encoder(vectors["item"].values(), batch.lengths, batch.positions)
-        return hidden
+    def represent(self, batch: Batch, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Hidden states [M, d] at the batch's positions, vectors [C, d] and bias [C] of the `candidates` [C].
 
-    def output_weights(self, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """Vectors [n_items, d] and bias [n_items] of all items: scores are `F.linear(hidden, vectors, bias)`."""
+        Scores are `F.linear(hidden, vectors, bias)`. One lookup serves both.
+        """
+        vectors = self.item_table(_features(batch, candidates if self.head is None else None))
+        hidden = self.encoder(vectors["item"].values(), batch.lengths, batch.positions)
         if self.head is not None:
-            return self.head.weight, self.head.bias
-        candidates = self.catalogue(device)
-        nothing = candidates.new_empty(0)
-        empty = Batch(nothing, candidates.new_zeros(1), nothing, nothing)
-        vectors = self.item_table(_features(empty, candidates))["candidate"].values()
-        return vectors, self._candidate_bias(candidates)
+            return hidden, *self._of_head(candidates)
+        return hidden, vectors["candidate"].values(), self._candidate_bias(candidates)
+
+    def candidates(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Vectors [C, d] and bias [C] of the items `ids` [C]."""
+        if self.head is not None:
+            return self._of_head(ids)
+        nothing = ids.new_empty(0)
+        empty = Batch(nothing, ids.new_zeros(CANDIDATE_ROWS), nothing, nothing)
+        return self.item_table(_features(empty, ids))["candidate"].values(), self._candidate_bias(ids)
 
     @property
     def tables(self) -> list[EmbeddingConfig]:
@@ -95,15 +113,43 @@ class Bert4Rec(nn.Module):
             for table in module.embedding_configs()
         ]
 
-    def catalogue(self, device: torch.device) -> Tensor:
-        """The ids [n_items] of all items."""
-        return torch.arange(FIRST_ITEM_ID, self.n_rows, device=device)
+    def _softmax_loss(self, batch: Batch) -> Tensor:
+        """Against this process's share of the catalogue: its row-wise shard, or else an even share."""
+        targets, mine = batch.targets - FIRST_ITEM_ID, self.share.of(self.n_items)
+        if not self.shards:
+            candidates = torch.arange(mine.start, mine.stop, device=batch.items.device) + FIRST_ITEM_ID
+            hidden, vectors, bias = self.represent(batch, candidates)
+            return softmax_loss(hidden, vectors, bias, targets, first=mine.start, share=self.share)
+        with torch.no_grad():
+            looked_up = self.item_table(_features(batch, batch.items.new_empty(0)))["item"].values()
+        table = self.shards["item_table"]
+        hidden = self.encoder(table.connect(looked_up, batch.items), batch.lengths, batch.positions)
+        bias = self.shards["bias_table"].weight[:, 0] if self.bias_table is not None else None
+        first = table.first - FIRST_ITEM_ID
+        return softmax_loss(hidden, table.weight, bias, targets, first=first, share=self.share, averaged=True)
+
+    def _of_head(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        assert self.head is not None
+        rows = ids - FIRST_ITEM_ID
+        bias = self.head.bias
+        return self.head.weight.index_select(0, rows), None if bias is None else bias.index_select(0, rows)
 
     def _candidate_bias(self, candidates: Tensor) -> Tensor | None:
         if self.bias_table is None:
             return None
-        feature = KeyedJaggedTensor(["candidate_bias"], candidates, lengths=torch.ones_like(candidates))
+        lengths = _even_lengths(len(candidates), CANDIDATE_ROWS, candidates.device)
+        feature = KeyedJaggedTensor(["candidate_bias"], candidates, lengths=lengths)
         return self.bias_table(feature)["candidate_bias"].values()[:, 0]
+
+
+def _scores(hidden: Tensor, vectors: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Scores [M] and [M, K] of `hidden` [M, d], of which each has a candidate of its own and K are shared by all."""
+    n_positions = len(hidden)
+    own, shared = vectors[:n_positions], vectors[n_positions:]
+    positive, negative = (hidden * own).sum(1), hidden @ shared.T
+    if bias is None:
+        return positive.float(), negative.float()
+    return (positive + bias[:n_positions]).float(), (negative + bias[n_positions:]).float()
 
 
 def _table(name: str, n_rows: int, width: int, features: list[str], device: torch.device | str) -> EmbeddingCollection:
@@ -114,15 +160,18 @@ def _table(name: str, n_rows: int, width: int, features: list[str], device: torc
 def _features(batch: Batch, candidates: Tensor | None) -> KeyedJaggedTensor:
     """The item table's features, so that one lookup serves both: on a sharded table each is a round of messages.
 
-    A KeyedJaggedTensor has as many rows for each feature, so the candidates are spread evenly over the batch's rows:
-    sharding them takes a thread a row.
+    A KeyedJaggedTensor has as many rows for each feature, so the candidates are spread over the batch's rows.
     """
     if candidates is None:
         return KeyedJaggedTensor(["item"], batch.items, lengths=batch.lengths)
-    rows = torch.arange(len(batch.lengths) + 1, device=batch.lengths.device)
-    n_candidates = (rows * len(candidates) // len(batch.lengths)).diff()
+    n_candidates = _even_lengths(len(candidates), len(batch.lengths), candidates.device)
     values, lengths = torch.cat([batch.items, candidates]), torch.cat([batch.lengths, n_candidates])
     return KeyedJaggedTensor(["item", "candidate"], values, lengths=lengths)
+
+
+def _even_lengths(n_values: int, n_rows: int, device: torch.device) -> Tensor:
+    """Lengths [n_rows] that deal `n_values` evenly to rows: fbgemm takes a thread a row when it shards them."""
+    return (torch.arange(n_rows + 1, device=device) * n_values // n_rows).diff()
 
 
 class Encoder(nn.Module):

@@ -47,10 +47,11 @@ class Optimizers:
         self._rates = {"sparse": sparse_learning_rate, "dense": learning_rate}
         self.dense = _dense_optimizer(optimizer, self._dense_parameters, learning_rate, weight_decay)
         self.sparse: Any
-        if isinstance(model, DistributedModelParallel):
+        shards = unwrap(model).shards
+        if isinstance(model, DistributedModelParallel) and not shards:
             self.sparse = model.fused_optimizer
         else:
-            tables = [p for name, p in named if name.startswith(SPARSE_MODULES)]
+            tables = [s.weight for s in shards.values()] or [p for name, p in named if name.startswith(SPARSE_MODULES)]
             self.sparse = _sparse_optimizer(sparse_optimizer, tables, sparse_learning_rate)
 
     def begin_step(self, scale: float) -> None:

@@ -22,7 +22,9 @@ from torchrec.distributed.types import ShardingPlan
 from bert4rec.errors import SettingsError
 from bert4rec.initialization import initialize
 from bert4rec.launch import by_first
-from bert4rec.model import Bert4Rec
+from bert4rec.model import SPARSE_MODULES, Bert4Rec
+from bert4rec.row_shard import RowShard
+from bert4rec.share import Share
 
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
 FUSED_OPTIMIZERS = {
@@ -52,6 +54,7 @@ def parallelize(
     planner places them, for `batch_size` sequences a process and `local_world_size` processes a host. Raises
     `SettingsError`, on every process, where the tables do not fit.
     """
+    model.share = Share(dist.get_rank(), dist.get_world_size())
     if mode == "ddp":
         model.to_empty(device=device)
         initialize(model, seed)
@@ -61,12 +64,29 @@ def parallelize(
         constraints=_constraints(model, allowed_types(sharding_type, sparse_optimizer), batch_size),
         batch_size=batch_size,
     )
-    sharder = _sharder(sparse_optimizer, sparse_learning_rate)
+    dense = trains_shards(model.loss, "tied" if model.head is None else "linear", sharding_type)
+    sharder = _sharder("sgd" if dense else sparse_optimizer, sparse_learning_rate)
     plan = by_first(lambda: _plan(model, sharder, planner))  # hosts with other memory must not plan otherwise
     sharded = DistributedModelParallel(model, device=device, plan=plan, sharders=[sharder], init_data_parallel=False)
+    if dense:
+        model.shards = {name: _row_shard(model, name) for name in SPARSE_MODULES if getattr(model, name) is not None}
     initialize(unwrap(sharded), seed)
     sharded.init_data_parallel()
     return sharded
+
+
+def _row_shard(model: Bert4Rec, name: str) -> RowShard:
+    (value,) = getattr(model, name).state_dict().values()
+    (shard,) = value.local_shards()
+    rows_per_process = -(-value.shape[0] // model.share.n_processes)
+    return RowShard(
+        shard.tensor, first=shard.metadata.shard_offsets[0], rows_per_process=rows_per_process, share=model.share
+    )
+
+
+def trains_shards(loss: str, head: str, sharding_type: str) -> bool:
+    """Whether `dmp` trains row-wise shards as ordinary parameters: where every item has a gradient at every step."""
+    return loss == "softmax" and head == "tied" and sharding_type == "row_wise"
 
 
 def unwrap(model: nn.Module) -> Any:

@@ -9,16 +9,23 @@ from typing import Any
 
 from torch import nn
 
-from bert4rec.config import Config, with_changes
+from bert4rec.config import FULL_SOFTMAX_UP_TO, Config, with_changes
 from bert4rec.errors import DataError, SettingsError
-from bert4rec.evaluation import Metrics, Scorer, measure, model_scorer, popularity_scorer
+from bert4rec.evaluation import Metrics, ModelRanker, rank_by_popularity, to_metrics
 from bert4rec.feed.dataset import Dataset, open_dataset
+from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
 from bert4rec.memory import PeakMemory
-from bert4rec.metrics import ranking_metrics
 from bert4rec.model import Bert4Rec
 from bert4rec.optimizer import Optimizers
-from bert4rec.parallelize import compile_blocks, describe_plan, held_bytes, parallelize, unwrap
+from bert4rec.parallelize import (
+    compile_blocks,
+    describe_plan,
+    held_bytes,
+    parallelize,
+    trains_shards,
+    unwrap,
+)
 from bert4rec.report import FORMAT_VERSION, MetricsLog, environment, metrics_table, write_json, write_report
 from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import table_rows
@@ -27,8 +34,8 @@ from bert4rec.vocabulary import table_rows
 def run(config: Config) -> Path:
     """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this."""
     world = this_process(config.parallelism.device)
-    config = resolve(config, world.device.type)
     dataset = _open(config, verify=world.local_rank == 0)
+    config = resolve(config, world.device.type, dataset.n_items)
     with process_group(world, deterministic=config.training.deterministic):
         # The Run lives in this expression only, so that its shards are gone when the process group ends.
         return Run(config, world, dataset).complete()
@@ -75,7 +82,8 @@ class Run:
             n_rows=table_rows(self._dataset.n_items),
             settings=self._config.training,
             world=self._world,
-            measure=lambda: self._measure(self._scorer(), "validation", ["full"]),
+            measure=lambda: self._measure("validation", ["full"]),
+            sampler=sampler(self._config, self._dataset),
             folder=self._folder,
             log=self._log,
         )
@@ -83,30 +91,23 @@ class Run:
     def _results(self) -> dict[str, Metrics]:
         """The model on both splits, and on the test split what popularity and the best possible would have got."""
         dataset, protocols = self._dataset, self._config.evaluation.protocols
-        scorer = self._scorer()
-        results = {split: self._measure(scorer, split, protocols) for split in ("validation", "test")}
-        popularity = popularity_scorer(dataset.popularity, self._world.device)
-        results["popularity_baseline"] = self._measure(popularity, "test", protocols)
+        results = {split: self._measure(split, protocols) for split in ("validation", "test")}
+        popularity = by_first(lambda: rank_by_popularity(dataset.popularity, dataset.splits["test"], protocols))
+        results["popularity_baseline"] = to_metrics(popularity, self._ks)
         if oracle := dataset.oracle_ranks():
-            results["best_possible"] = {name: ranking_metrics(oracle[name], self._ks) for name in protocols}
+            results["best_possible"] = to_metrics({name: oracle[name] for name in protocols}, self._ks)
         return results
 
-    def _measure(self, scorer: Scorer, split: str, protocols: Sequence[str]) -> Metrics:
-        return measure(
-            scorer,
-            self._dataset.splits[split],
-            protocols=protocols,
-            ks=self._ks,
+    def _measure(self, split: str, protocols: Sequence[str]) -> Metrics:
+        """The model as it is now."""
+        ranker = ModelRanker(
+            unwrap(self._model),
             batch_size=self._config.evaluation.per_device_eval_batch_size,
             device=self._world.device,
+            max_len=self._config.model.max_len,
+            precision=self._config.training.precision,
         )
-
-    def _scorer(self) -> Scorer:
-        """The model as it is now."""
-        settings = self._config
-        return model_scorer(
-            unwrap(self._model), self._world.device, settings.model.max_len, settings.training.precision
-        )
+        return to_metrics(ranker.rank(self._dataset.splits[split], protocols), self._ks)
 
     @property
     def _ks(self) -> list[int]:
@@ -126,23 +127,25 @@ class Run:
         }
 
 
-def resolve(config: Config, device_type: str) -> Config:
-    """The settings with every "auto" decided; raises `SettingsError` for what this device cannot do."""
+def resolve(config: Config, device_type: str, n_items: int) -> Config:
+    """The settings with every "auto" decided, for a catalogue of `n_items`.
+
+    Raises `SettingsError` for what this device cannot do.
+    """
+    config = _resolve_loss(config, n_items)
     how = config.parallelism
     optimizer = how.sparse_optimizer
-    fused_on_cpu = how.mode == "dmp" and device_type == "cpu"
+    on_cpu = device_type == "cpu"
     if optimizer == "auto":
-        optimizer = "rowwise_adagrad" if fused_on_cpu else "adam"
-    if optimizer == "adam" and fused_on_cpu:
+        optimizer = "rowwise_adagrad" if how.mode == "dmp" and on_cpu else "adam"
+    is_fused = how.mode == "dmp" and not trains_shards(config.training.loss, config.model.head, how.sharding_type)
+    if optimizer == "adam" and is_fused and on_cpu:
         raise SettingsError(
-            'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU, so not with mode = "dmp" there; '
-            'valid: "sgd", "adagrad", "rowwise_adagrad", or --mode=ddp'
+            'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; with mode = "dmp" it goes there '
+            'with training.loss = "softmax" and sharding_type = "row_wise" only; else valid: "sgd", "adagrad", '
+            '"rowwise_adagrad", or --mode=ddp'
         )
-    if (
-        config.training.compile
-        and device_type == "cpu"
-        and not any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")))
-    ):
+    if config.training.compile and on_cpu and not _has_compiler():
         raise SettingsError(
             "training.compile = true: torch.compile needs a C++ compiler on CPU; install g++, or set it to false"
         )
@@ -154,11 +157,33 @@ def resolve(config: Config, device_type: str) -> Config:
     return with_changes(config, "parallelism", changed)
 
 
+def _resolve_loss(config: Config, n_items: int) -> Config:
+    training = config.training
+    loss = training.loss
+    if loss == "auto":
+        loss = "softmax" if n_items <= FULL_SOFTMAX_UP_TO else "sampled_softmax"
+    if loss != "softmax" and training.n_train_negatives >= n_items:
+        raise SettingsError(
+            f"training.n_train_negatives = {training.n_train_negatives}: the catalogue has {n_items} items; "
+            'draw fewer, or set training.loss = "softmax"'
+        )
+    return with_changes(config, "training", {"loss": loss})
+
+
+def _has_compiler() -> bool:
+    return any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")))
+
+
 def build(config: Config, world: Processes, n_items: int) -> tuple[nn.Module, Optimizers]:
     """The parallelized model and its optimizers, of resolved settings."""
     how, training = config.parallelism, config.training
     assert how.sparse_learning_rate != "auto", "the settings are resolved"
-    model = Bert4Rec(n_rows=table_rows(n_items), **config.model.model_dump(exclude={"kind"}))
+    model = Bert4Rec(
+        n_rows=table_rows(n_items),
+        loss=training.loss,
+        gbce_calibration=training.gbce_calibration,
+        **config.model.model_dump(exclude={"kind"}),
+    )
     wrapped = parallelize(
         model,
         mode=how.mode,
@@ -182,6 +207,20 @@ def build(config: Config, world: Processes, n_items: int) -> tuple[nn.Module, Op
         max_grad_norm=training.max_grad_norm,
     )
     return wrapped, optimizers
+
+
+def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
+    """What draws the negatives of a sampled loss."""
+    training = config.training
+    if training.loss == "softmax":
+        return None
+    return NegativeSampler(
+        n_items=dataset.n_items,
+        n=training.n_train_negatives,
+        power=training.negatives_power,
+        seed=training.seed,
+        popularity=dataset.popularity if training.negatives_power else None,
+    )
 
 
 def _open(config: Config, *, verify: bool) -> Dataset:

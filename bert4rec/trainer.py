@@ -17,6 +17,7 @@ from bert4rec.errors import DivergenceError
 from bert4rec.evaluation import Metrics
 from bert4rec.feed.batches import Batch, MaskedBatches
 from bert4rec.feed.dataset import Split
+from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.launch import Processes
 from bert4rec.memory import release_free_memory
 from bert4rec.optimizer import Optimizers, learning_rate_scale
@@ -79,7 +80,8 @@ class Trainer:
     """Trains a parallelized `model` on the windows of a split.
 
     `measure` gives the validation metrics of the model as it is (`{}` where there is nobody to validate on), `log` is
-    None on all processes but the first, `folder` is the run folder. Every process of the run makes the same calls.
+    None on all processes but the first, `folder` is the run folder, `sampler` draws what a sampled loss needs. Every
+    process of the run makes the same calls.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Trainer:
         measure: Callable[[], Metrics],
         folder: Path,
         log: MetricsLog | None,
+        sampler: NegativeSampler | None = None,
     ) -> None:
         self._model, self._optimizers, self._settings, self._world = model, optimizers, settings, world
         self._measure, self._log = measure, log
@@ -107,6 +110,7 @@ class Trainer:
             world_size=world.world_size,
             seed=settings.seed,
             n_rows=n_rows,
+            sampler=sampler,
             mask_prob=settings.mask_prob,
             last_item_mask_prob=settings.last_item_mask_prob,
             mask_token_share=settings.mask_token_share,

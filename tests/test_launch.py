@@ -56,10 +56,10 @@ def test_a_lone_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch
 )
 def test_auto_is_decided_by_mode_and_device(mode: str, device: str, optimizer: str, rate: float) -> None:
     config = load_config(None, {"parallelism.mode": mode, "training.learning_rate": 0.003})
-    resolved = resolve(config, device).parallelism
+    resolved = resolve(config, device, 100).parallelism
     assert (resolved.sparse_optimizer, resolved.sparse_learning_rate, resolved.device) == (optimizer, rate, device)
 
 
 def test_what_auto_becomes_must_fit_the_sharding() -> None:
     with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": is another algorithm'):
-        resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu")
+        resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", 100)

@@ -7,49 +7,38 @@ import pytest
 import torch
 
 from bert4rec.errors import DivergenceError
-from bert4rec.metrics import ranking_metrics, ranks_among, ranks_in_catalogue
+from bert4rec.metrics import check_finite, is_ahead, ranking_metrics
 
 # Scores of the items 2 … 6 for two users.
 SCORES = torch.tensor([[0.9, 0.5, 0.7, 0.5, 0.1], [0.2, 0.2, 0.2, 0.2, 0.2]])
-NONE = torch.tensor([], dtype=torch.int64)
+IDS = torch.arange(2, 7)
 
 
-def test_rank_is_one_plus_the_better_ones() -> None:
-    ranks = ranks_in_catalogue(SCORES[:1], torch.tensor([4]), NONE, NONE)
-    assert ranks.tolist() == [2]  # only item 2 (.9) is ahead of item 4 (.7)
+def ahead(targets: list[int]) -> list[list[int]]:
+    """The ids before each user's target."""
+    chosen = torch.tensor(targets)
+    scores = SCORES.gather(1, chosen[:, None] - 2)[:, 0]
+    return [IDS[row].tolist() for row in is_ahead(SCORES, IDS, scores, chosen)]
 
 
-def test_seen_items_are_not_in_the_way_but_the_target_always_counts() -> None:
-    rows, seen = torch.tensor([0, 0]), torch.tensor([2, 4])
-    assert ranks_in_catalogue(SCORES[:1], torch.tensor([6]), rows, seen).tolist() == [3]  # 3 and 5 are ahead
-    assert ranks_in_catalogue(SCORES[:1], torch.tensor([4]), rows, seen).tolist() == [1]  # seen, and the target
+def test_the_better_ones_come_first_and_ties_go_to_the_lower_id() -> None:
+    assert ahead([4, 2]) == [[2], []]
+    assert ahead([3, 5]) == [[2, 4], [2, 3, 4]]
+    assert ahead([5, 6]) == [[2, 3, 4], [2, 3, 4, 5]]
 
 
-def test_ties_go_to_the_lower_id() -> None:
-    targets = torch.tensor([3, 5])
-    assert ranks_in_catalogue(SCORES, targets, NONE, NONE).tolist() == [3, 4]
-    assert ranks_in_catalogue(SCORES, torch.tensor([5, 2]), NONE, NONE).tolist() == [4, 1]
-    negatives = torch.tensor([[5, 6], [2, 6]])
-    assert ranks_among(SCORES, targets, negatives).tolist() == [1, 2]
+def test_candidates_may_differ_from_row_to_row() -> None:
+    ids = torch.tensor([[6, 3], [9, 2]])
+    scores = torch.tensor([[0.1, 0.5], [0.2, 0.2]])
+    found = is_ahead(scores, ids, torch.tensor([0.1, 0.2]), torch.tensor([4, 5]))
+    assert found.tolist() == [[False, True], [False, True]]
 
 
-def test_negatives_alone_count() -> None:
-    assert ranks_among(SCORES[:1], torch.tensor([6]), torch.tensor([[3, 4]])).tolist() == [3]
-
-
-def test_a_model_that_says_nothing_does_no_better_than_chance() -> None:
-    targets = torch.arange(2, 102)
-    ranks = ranks_in_catalogue(torch.zeros(100, 100), targets, NONE, NONE)
-    assert ranking_metrics(ranks.numpy(), [10])["HR@10"] == 0.1
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_scores_that_are_not_finite_raise(bad: float) -> None:
-    scores = torch.tensor([[0.1, bad, 0.3]])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
+def test_numbers_that_are_not_finite_raise(bad: float) -> None:
+    check_finite(None, torch.zeros(0), torch.tensor([1.0, -2.0]))
     with pytest.raises(DivergenceError, match="not finite"):
-        ranks_in_catalogue(scores, torch.tensor([2]), NONE, NONE)
-    with pytest.raises(DivergenceError, match="not finite"):
-        ranks_among(scores, torch.tensor([2]), torch.tensor([[3]]))
+        check_finite(torch.tensor([0.0]), torch.tensor([[0.1, bad, 0.3]]))
 
 
 def test_metrics_as_written_out() -> None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from bert4rec.feed.batches import Batch
 from bert4rec.initialization import initialize
-from bert4rec.losses import softmax_loss
 from bert4rec.model import Bert4Rec
 from bert4rec.vocabulary import FIRST_ITEM_ID, PAD_ID
 
@@ -39,6 +38,10 @@ def batch(sequences: list[list[int]], positions: list[list[int]]) -> Batch:
     return Batch(items, lengths, flat, items[flat])
 
 
+def hidden_of(made: Bert4Rec, asked: Batch) -> Tensor:
+    return made.represent(asked, torch.tensor([], dtype=torch.int64))[0]
+
+
 SEQUENCES = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15, 16, 17]]
 POSITIONS = [[0, 2], [1, 5, 6], [1], [0, 1, 2, 3]]
 
@@ -64,7 +67,7 @@ def plainly(made: Bert4Rec, sequence: list[int]) -> Tensor:
 def test_hidden_states_are_those_of_a_plain_transformer() -> None:
     made = model()
     expected = torch.cat([plainly(made, s)[p] for s, p in zip(SEQUENCES, POSITIONS, strict=True)])
-    torch.testing.assert_close(made.encode(batch(SEQUENCES, POSITIONS)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(hidden_of(made, batch(SEQUENCES, POSITIONS)), expected, rtol=0, atol=1e-5)
 
 
 def test_many_rows_go_through_attention_in_groups() -> None:
@@ -72,14 +75,14 @@ def test_many_rows_go_through_attention_in_groups() -> None:
     sequences = [SEQUENCES[i % 4] for i in range(50)]
     positions = [POSITIONS[i % 4] for i in range(50)]
     expected = torch.cat([plainly(made, s)[p] for s, p in zip(sequences, positions, strict=True)])
-    torch.testing.assert_close(made.encode(batch(sequences, positions)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(hidden_of(made, batch(sequences, positions)), expected, rtol=0, atol=1e-5)
 
 
 def test_an_output_does_not_depend_on_the_batch() -> None:
     made = model()
-    together = made.encode(batch(SEQUENCES, POSITIONS)).split([len(p) for p in POSITIONS])
+    together = hidden_of(made, batch(SEQUENCES, POSITIONS)).split([len(p) for p in POSITIONS])
     for sequence, positions, expected in zip(SEQUENCES, POSITIONS, together, strict=True):
-        torch.testing.assert_close(made.encode(batch([sequence], [positions])), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(hidden_of(made, batch([sequence], [positions])), expected, rtol=0, atol=1e-5)
 
 
 def test_positions_count_from_the_end() -> None:
@@ -88,14 +91,14 @@ def test_positions_count_from_the_end() -> None:
     with torch.no_grad():
         for block in made.encoder.blocks:
             block.attention_out.weight.zero_()
-    short, long = made.encode(batch([[7, 5], [9, 8, 7, 5]], [[0, 1], [2, 3]])).chunk(2)
+    short, long = hidden_of(made, batch([[7, 5], [9, 8, 7, 5]], [[0, 1], [2, 3]])).chunk(2)
     torch.testing.assert_close(short, long, rtol=0, atol=1e-6)
 
 
 def test_the_loss_is_the_cross_entropy_of_the_masked_positions() -> None:
     made = model()
     asked = batch(SEQUENCES, POSITIONS)
-    hidden = made.encode(asked)
+    hidden = hidden_of(made, asked)
     table, bias = made.item_table.embeddings["item"].weight, made.bias_table.embeddings["bias"].weight[:, 0]
     scores = hidden @ table[FIRST_ITEM_ID:].T + bias[FIRST_ITEM_ID:]
     expected = -torch.log_softmax(scores, dim=1)[torch.arange(len(scores)), asked.targets - FIRST_ITEM_ID].sum()
@@ -114,14 +117,14 @@ def test_padding_as_target_counts_nothing() -> None:
 
 @pytest.mark.parametrize("head", ["tied", "linear"])
 @pytest.mark.parametrize("output_bias", [True, False])
-def test_the_output_weights_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
+def test_candidates_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
     made = model(head=head, output_bias=output_bias)
     asked = batch(SEQUENCES, POSITIONS)
-    vectors, bias = made.output_weights(torch.device("cpu"))
+    vectors, bias = made.candidates(torch.arange(FIRST_ITEM_ID, N_ROWS))
     assert vectors.shape == (N_ROWS - FIRST_ITEM_ID, WIDTH)
     assert (bias is not None) == output_bias
-    scores = F.linear(made.encode(asked), vectors, bias)
-    torch.testing.assert_close(softmax_loss(scores, asked.targets - FIRST_ITEM_ID), made(asked))
+    scores = F.linear(hidden_of(made, asked), vectors, bias)
+    torch.testing.assert_close(F.cross_entropy(scores, asked.targets - FIRST_ITEM_ID, reduction="sum"), made(asked))
 
 
 @pytest.mark.parametrize("head", ["tied", "linear"])

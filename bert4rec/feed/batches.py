@@ -13,6 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from bert4rec.feed.dataset import Rows, Split
 from bert4rec.feed.masking import mask_items
+from bert4rec.feed.negatives import Negatives, NegativeSampler
 from bert4rec.vocabulary import MASK_ID, PAD_ID
 
 Indices = npt.NDArray[np.int64]
@@ -24,7 +25,7 @@ class Batch:
 
     `items` [total] int64, the sequences one after another; `lengths` [B] int64; `positions` [M] int64, indices into
     `items`, ascending; `targets` [M] int64, the items that were there, or PAD_ID where nothing is to be predicted;
-    `n_sequences`, how many the global batch has, this rank's among them.
+    `n_sequences`, how many the global batch has, this rank's among them; `negatives`, for a sampled loss.
     """
 
     items: Tensor
@@ -32,6 +33,7 @@ class Batch:
     positions: Tensor
     targets: Tensor
     n_sequences: int = 0
+    negatives: Negatives | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`; asynchronous from pinned memory."""
@@ -42,7 +44,14 @@ class Batch:
         return self._of(Tensor.pin_memory)
 
     def _of(self, move: Callable[[Tensor], Tensor]) -> "Batch":
-        return Batch(move(self.items), move(self.lengths), move(self.positions), move(self.targets), self.n_sequences)
+        return Batch(
+            move(self.items),
+            move(self.lengths),
+            move(self.positions),
+            move(self.targets),
+            self.n_sequences,
+            self.negatives.map(move) if self.negatives else None,
+        )
 
 
 class EpochOrder:
@@ -80,8 +89,8 @@ def _share(n: int, rank: int, world_size: int) -> slice:
 class MaskedBatches(TorchDataset[Batch]):
     """The training batches of one rank, by step over all epochs: its share of rows, masked.
 
-    `masking` are the shares that `mask_items` takes. Batches depend on the arguments and the step alone, so loader
-    processes can make them, and a run can begin at any step.
+    `sampler` draws the negatives of a sampled loss, `masking` are the shares that `mask_items` takes. Batches depend
+    on the arguments and the step alone, so loader processes can make them, and a run can begin at any step.
     """
 
     def __init__(
@@ -94,8 +103,10 @@ class MaskedBatches(TorchDataset[Batch]):
         world_size: int,
         seed: int,
         n_rows: int,
+        sampler: NegativeSampler | None = None,
         **masking: float,
     ) -> None:
+        self._sampler = sampler
         self._split, self._lengths = split, split.lengths
         self._n_epochs, self._seed, self._n_rows = n_epochs, seed, n_rows
         self._dealing = {"per_device": per_device, "rank": rank, "world_size": world_size}
@@ -133,7 +144,9 @@ class MaskedBatches(TorchDataset[Batch]):
             **self._masking,
         )
         targets = masked.targets if len(share) else torch.full_like(masked.targets, PAD_ID)
-        return Batch(masked.items, lengths, masked.positions, targets, len(self._order.global_batch(step_in_epoch)))
+        n_sequences = len(self._order.global_batch(step_in_epoch))
+        negatives = self._sampler.draw(step) if self._sampler else None
+        return Batch(masked.items, lengths, masked.positions, targets, n_sequences, negatives)
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
         """All batches in order, read ahead by `num_workers` processes that live as long as the training."""

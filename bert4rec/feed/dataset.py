@@ -77,20 +77,24 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """An open dataset folder.
-
-    `popularity` [n_items] counts each item's training positions; item id i stands at i - FIRST_ITEM_ID.
-    """
+    """An open dataset folder."""
 
     folder: Path
     metadata: Mapping[str, Any]
     splits: Mapping[str, Split]
-    popularity: npt.NDArray[np.int64]
 
     @property
     def n_items(self) -> int:
         """Items in the catalogue."""
         return int(self.metadata["items"])
+
+    @cached_property
+    def popularity(self) -> Ints:
+        """Each item's training positions [n_items], item id i at i - FIRST_ITEM_ID; read when it is first wanted."""
+        items = pq.read_table(self.folder / "items.parquet", columns=["item", "train_count"])
+        counts = np.zeros(self.n_items, np.int32)
+        counts[items["item"].to_numpy() - FIRST_ITEM_ID] = items["train_count"].to_numpy()
+        return counts
 
     def oracle_ranks(self) -> dict[str, Ints]:
         """Protocol → rank [test users] that the generator of synthetic data gives the target; empty for real data."""
@@ -116,10 +120,7 @@ def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any]
     if verify:
         for split in splits.values():
             _check_ids(folder, split, table_rows(metadata["items"]))
-    items = pq.read_table(folder / "items.parquet", columns=["item", "train_count"])
-    popularity = np.zeros(metadata["items"], np.int64)
-    popularity[items["item"].to_numpy() - FIRST_ITEM_ID] = items["train_count"].to_numpy()
-    return Dataset(folder, metadata, splits, popularity)
+    return Dataset(folder, metadata, splits)
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from bert4rec import progress
 from bert4rec.checkpoint import load_weights, save_weights
 from bert4rec.config import Config
 from bert4rec.errors import SettingsError
-from bert4rec.evaluation import Ranks, evaluate, model_scorer, popularity_scorer
+from bert4rec.evaluation import ModelRanker, Ranks
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.initialization import _shards
 from bert4rec.launch import Processes, by_first, this_process
 from bert4rec.model import Bert4Rec
 from bert4rec.parallelize import describe_plan, parallelize, unwrap
-from bert4rec.run import build, resolve
+from bert4rec.run import build, resolve, sampler
 from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import table_rows
 
@@ -41,7 +41,8 @@ class Records:
 
 def train(config: Config, folder: Path) -> dict[str, Any]:
     """A training by the real trainer: initial and final weights, the loss of every epoch, the plan."""
-    config, dataset = resolve(config, "cpu"), _open(config)
+    dataset = _open(config)
+    config = resolve(config, "cpu", dataset.n_items)
     model, optimizers = build(config, _world(), dataset.n_items)
     initial = weights(model)
     log = Records()
@@ -53,6 +54,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         n_rows=table_rows(dataset.n_items),
         settings=config.training,
         world=_world(),
+        sampler=sampler(config, dataset),
         measure=dict,  # nothing to choose by: the last weights are kept
         folder=folder,
         log=log,  # type: ignore[arg-type]
@@ -69,29 +71,33 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
 
 def save(config: Config, folder: Path) -> dict[str, Parts]:
     """Build the model of `config` and save its weights."""
-    model, _ = build(resolve(config, "cpu"), _world(), _open(config).n_items)
+    model = _build(config, _open(config))
     save_weights(model, folder)
     return weights(model)
 
 
 def load(config: Config, folder: Path) -> dict[str, Parts]:
     """Build the model of `config`, whatever its seed, and load weights."""
-    model, _ = build(resolve(config, "cpu"), _world(), _open(config).n_items)
+    model = _build(config, _open(config))
     load_weights(model, folder)
     return weights(model)
+
+
+def _build(config: Config, dataset: Dataset) -> torch.nn.Module:
+    return build(resolve(config, "cpu", dataset.n_items), _world(), dataset.n_items)[0]
 
 
 def rank_with_model(config: Config, split: str) -> Ranks:
     """The ranks that the freshly initialised model gives."""
     dataset = _open(config)
-    model, _ = build(resolve(config, "cpu"), _world(), dataset.n_items)
-    scorer = model_scorer(unwrap(model), CPU, config.model.max_len)
-    return _evaluate(config, dataset, scorer, split)
-
-
-def rank_by_popularity(config: Config, split: str) -> Ranks:
-    dataset = _open(config)
-    return _evaluate(config, dataset, popularity_scorer(dataset.popularity, CPU), split)
+    model = _build(config, dataset)
+    ranker = ModelRanker(
+        unwrap(model),
+        batch_size=config.evaluation.per_device_eval_batch_size,
+        device=CPU,
+        max_len=config.model.max_len,
+    )
+    return ranker.rank(dataset.splits[split], PROTOCOLS)
 
 
 def weights(model: torch.nn.Module) -> dict[str, Parts]:
@@ -100,11 +106,6 @@ def weights(model: torch.nn.Module) -> dict[str, Parts]:
         name: [(row, column, part.detach().numpy().copy()) for part, row, column in _shards(value)]
         for name, value in unwrap(model).state_dict().items()
     }
-
-
-def _evaluate(config: Config, dataset: Dataset, scorer: Any, split: str) -> Ranks:
-    batch_size = config.evaluation.per_device_eval_batch_size
-    return evaluate(scorer, dataset.splits[split], protocols=PROTOCOLS, batch_size=batch_size, device=CPU)
 
 
 def fail_on_the_first(message: str) -> str:

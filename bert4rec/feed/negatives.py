@@ -1,0 +1,73 @@
+"""Negatives for the sampled losses: one draw a step, the same on every process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bert4rec.vocabulary import FIRST_ITEM_ID
+
+BLOCK = 128  # items whose weights are summed ahead
+SLAB = BLOCK * 8192  # items weighed at once when the sums are made
+STREAM = 0x4E454741  # keeps these draws apart from the epochs' orders, which (seed, epoch) seeds
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """`ids` [K] int64, drawn with replacement; `log_expected` [K] float32, the log of K times their probability."""
+
+    ids: Tensor
+    log_expected: Tensor
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Negatives":
+        """Both tensors through `function`."""
+        return Negatives(function(self.ids), function(self.log_expected))
+
+
+class NegativeSampler:
+    """Draws `n` items a step, each with a probability in proportion to its popularity to a `power`.
+
+    `popularity` [n_items] counts training positions; an item without any counts as one that has one, so that every
+    item is at some time told to be no target. Power 0 is the uniform draw, which needs no popularity. The draws
+    depend on (`seed`, step) alone: so any number of processes trains the same model, and a run can begin anywhere.
+
+    Only the sums of blocks of items are kept; `popularity` itself may be memory-mapped.
+    """
+
+    def __init__(
+        self, *, n_items: int, n: int, power: float, seed: int, popularity: npt.NDArray[np.integer] | None = None
+    ) -> None:
+        self._n_items, self._n, self._power, self._seed = n_items, n, power, seed
+        self._popularity = popularity
+        if power:
+            slabs = (np.arange(first, min(first + SLAB, n_items)) for first in range(0, n_items, SLAB))
+            blocks = [np.add.reduceat(self._weights(slab), np.arange(0, len(slab), BLOCK)) for slab in slabs]
+            self._ends = np.cumsum(np.concatenate(blocks))
+
+    def draw(self, step: int) -> Negatives:
+        """The negatives of `step`."""
+        generator = np.random.default_rng([self._seed, step, STREAM])
+        if not self._power:
+            items = generator.integers(self._n_items, size=self._n)
+            expected = np.full(self._n, self._n / self._n_items)
+        else:
+            items = self._find(generator.random(self._n) * self._ends[-1])
+            expected = self._n * self._weights(items) / self._ends[-1]
+        return Negatives(torch.from_numpy(items + FIRST_ITEM_ID), torch.from_numpy(np.log(expected).astype(np.float32)))
+
+    def _weights(self, items: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        assert self._popularity is not None, "a power of the popularity needs the popularity"
+        return np.maximum(self._popularity[items], 1).astype(np.float64) ** self._power
+
+    def _find(self, points: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """The items on which `points` [K] fall when all items' weights stand one after another."""
+        block = np.searchsorted(self._ends[:-1], points, side="right")
+        before = np.concatenate([[0.0], self._ends])[block]
+        members = block[:, None] * BLOCK + np.arange(BLOCK)
+        weights = self._weights(np.minimum(members, self._n_items - 1))
+        inside = (weights.cumsum(1) <= (points - before)[:, None]).sum(1)
+        # A block's sum and the sum of its parts round differently: the last item may be passed by a hair.
+        return np.minimum(block * BLOCK + np.minimum(inside, BLOCK - 1), self._n_items - 1)

@@ -1,0 +1,129 @@
+"""Ranks worked out once more with sorts over Python lists, whatever the batches, the tiles and the passes."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert4rec import evaluation
+from bert4rec.catalogue import Catalogue
+from bert4rec.evaluation import ModelRanker, rank_by_popularity, to_metrics
+from bert4rec.feed.batches import inference_batch
+from bert4rec.feed.dataset import Dataset, Rows, Split
+from bert4rec.initialization import initialize
+from bert4rec.metrics import ranking_metrics
+from bert4rec.model import Bert4Rec
+from bert4rec.share import Share
+from bert4rec.vocabulary import FIRST_ITEM_ID
+
+PROTOCOLS = ["full", "popular", "uniform"]
+
+
+def model_for(dataset: Dataset, head: str = "tied") -> Bert4Rec:
+    made = Bert4Rec(
+        n_rows=dataset.n_items + FIRST_ITEM_ID, embed_dim=16, n_heads=2, n_layers=1, ffn_dim=16, max_len=12,
+        dropout=0.5, head=head, output_bias=True, device="cpu",
+    )  # fmt: skip
+    initialize(made, seed=1)
+    return made
+
+
+def ranks_by_sorting(score: Callable[[int], list[float]], split: Split) -> dict[str, list[int]]:
+    """`score` gives a row's scores of all items."""
+    ranks: dict[str, list[int]] = {name: [] for name in PROTOCOLS}
+    for row in range(len(split)):
+        rows, scores = split.read(np.array([row])), score(row)
+        assert rows.targets is not None
+        assert rows.negatives is not None
+        target = int(rows.targets[0])
+        catalogue = set(range(FIRST_ITEM_ID, FIRST_ITEM_ID + len(scores)))
+        candidates = {name: negatives[0].tolist() for name, negatives in rows.negatives.items()}
+        candidates["full"] = sorted(catalogue - set(rows.items.tolist()))
+        for name, others in candidates.items():
+            ordered = sorted({*others, target}, key=lambda item: (-scores[item - FIRST_ITEM_ID], item))
+            ranks[name].append(1 + ordered.index(target))
+    return ranks
+
+
+@pytest.mark.parametrize("head", ["tied", "linear"])
+@pytest.mark.parametrize(
+    ("batch_size", "tile", "users_per_pass", "rows_per_lookup"),
+    [(128, 4096, 4096, 4096), (7, 11, 20, 30), (1, 1, 1, 1)],
+)
+def test_a_models_ranks(
+    small_dataset: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    head: str,
+    batch_size: int,
+    tile: int,
+    users_per_pass: int,
+    rows_per_lookup: int,
+) -> None:
+    monkeypatch.setattr(evaluation, "USERS_PER_PASS", users_per_pass)
+    monkeypatch.setattr("bert4rec.catalogue.ROWS_PER_LOOKUP", rows_per_lookup)
+    monkeypatch.setattr("bert4rec.catalogue.MIN_TILE", tile)
+    split, made = small_dataset.splits["test"], model_for(small_dataset, head)
+    ranker = ModelRanker(made, batch_size=batch_size, device=torch.device("cpu"), max_len=12)
+    found = ranker.rank(split, PROTOCOLS)
+
+    @torch.no_grad()
+    def score(row: int) -> list[float]:
+        hidden, vectors, bias = made.represent(
+            inference_batch(split.read(np.array([row])), 12), torch.arange(FIRST_ITEM_ID, made.n_rows)
+        )
+        return F.linear(hidden, vectors, bias)[0].tolist()
+
+    for name, expected in ranks_by_sorting(score, split).items():
+        assert found[name].tolist() == expected
+
+
+def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
+    split, made = small_dataset.splits["test"], model_for(small_dataset)
+    with torch.no_grad():
+        made.item_table.embeddings["item"].weight.zero_()
+    ranker = ModelRanker(made, batch_size=16, device=torch.device("cpu"), max_len=12)
+    expected = ranks_by_sorting(lambda row: [0.0] * small_dataset.n_items, split)
+    assert {name: values.tolist() for name, values in ranker.rank(split, PROTOCOLS).items()} == expected
+
+
+def test_ranks_by_popularity(small_dataset: Dataset) -> None:
+    split, counts = small_dataset.splits["test"], small_dataset.popularity
+    found = rank_by_popularity(counts, split, PROTOCOLS)
+    expected = ranks_by_sorting(lambda row: counts.tolist(), split)
+    assert {name: values.tolist() for name, values in found.items()} == expected
+
+
+@pytest.mark.parametrize("protocols", [["full"], ["uniform"], ["uniform", "full"]])
+def test_only_what_is_asked_for(small_dataset: Dataset, protocols: list[str]) -> None:
+    split, made = small_dataset.splits["validation"], model_for(small_dataset)
+    ranker = ModelRanker(made, batch_size=16, device=torch.device("cpu"), max_len=12)
+    everything, some = ranker.rank(split, PROTOCOLS), ranker.rank(split, protocols)
+    assert list(some) == protocols
+    for name in protocols:
+        np.testing.assert_array_equal(some[name], everything[name])
+
+
+def test_nobody_to_rank_has_no_metrics() -> None:
+    ranks = np.array([1, 4], np.int32)
+    assert to_metrics({"full": ranks}, [10]) == {"full": ranking_metrics(ranks, [10])}
+    assert to_metrics({"full": np.zeros(0, np.int32)}, [10]) == {}
+
+
+def test_an_item_seen_twice_is_left_out_once() -> None:
+    rows = Rows(np.array([2, 2, 3], np.int32), np.array([3]), np.array([4], np.int32), {})
+    place = np.array([0, 1, 2], np.int32)
+    assert evaluation._ranks_by_place(place, rows, "full").tolist() == [1]
+
+
+@given(n_items=st.integers(1, 200_000), n_processes=st.integers(1, 9))
+def test_the_processes_share_the_tiles_in_equally_many_lookups(n_items: int, n_processes: int) -> None:
+    catalogue = Catalogue(n_items)
+    lookups = [list(catalogue.lookups(Share(rank, n_processes))) for rank in range(n_processes)]
+    assert len({len(tiles) for tiles in lookups}) == 1
+    assert [tile for tiles in lookups for some in tiles for tile in some] == list(catalogue.tiles)
+    bounds = [catalogue.items(range(tile, tile + 1)) for tile in catalogue.tiles]
+    assert [bounds[0][0], *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), n_items]
