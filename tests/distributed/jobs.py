@@ -11,7 +11,7 @@ from bert4rec import progress
 from bert4rec.checkpoint import load_weights, save_weights
 from bert4rec.config import Config
 from bert4rec.errors import SettingsError
-from bert4rec.evaluation import ModelRanker, Ranks
+from bert4rec.evaluation import ModelRanker, Ranks, to_metrics
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.initialization import _shards
 from bert4rec.launch import Processes, by_first, this_process
@@ -60,7 +60,9 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         log=log,  # type: ignore[arg-type]
     )
     trainer.fit()
+    (metrics,) = to_metrics(_rank(model, config, dataset, "test", ["full"]), [10]).values()
     return {
+        "metrics": metrics,
         "initial": initial,
         "final": weights(model),
         "losses": log.losses,
@@ -91,13 +93,13 @@ def rank_with_model(config: Config, split: str) -> Ranks:
     """The ranks that the freshly initialised model gives."""
     dataset = _open(config)
     model = _build(config, dataset)
-    ranker = ModelRanker(
-        unwrap(model),
-        batch_size=config.evaluation.per_device_eval_batch_size,
-        device=CPU,
-        max_len=config.model.max_len,
-    )
-    return ranker.rank(dataset.splits[split], PROTOCOLS)
+    return _rank(model, config, dataset, split, PROTOCOLS)
+
+
+def _rank(model: torch.nn.Module, config: Config, dataset: Dataset, split: str, protocols: list[str]) -> Ranks:
+    batch_size = config.evaluation.per_device_eval_batch_size
+    ranker = ModelRanker(unwrap(model), batch_size=batch_size, device=CPU, max_len=config.model.max_len)
+    return ranker.rank(dataset.splits[split], protocols)
 
 
 def weights(model: torch.nn.Module) -> dict[str, Parts]:
