@@ -104,8 +104,12 @@ def _histories(source: Interactions, config: Config) -> tuple[pl.DataFrame, pl.D
             max_interactions=settings.max_user_interactions,
         )
     )  # fmt: skip
+    everything = source.catalogue if settings.min_item_interactions == 1 else None
     users, items = pl.collect_all(
-        [dense_ids(kept, "user"), dense_ids(kept, "item", first=FIRST_ITEM_ID, seed=settings.seed)]
+        [
+            dense_ids(kept, "user"),
+            dense_ids(kept, "item", first=FIRST_ITEM_ID, seed=settings.seed, everything=everything),
+        ]
     )
     if not len(users):
         raise DataError(_nothing_left(source, settings))

@@ -96,15 +96,25 @@ def _keep_counts(interactions: pl.LazyFrame, column: str, *, least: int, most: i
     return interactions.join(kept, on=column, how="semi")
 
 
-def dense_ids(interactions: pl.LazyFrame, column: str, *, first: int = 0, seed: int | None = None) -> pl.LazyFrame:
+def dense_ids(
+    interactions: pl.LazyFrame,
+    column: str,
+    *,
+    first: int = 0,
+    seed: int | None = None,
+    everything: pl.LazyFrame | None = None,
+) -> pl.LazyFrame:
     """The dense ids of the column `user` or `item`: `column` (Int32), `original`, `count` (rows), sorted by dense id.
 
     Ids count from `first` in the order of the original ids, or with a `seed` in an order shuffled by it: then
-    contiguous shards of the item table carry equal load, and the ids tell nothing.
+    contiguous shards of the item table carry equal load, and the ids tell nothing. `everything` (`original`) names
+    what has an id even without a row.
 
     >>> frame = pl.LazyFrame({"user": ["b", "a", "b"]})
     >>> dense_ids(frame, "user").collect().rows()
     [(0, 'a', 1), (1, 'b', 2)]
+    >>> dense_ids(frame, "user", everything=pl.LazyFrame({"original": ["a", "b", "c"]})).collect().rows()
+    [(0, 'a', 1), (1, 'b', 2), (2, 'c', 0)]
     """
 
     def numbered(counts: pl.DataFrame) -> pl.DataFrame:
@@ -115,6 +125,8 @@ def dense_ids(interactions: pl.LazyFrame, column: str, *, first: int = 0, seed: 
         return counts.select(ids, "original", "count").sort(column)
 
     counts = interactions.group_by(pl.col(column).alias("original")).agg(pl.len().cast(pl.Int64).alias("count"))
+    if everything is not None:
+        counts = everything.join(counts, on="original", how="left").with_columns(pl.col("count").fill_null(0))
     schema = {column: pl.Int32, "original": interactions.collect_schema()[column], "count": pl.Int64}
     return counts.sort("original").pipe(_at_once, numbered, schema)
 

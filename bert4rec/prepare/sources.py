@@ -21,7 +21,8 @@ class Interactions:
 
     `frame`: `user`, `item` (Int64 or String), where known `time` (Int64, seconds) and `rating` (Float32), in file
     order. `titles`: `item` (typed as in the frame), `title`; None where unknown. `oracle`: what generated the rows,
-    for the synthetic source. `n_rows`, `n_users`, `n_items`: the counts of `frame`.
+    for the synthetic source. `catalogue`: the items (`original`) where they are known apart from the rows. `n_rows`,
+    `n_users`, `n_items`: the counts of `frame`.
     """
 
     frame: pl.LazyFrame
@@ -30,6 +31,7 @@ class Interactions:
     n_rows: int
     n_users: int
     n_items: int
+    catalogue: pl.LazyFrame | None = None
 
 
 def read_interactions(
@@ -43,7 +45,8 @@ def read_interactions(
     """
     if source in synthetic.GENERATORS:
         rows, oracle = synthetic.GENERATORS[source](n_users=n_users, n_items=n_items, n_rows=n_rows, seed=seed)
-        return Interactions(rows.lazy(), None, oracle, len(rows), rows["user"].n_unique(), rows["item"].n_unique())
+        sizes = len(rows), rows["user"].n_unique(), rows["item"].n_unique()
+        return Interactions(rows.lazy(), None, oracle, *sizes, catalogue=synthetic.catalogue(source, n_items))
     reader = READERS[source]
     if source == "table":
         columns = {"user": user_column, "item": item_column, "time": time_column, "rating": rating_column}
