@@ -177,6 +177,20 @@ class Parallelism(Table):
     sparse_learning_rate: float | Literal["auto"] = Field(
         "auto", description="of the item table; auto = 0.02 for the adagrads, else training.learning_rate"
     )
+    compute_kernel: Literal["fused", "fused_uvm", "fused_uvm_caching"] = Field(
+        "fused",
+        description="dmp on CUDA: where the item table stands; uvm = in host memory; caching = the GPU caches it",
+    )
+    cache_load_factor: float = Field(0.2, gt=0, le=1, description="fused_uvm_caching: share of the rows on the GPU")
+
+    @model_validator(mode="after")
+    def _kernel_fits(self) -> "Parallelism":
+        if self.compute_kernel != "fused" and (self.mode, self.device) not in (("dmp", "auto"), ("dmp", "cuda")):
+            raise ValueError(
+                f'parallelism.compute_kernel = "{self.compute_kernel}": only with mode = "dmp" on CUDA; valid with '
+                f'mode = "{self.mode}", device = "{self.device}": "fused"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _optimizer_fits(self) -> "Parallelism":

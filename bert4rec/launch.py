@@ -39,6 +39,14 @@ class Processes:
         dist.all_gather_object(values, value)
         return values
 
+    def least(self, value: int | None) -> int | None:
+        """The smallest `value` of all processes; None where they have none. Every process makes the same call."""
+        if value is None:
+            return None
+        smallest = torch.tensor(value)
+        dist.all_reduce(smallest, dist.ReduceOp.MIN)
+        return int(smallest)
+
 
 def by_first(function: Callable[[], T]) -> T:
     """What `function` returns on the first process, on every process; a `UserError` of it is raised on all."""

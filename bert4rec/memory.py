@@ -1,14 +1,29 @@
-"""How much memory a process took at its peak, and giving back what it no longer needs."""
+"""How much memory there is, how much a process took at its peak, and giving back what it no longer needs."""
 
 import ctypes
 import re
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
+from bert4rec.plan import Memory
+
 SECONDS_BETWEEN_LOOKS = 2.0
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def available(device: torch.device, local_world_size: int) -> Memory:
+    """What this process may take, of its GPU and an even share of what its host has left, with what it has already."""
+    gpu = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
+    return Memory(host=host_memory() // local_world_size + proportional_set_size(), device=gpu)
+
+
+def host_memory() -> int:
+    """Bytes that programs on this host can still take: what Linux has, or the control group lets them have."""
+    return min([_free_of_host(), *_free_of_group()])
 
 
 class PeakMemory:
@@ -49,3 +64,38 @@ def proportional_set_size() -> int:
     found = re.search(r"^Pss:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
     assert found is not None, "the kernel reports a Pss line"
     return int(found[1]) * 1024
+
+
+def _free_of_host() -> int:
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found is not None, "the kernel reports a MemAvailable line"
+    return int(found[1]) * 1024
+
+
+def _free_of_group(groups: str | None = None, root: Path = CGROUPS) -> Iterator[int]:
+    """What the limit of each control group above this process leaves, version 2 and 1; nothing where there is none.
+
+    `groups` is the text of /proc/self/cgroup. A page that was only read from a file counts as free.
+    """
+    for line in (groups or Path("/proc/self/cgroup").read_text()).splitlines():
+        number, controllers, group = line.split(":", 2)
+        if number == "0" and not controllers:
+            yield from _left(root, group, ("memory.max", "memory.current", "inactive_file"))
+        elif "memory" in controllers.split(","):
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _left(root / "memory", group, files)
+
+
+def _left(root: Path, group: str, files: tuple[str, str, str]) -> Iterator[int]:
+    """Limit - (usage - inactive file pages), for `group` and all groups above it; a container shows some of them."""
+    limit_file, usage_file, inactive = files
+    parts = [part for part in group.split("/") if part not in ("", "..")]
+    for depth in range(len(parts) + 1):
+        folder = root.joinpath(*parts[:depth])
+        if not (folder / limit_file).is_file():
+            continue
+        limit = (folder / limit_file).read_text().strip()
+        if limit != "max":
+            reclaimable = re.search(rf"^{inactive} (\d+)", (folder / "memory.stat").read_text(), re.MULTILINE)
+            usage = int((folder / usage_file).read_text()) - int(reclaimable[1] if reclaimable else 0)
+            yield max(0, int(limit) - usage)

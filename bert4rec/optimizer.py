@@ -10,7 +10,8 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.model import SPARSE_MODULES
-from bert4rec.parallelize import EPSILON, unwrap
+from bert4rec.parallelize import unwrap
+from bert4rec.placement import EPSILON
 
 
 def learning_rate_scale(step: int, *, n_steps: int, schedule: str, warmup_steps: int = 0) -> float:

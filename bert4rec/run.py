@@ -14,18 +14,14 @@ from bert4rec.errors import DataError, SettingsError
 from bert4rec.evaluation import Metrics, ModelRanker, rank_by_popularity, to_metrics
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.feed.negatives import NegativeSampler
+from bert4rec.footprint import Job, trains_shards
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
-from bert4rec.memory import PeakMemory
+from bert4rec.memory import PeakMemory, available
 from bert4rec.model import Bert4Rec
 from bert4rec.optimizer import Optimizers
-from bert4rec.parallelize import (
-    compile_blocks,
-    describe_plan,
-    held_bytes,
-    parallelize,
-    trains_shards,
-    unwrap,
-)
+from bert4rec.parallelize import compile_blocks, held_bytes, parallelize, unwrap
+from bert4rec.plan import Memory, Plan, make_plan, page, summary
+from bert4rec.refusal import refuse_unless_it_fits
 from bert4rec.report import FORMAT_VERSION, MetricsLog, environment, metrics_table, write_json, write_report
 from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import table_rows
@@ -42,16 +38,20 @@ def run(config: Config) -> Path:
 
 
 class Run:
-    """One run of resolved settings: the dataset is open, the model built, the run folder there."""
+    """One run of resolved settings: the dataset is open, the run folder there, the model built as planned.
+
+    Raises `SettingsError`, on every process and before anything is made or allocated, where the job cannot fit.
+    """
 
     def __init__(self, config: Config, world: Processes, dataset: Dataset) -> None:
         self._config, self._world, self._dataset = config, world, dataset
         self._peak_memory = PeakMemory(world.device)
         seed_everything(config.training.seed + world.rank)
-        self._model, self._optimizers = build(config, world, dataset.n_items)
+        self._plan = plan_of_all(config, world, dataset.n_items)
         self._folder = Path(by_first(lambda: _new_folder(config)))
         if world.is_first:
             self._describe()
+        self._model, self._optimizers = build(config, world, dataset.n_items, self._plan)
         self._log = MetricsLog(self._folder) if world.is_first else None
 
     def complete(self) -> Path:
@@ -71,7 +71,8 @@ class Run:
     def _describe(self) -> None:
         """What is known before the first step."""
         (self._folder / "config.toml").write_text(self._config.to_toml())
-        (self._folder / "plan.txt").write_text(describe_plan(self._model))
+        (self._folder / "plan.txt").write_text(page(self._plan))
+        print(summary(self._plan), flush=True)
         write_json(self._folder / "environment.json", environment(self._world.device, self._world.world_size))
 
     def _trainer(self) -> Trainer:
@@ -138,12 +139,19 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
     on_cpu = device_type == "cpu"
     if optimizer == "auto":
         optimizer = "rowwise_adagrad" if how.mode == "dmp" and on_cpu else "adam"
-    is_fused = how.mode == "dmp" and not trains_shards(config.training.loss, config.model.head, how.sharding_type)
+    is_fused = how.mode == "dmp" and not trains_shards(
+        how.mode, config.training.loss, config.model.head, how.sharding_type, how.compute_kernel
+    )
     if optimizer == "adam" and is_fused and on_cpu:
         raise SettingsError(
             'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; with mode = "dmp" it goes there '
             'with training.loss = "softmax" and sharding_type = "row_wise" only; else valid: "sgd", "adagrad", '
             '"rowwise_adagrad", or --mode=ddp'
+        )
+    if how.compute_kernel != "fused" and on_cpu:
+        raise SettingsError(
+            f'parallelism.compute_kernel = "{how.compute_kernel}": only on CUDA, these processes are on CPU; '
+            'valid there: "fused"'
         )
     if config.training.compile and on_cpu and not _has_compiler():
         raise SettingsError(
@@ -174,8 +182,52 @@ def _has_compiler() -> bool:
     return any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")))
 
 
-def build(config: Config, world: Processes, n_items: int) -> tuple[nn.Module, Optimizers]:
-    """The parallelized model and its optimizers, of resolved settings."""
+def job(config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int) -> Job:
+    """What resolved settings want trained, and on how many processes."""
+    how, training = config.parallelism, config.training
+    return Job(
+        model={"n_rows": table_rows(n_items), **config.model.model_dump(exclude={"kind"})},
+        mode=how.mode,
+        device_type=device_type,
+        world_size=world_size,
+        local_world_size=local_world_size,
+        sparse_optimizer=how.sparse_optimizer,
+        optimizer=training.optimizer,
+        batch_size=training.per_device_train_batch_size,
+        mask_prob=training.mask_prob,
+        loss=training.loss,
+        n_train_negatives=training.n_train_negatives,
+        sharding_type=how.sharding_type,
+        compute_kernel=how.compute_kernel,
+        cache_load_factor=how.cache_load_factor,
+    )
+
+
+def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
+    """The plan that all processes follow, for the host and the GPU with the least memory.
+
+    Raises `SettingsError`, on every process, where the job cannot fit.
+    """
+    mine = available(world.device, world.local_world_size)
+    memory = Memory(host=world.least(mine.host), device=world.least(mine.device))
+    wanted = job(
+        config,
+        n_items,
+        device_type=world.device.type,
+        world_size=world.world_size,
+        local_world_size=world.local_world_size,
+    )
+
+    def planned() -> Plan:
+        plan = make_plan(wanted, memory)
+        refuse_unless_it_fits(plan)
+        return plan
+
+    return by_first(planned)
+
+
+def build(config: Config, world: Processes, n_items: int, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
+    """The parallelized model and its optimizers, of resolved settings; `plan` is made here if there is none yet."""
     how, training = config.parallelism, config.training
     assert how.sparse_learning_rate != "auto", "the settings are resolved"
     model = Bert4Rec(
@@ -186,14 +238,10 @@ def build(config: Config, world: Processes, n_items: int) -> tuple[nn.Module, Op
     )
     wrapped = parallelize(
         model,
-        mode=how.mode,
+        plan or plan_of_all(config, world, n_items),
         device=world.device,
         seed=training.seed,
-        sharding_type=how.sharding_type,
-        sparse_optimizer=how.sparse_optimizer,
         sparse_learning_rate=how.sparse_learning_rate,
-        batch_size=training.per_device_train_batch_size,
-        local_world_size=world.local_world_size,
     )
     if training.compile:
         compile_blocks(wrapped)

@@ -12,12 +12,12 @@ from bert4rec.checkpoint import load_weights, save_weights
 from bert4rec.config import Config
 from bert4rec.errors import SettingsError
 from bert4rec.evaluation import ModelRanker, Ranks, to_metrics
+from bert4rec.feed.batches import inference_batch
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.initialization import _shards
 from bert4rec.launch import Processes, by_first, this_process
-from bert4rec.model import Bert4Rec
-from bert4rec.parallelize import describe_plan, parallelize, unwrap
-from bert4rec.run import build, resolve, sampler
+from bert4rec.parallelize import held_bytes, unwrap
+from bert4rec.run import build, plan_of_all, resolve, sampler
 from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import table_rows
 
@@ -40,7 +40,7 @@ class Records:
 
 
 def train(config: Config, folder: Path) -> dict[str, Any]:
-    """A training by the real trainer: initial and final weights, the loss of every epoch, the plan."""
+    """A training by the real trainer: initial and final weights, the loss of every epoch."""
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
     model, optimizers = build(config, _world(), dataset.n_items)
@@ -66,7 +66,6 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         "initial": initial,
         "final": weights(model),
         "losses": log.losses,
-        "plan": describe_plan(model),
         "steps": trainer.state.step,
     }
 
@@ -123,11 +122,23 @@ def fail_on_the_first(message: str) -> str:
     return "nothing was raised"
 
 
-def shard_a_billion_items(config: Config) -> str:
-    """What is said of a table of 4 TB."""
-    shape = config.model.model_dump(exclude={"kind"}) | {"embed_dim": 1024, "n_rows": 10**9}
+def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes of weights and of optimizer state of this rank, by the plan and after a step."""
+    dataset = _open(config)
+    config = resolve(config, "cpu", dataset.n_items)
+    plan = plan_of_all(config, _world(), dataset.n_items)
+    model, optimizers = build(config, _world(), dataset.n_items, plan)
+    batch = inference_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
+    optimizers.begin_step(1.0)
+    model(batch).backward()
+    optimizers.step()
+    return plan.held(dist.get_rank()), held_bytes(model, optimizers.states())
+
+
+def refusal(config: Config, n_items: int) -> str:
+    """What is said of a catalogue of that size before anything is allocated."""
     try:
-        parallelize(Bert4Rec(**shape), mode="dmp", device=CPU, seed=1)
+        build(resolve(config, "cpu", n_items), _world(), n_items)
     except SettingsError as error:
         return str(error)
     return "nothing was raised"

@@ -1,0 +1,251 @@
+"""How many bytes a training takes, by formulas over its shapes: nothing is allocated and no process is asked.
+
+What is held for the whole run (weights, gradients, optimizer states) is exact, to the byte that the running model
+reports. What passes through a step is measured: the factors below are peaks of real processes, in multiples of the
+tensors that cause them (docs/scaling.md). Bytes of the CUDA runtime could not be measured and are marked so.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+from torchrec.modules.embedding_configs import EmbeddingConfig
+
+from bert4rec.losses import SCORES_AT_ONCE
+from bert4rec.model import SPARSE_MODULES, Bert4Rec
+from bert4rec.vocabulary import FIRST_ITEM_ID
+
+FLOAT = 4  # bytes of a weight, a gradient, a score
+MIB = 2**20
+
+# Measured peaks of a process.
+ID_BYTES = 128  # for each id that a process looks up: it passes through sorting, messages and permutations as int64
+SERVED_ID_BYTES = 16  # for each id that a process looks up for others
+VECTOR_COPIES = 2  # of vectors looked up: themselves and their gradient
+ENCODER_COPIES = 1.6  # activations kept for backward → peak of backward, with what the allocator cannot reuse
+SCORE_COPIES = 3  # scores, their softmax, their gradient
+UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2, "adamw": 2}  # of a weight being updated
+
+ITEM_COUNT = 8  # bytes an item: the counts of the popularity baseline
+CPU_PROCESS, CPU_LIBRARIES = 360 * MIB, 160 * MIB  # interpreter and heap; pages that a host's processes share
+GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
+
+CACHE_SET = 32  # rows that fbgemm's cache takes together
+
+TABLES, TABLE_STATE = "table weights", "table optimizer state"
+DENSE, GRADIENTS = "dense part", "table gradients"
+STEP, PROCESS = "activations and copies", "the process itself"
+
+Bytes: TypeAlias = dict[str, int]
+"""What takes memory → bytes; one for a GPU, one for a host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is trained and how: all that a plan depends on but the memory there is.
+
+    `model` are the keywords of `Bert4Rec`; `local_world_size` counts the processes of a host, `batch_size` the
+    sequences of a process and step. `sparse_optimizer` updates the tables, `optimizer` the dense part.
+    """
+
+    model: Mapping[str, Any]
+    mode: str
+    device_type: str
+    world_size: int
+    local_world_size: int
+    sparse_optimizer: str
+    optimizer: str
+    batch_size: int
+    mask_prob: float
+    loss: str = "softmax"
+    n_train_negatives: int = 0
+    sharding_type: str = "row_wise"
+    compute_kernel: str = "fused"
+    cache_load_factor: float = 0.2
+
+    @cached_property
+    def built(self) -> Bert4Rec:
+        """The model on `meta`, which holds no weights."""
+        return Bert4Rec(**self.model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The model is not sent along: whoever gets the job can build it."""
+        return {name: value for name, value in self.__dict__.items() if name != "built"}
+
+    @property
+    def tables(self) -> list[EmbeddingConfig]:
+        """The tables that can be sharded."""
+        return self.built.tables
+
+    @property
+    def n_positions(self) -> int:
+        """Positions of a process and step, at most."""
+        return self.batch_size * int(self.model["max_len"])
+
+    @property
+    def n_targets(self) -> int:
+        """Positions to predict of a process and step: the mean, and one more a sequence."""
+        return min(self.n_positions, math.ceil(self.n_positions * self.mask_prob) + self.batch_size)
+
+    @property
+    def n_items(self) -> int:
+        """Items in the catalogue."""
+        return int(self.model["n_rows"]) - FIRST_ITEM_ID
+
+    @property
+    def scores_whole_catalogue(self) -> bool:
+        """Whether the loss is a softmax over all items, of which each process looks up its even share."""
+        return self.loss == "softmax" and self.model["head"] == "tied"
+
+    @property
+    def trains_shards(self) -> bool:
+        """Whether the shards of the tables are ordinary parameters with ordinary optimizers (row_shard.py)."""
+        return trains_shards(self.mode, self.loss, self.model["head"], self.sharding_type, self.compute_kernel)
+
+    @property
+    def n_candidates(self) -> int:
+        """Items whose vectors a process looks up to score them, per step."""
+        if self.model["head"] == "linear" or self.trains_shards:
+            return 0  # they are scored where they lie
+        if self.scores_whole_catalogue:
+            return math.ceil(self.n_items / self.world_size)
+        return self.n_targets + self.n_train_negatives
+
+    def n_ids(self, table: EmbeddingConfig) -> int:
+        """Rows of `table` that a process looks up per step."""
+        return self.n_candidates + (self.n_positions if "item" in table.feature_names else 0)
+
+
+def trains_shards(mode: str, loss: str, head: str, sharding_type: str, compute_kernel: str) -> bool:
+    """Whether row-wise shards are trained as ordinary parameters: where every item has a gradient at every step."""
+    exact = mode == "dmp" and loss == "softmax" and head == "tied"
+    return exact and sharding_type == "row_wise" and compute_kernel == "fused"
+
+
+class Shard(NamedTuple):
+    """A part of a table and the process that holds it; bytes of weights and of optimizer state."""
+
+    table: str
+    rank: int
+    row: int
+    n_rows: int
+    column: int
+    n_columns: int
+    weight_bytes: int
+    state_bytes: int
+
+
+def shard(job: Job, table: str, rank: int, place: tuple[int, int], size: tuple[int, int]) -> Shard:
+    """The part of `table` that begins at `place` (row, column) and is `size` (rows, columns) large, on `rank`."""
+    weights = size[0] * size[1] * FLOAT
+    state = {"sgd": 0, "adagrad": weights, "rowwise_adagrad": size[0] * FLOAT, "adam": 2 * weights}
+    # An ordinary optimizer counts the steps of each weight in a number of its own, a fused one of all in one.
+    ordinary = job.mode == "ddp" or job.trains_shards
+    steps = FLOAT if ordinary and job.sparse_optimizer != "sgd" else 0
+    return Shard(table, rank, place[0], size[0], place[1], size[1], weights, state[job.sparse_optimizer] + steps)
+
+
+def dense_bytes(job: Job) -> tuple[int, int]:
+    """Weights of the dense part, and their optimizer state: the same on every process."""
+    sizes = _dense_sizes(job)
+    state = 2 * sum(sizes) + FLOAT * len(sizes) if job.optimizer == "adamw" else 0
+    return sum(sizes), state
+
+
+def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
+    """What a process that holds `shards` needs at its peak: of its GPU (nothing on CPU) and of its host."""
+    on_device, on_host = _held(job, shards)
+    passing, reading = _passing(job, shards), _reading_back(job, shards)
+    if job.device_type == "cpu":
+        process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
+        return {}, on_host | {STEP: max(passing, reading), PROCESS: process + ITEM_COUNT * job.n_items}
+    on_host |= {STEP: reading, PROCESS: GPU_HOST_PROCESS + ITEM_COUNT * job.n_items}
+    return on_device | {STEP: passing, PROCESS: GPU_CONTEXT}, on_host
+
+
+def _held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
+    """Weights, gradients and optimizer states, on the GPU and on the host."""
+    weights, state = sum(part.weight_bytes for part in shards), sum(part.state_bytes for part in shards)
+    dense, dense_state = dense_bytes(job)
+    held = {TABLES: weights, TABLE_STATE: state}
+    if job.mode == "ddp" or job.trains_shards:
+        held[GRADIENTS] = weights  # in ddp the buckets that are all-reduced; the gradients are views of them
+    replicated = {DENSE: 2 * dense + dense_state}  # with its buckets
+    if job.device_type == "cpu":
+        return {}, held | replicated
+    if job.compute_kernel == "fused":
+        return held | replicated, {}
+    # fbgemm keeps the tables in host memory, and their state too, unless it is one number a row.
+    row_state = state if job.sparse_optimizer == "rowwise_adagrad" else 0
+    on_device = {TABLES: sum(_cache_bytes(job, part) for part in shards), TABLE_STATE: row_state}
+    return on_device | replicated, {TABLES: weights, TABLE_STATE: state - row_state}
+
+
+def _cache_bytes(job: Job, part: Shard) -> int:
+    """fbgemm's cache of a table on the GPU: rows in whole sets, two numbers a cached row, one for every row."""
+    if job.compute_kernel != "fused_uvm_caching":
+        return 0
+    slots = CACHE_SET * max(1, math.ceil(int(part.n_rows * job.cache_load_factor) / CACHE_SET))
+    return slots * (part.n_columns * FLOAT + 16) + 4 * part.n_rows
+
+
+def _passing(job: Job, shards: Sequence[Shard]) -> int:
+    """What comes and goes in a step: lookups, then activations and scores, then gradients and the update."""
+    lookups = sum(_lookup_bytes(job, table, shards) for table in job.tables)
+    activations = ENCODER_COPIES * FLOAT * _kept_for_backward(job) + SCORE_COPIES * FLOAT * _scores(job)
+    return lookups + max(math.ceil(activations), _update_bytes(job))
+
+
+def _lookup_bytes(job: Job, table: EmbeddingConfig, shards: Sequence[Shard]) -> int:
+    """The vectors that a process looks up in `table` for itself, or those that it looks up for all: the larger."""
+    n_ids, n_all = job.n_ids(table), job.n_ids(table) * job.world_size
+    served = [
+        (n_all * part.n_rows / table.num_embeddings, part.n_columns)
+        for part in shards
+        if job.mode == "dmp" and part.table == table.name
+    ]
+    n_served = math.ceil(max((ids for ids, _ in served), default=0))
+    values = max(n_ids * table.embedding_dim, math.ceil(sum(ids * columns for ids, columns in served)))
+    return VECTOR_COPIES * FLOAT * values + ID_BYTES * n_ids + SERVED_ID_BYTES * n_served
+
+
+def _kept_for_backward(job: Job) -> int:
+    """Floats of the encoder's activations: of all positions in all blocks but the last, which ends at the targets."""
+    d, f, n_layers = (int(job.model[key]) for key in ("embed_dim", "ffn_dim", "n_layers"))
+    whole = job.n_positions * (14 * d + 2 * f) * (n_layers - 1)
+    return whole + job.n_positions * 9 * d + job.n_targets * (10 * d + 2 * f)
+
+
+def _scores(job: Job) -> int:
+    """Floats of scores, and of hidden states gathered for them, that there are at once."""
+    if job.model["head"] == "linear":
+        return job.n_targets * job.n_items
+    if not job.scores_whole_catalogue:
+        return job.n_targets * job.n_candidates
+    gathered = job.n_targets * job.world_size
+    tiles = min(gathered * math.ceil(job.n_items / job.world_size), SCORES_AT_ONCE)
+    return gathered * int(job.model["embed_dim"]) + tiles
+
+
+def _update_bytes(job: Job) -> int:
+    """Copies of the largest weight: one gradient for each lookup before they are added up, or those of the update."""
+    largest_dense = max(_dense_sizes(job))
+    copies = [largest_dense * UPDATE_COPIES[job.optimizer]]
+    if job.mode == "ddp":
+        for table in job.tables:
+            times = max(len(table.feature_names), UPDATE_COPIES[job.sparse_optimizer])
+            copies.append(times * table.num_embeddings * table.embedding_dim * FLOAT)
+    return max(copies)
+
+
+def _reading_back(job: Job, shards: Sequence[Shard]) -> int:
+    """The largest weight once more: the best weights are read from the disk before they are copied."""
+    return max([part.weight_bytes for part in shards] + _dense_sizes(job))
+
+
+def _dense_sizes(job: Job) -> list[int]:
+    """Bytes of each weight that every process holds."""
+    named = job.built.named_parameters()
+    return [value.numel() * FLOAT for name, value in named if not name.startswith(SPARSE_MODULES)]

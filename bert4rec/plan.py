@@ -1,0 +1,175 @@
+"""The plan of a run: who will hold what, in bytes, before anything is allocated."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torchrec.distributed.planner.types import PlannerError
+from torchrec.distributed.types import ShardingPlan
+
+from bert4rec.errors import SettingsError
+from bert4rec.footprint import Bytes, Job, Shard, dense_bytes, needed, shard
+from bert4rec.placement import Placement, StepTime, place
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that each process may take of its host's memory and of its GPU; None = not known, so no limit."""
+
+    host: int | None
+    device: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who holds what of a `job`, and the `memory` there is for it; every process has the same.
+
+    `needs` [world_size] holds what each process takes at its peak, of its GPU and of its host. `sharding_plan`,
+    `sharding_types` by table and `times` by rank are TorchRec's, in `dmp` only.
+    """
+
+    job: Job
+    memory: Memory
+    shards: list[Shard]
+    needs: list[tuple[Bytes, Bytes]]
+    sharding_plan: ShardingPlan | None = None
+    sharding_types: dict[str, str] = field(default_factory=dict)
+    times: dict[int, StepTime] = field(default_factory=dict)
+
+    def held(self, rank: int) -> dict[str, int]:
+        """Bytes of weights and of optimizer state on `rank`, as `parallelize.held_bytes` counts them."""
+        weights, state = dense_bytes(self.job)
+        mine = self.of_rank(rank)
+        return {
+            "weights": weights + sum(part.weight_bytes for part in mine),
+            "optimizer_state": state + sum(part.state_bytes for part in mine),
+        }
+
+    def of_rank(self, rank: int) -> list[Shard]:
+        """The shards of `rank`."""
+        return [part for part in self.shards if part.rank == rank]
+
+    def largest(self) -> Iterator[tuple[str, int, Bytes, int | None]]:
+        """For each kind of memory: its name, the rank that needs most of it, what for, and how much there is."""
+        kinds = (("GPU memory", self.memory.device), ("host memory", self.memory.host))
+        for kind, (name, there_is) in enumerate(kinds):
+            rank = max(range(self.job.world_size), key=lambda rank: sum(self.needs[rank][kind].values()))
+            if parts := self.needs[rank][kind]:
+                yield name, rank, parts, there_is
+
+    @property
+    def fits(self) -> bool:
+        """Whether every process has the memory that it needs."""
+        return all(there_is is None or sum(parts.values()) <= there_is for _, _, parts, there_is in self.largest())
+
+
+def make_plan(job: Job, memory: Memory) -> Plan:
+    """Plan `job` for processes with `memory`; needs no process group and allocates nothing.
+
+    The plan may not fit (`Plan.fits`). Raises `SettingsError` where TorchRec finds no plan even without a limit.
+    """
+    if job.mode == "ddp":
+        shards = [
+            shard(job, table.name, rank, (0, 0), (table.num_embeddings, table.embedding_dim))
+            for table in job.tables
+            for rank in range(job.world_size)
+        ]
+        return Plan(job, memory, shards, _needs(job, shards))
+    try:
+        placement = place(job, device_memory=memory.device, host_memory=memory.host)
+    except PlannerError:
+        placement = _place_anyhow(job)
+    needs = _needs(job, placement.shards)
+    return Plan(
+        job, memory, placement.shards, needs, placement.sharding_plan, placement.sharding_types, placement.times
+    )
+
+
+def summary(plan: Plan) -> str:
+    """The plan in a few lines, however many processes there are."""
+    job = plan.job
+    lines = [f"plan: {job.mode} on {job.world_size} x {job.device_type}, {job.local_world_size} a host"]
+    lines += [_table_line(plan, table.name) for table in job.tables]
+    for name, rank, parts, there_is in plan.largest():
+        limit = "" if there_is is None else f" of {size(there_is)}"
+        lines.append(f"  {name}: {size(sum(parts.values()))}{limit} at most (process {rank}): {listed(parts)}")
+    return "\n".join(lines)
+
+
+def page(plan: Plan) -> str:
+    """The whole plan: every shard, every process."""
+    lines = [summary(plan), "", "shards:"]
+    for part in plan.shards:
+        rows, columns = part.row + part.n_rows - 1, part.column + part.n_columns - 1
+        lines.append(
+            f"  {part.table}: rows {part.row}…{rows}, columns {part.column}…{columns} on process {part.rank}: "
+            f"{part.weight_bytes} bytes of weights, {part.state_bytes} of optimizer state"
+        )
+    lines += ["", "processes, in bytes:"]
+    for rank, (on_device, on_host) in enumerate(plan.needs):
+        held = plan.held(rank)
+        lines.append(
+            f"  {rank}: {held['weights']} of weights and {held['optimizer_state']} of optimizer state, dense part "
+            f"included; needs {sum(on_host.values())} of host memory"
+            + (f" and {sum(on_device.values())} of GPU memory" if on_device else "")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes for people: "1.23 GB", in powers of a thousand."""
+    for unit in ("bytes", "kB", "MB"):
+        if n_bytes < 999.5:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} GB" if n_bytes < 999.5 else f"{n_bytes / 1000:,.4g} TB"
+
+
+def listed(parts: Bytes) -> str:
+    """What takes how much, without what takes nothing."""
+    return ", ".join(f"{name} {size(taken)}" for name, taken in parts.items() if taken)
+
+
+def _place_anyhow(job: Job) -> Placement:
+    """Where the tables would stand if there were room: the figures of a refusal."""
+    try:
+        return place(job, device_memory=None, host_memory=None)
+    except PlannerError as error:
+        reason = str(error).splitlines()[0].strip(" .")
+        raise SettingsError(
+            f"TorchRec's planner finds no place for the item table: {reason}; use another number of processes, "
+            "model.embed_dim or parallelism.sharding_type"
+        ) from None
+
+
+def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
+    """What each process needs; those that hold shards of the same sizes need the same."""
+    of_rank: list[list[Shard]] = [[] for _ in range(job.world_size)]
+    for part in shards:
+        of_rank[part.rank].append(part)
+    known: dict[tuple[tuple[str, int, int], ...], tuple[Bytes, Bytes]] = {}
+    needs = []
+    for mine in of_rank:
+        key = tuple((part.table, part.n_rows, part.n_columns) for part in mine)
+        if key not in known:
+            known[key] = needed(job, mine)
+        needs.append(known[key])
+    return needs
+
+
+def _table_line(plan: Plan, name: str) -> str:
+    table = next(table for table in plan.job.tables if table.name == name)
+    parts = sorted((part for part in plan.shards if part.table == name), key=lambda part: part.weight_bytes)
+    smallest, largest = parts[0], parts[-1]
+    shapes = _range(*(f"{part.n_rows:,} x {part.n_columns}" for part in (smallest, largest)))
+    weights = _range(*(size(part.weight_bytes) for part in (smallest, largest)))
+    state = _range(*(size(part.state_bytes) for part in (smallest, largest)))
+    how = plan.sharding_types.get(name, "replicated")
+    n_holders = len({part.rank for part in parts})
+    return (
+        f"  {name}: {table.num_embeddings:,} x {table.embedding_dim}, {how}, {len(parts)} x [{shapes}] on {n_holders} "
+        f"of {plan.job.world_size} processes; each {weights} of weights, {state} of optimizer state"
+    )
+
+
+def _range(smallest: str, largest: str) -> str:
+    return largest if smallest == largest else f"{smallest} … {largest}"
