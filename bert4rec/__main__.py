@@ -1,4 +1,4 @@
-"""`python -m bert4rec COMMAND …`: what there is to do with a run that has ended."""
+"""`python -m bert4rec COMMAND …`: what there is to do before a run, and with one that has ended."""
 
 import json
 import sys
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert4rec.errors import UserError
+from bert4rec.plan_command import show_plan
 
 USAGE = """usage: python -m bert4rec COMMAND
 
-report [RUN]   the test metrics of a run folder, and what to type next (default: the newest finished run under runs/)"""
+report [RUN]   the test metrics of a run folder, and what to type next (default: the newest finished run under runs/)
+plan …         who would hold what on a cluster that need not be there, and whether it fits (plan --help)"""
 
 NEXT_STEPS = """With real data, for instance MovieLens 1M unpacked beside the project:
   python preprocessing.py --config=configs/ml-1m.toml --data.path=../ml-1m
@@ -21,12 +23,14 @@ With a CSV or Parquet file of your own:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 finished, 2 bad arguments or input."""
+    """The exit status: 0 finished, 1 a plan that does not fit, 2 bad arguments or input."""
     if not argv or argv[0] in ("--help", "-h"):
         print(USAGE)
         return 0
     try:
         command, *arguments = argv
+        if command == "plan":
+            return show_plan(arguments)
         if command != "report" or len(arguments) > 1:
             raise UserError(f'"{" ".join(argv)}": no such command; python -m bert4rec --help lists them')
         show_report(Path(arguments[0]) if arguments else _newest_run(Path("runs")))

@@ -84,7 +84,8 @@ def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: 
     for rank in range(report["world_size"]):
         weights, state = (report["sharding"][key][rank] for key in ("weights", "optimizer_state"))
         assert f"\n  {rank}: {weights} of weights and {state} of optimizer state" in plan
-    assert plan.split("\n\n")[0] in report["output"]
+    for line in plan.split("\n\n")[0].splitlines():
+        assert line in report["output"]
     assert json.loads((folder / "environment.json").read_text())["world_size"] == report["world_size"]
     kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [kind for kind, _ in itertools.groupby(kinds)] == ["train", "validation"] * 2
@@ -193,6 +194,15 @@ def test_a_run_folder_that_cannot_be_made_is_one_line(
     assert done.returncode == (2 if launcher is ALONE else 1)
     assert [found for found in done.stderr.splitlines() if "error: " in found] == [line]
     assert done.stderr.count("Traceback") == (0 if launcher is ALONE else 1)  # torchrun's own
+
+
+def test_a_job_that_cannot_fit_leaves_nothing_behind(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    file = settings_file(small_config(**{"model.embed_dim": 4_000_000, "model.n_heads": 1}), tmp_path)
+    done = start([*ALONE, file])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: the plan does not fit: a process needs 0.")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_training_that_diverges_says_so(small_config: Callable[..., Config], tmp_path: Path) -> None:
