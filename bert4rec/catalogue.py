@@ -11,19 +11,20 @@ from bert4rec.share import Share
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
 ROWS_PER_LOOKUP = 65_536  # item vectors held at once
-MIN_TILE, MAX_TILE, MIN_TILES = 256, 16_384, 32  # items; enough tiles for some processes, large enough for a product
+MIN_TILE, MAX_TILE = 256, 4096  # items whose scores are one product: enough work, and still in the cache
+MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for some processes, few enough for a loop
 
 
 class Catalogue:
     """The items 0 … n_items - 1 in tiles, which depend on their number alone: a tile's scores are always one product.
 
-    >>> [len(Catalogue(n).tiles) for n in (20, 3416, 100_000_000)]
-    [1, 14, 6104]
+    >>> [len(Catalogue(n).tiles) for n in (20, 3416, 10**9)]
+    [1, 14, 16384]
     """
 
     def __init__(self, n_items: int) -> None:
         self._n_items = n_items
-        self.tile = min(MAX_TILE, max(MIN_TILE, -(-n_items // MIN_TILES)))
+        self.tile = max(MIN_TILE, min(MAX_TILE, -(-n_items // MIN_TILES)), -(-n_items // MAX_TILES))
         self.tiles = range(-(-n_items // self.tile))
 
     def items(self, tiles: range) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from bert4rec.catalogue import Catalogue, Seen
 from bert4rec.feed.batches import inference_batch
 from bert4rec.feed.dataset import Rows, Split
-from bert4rec.metrics import check_finite, is_ahead, ranking_metrics
+from bert4rec.metrics import check_finite, count_ahead, is_ahead, ranking_metrics
 from bert4rec.model import Bert4Rec
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
@@ -112,18 +112,12 @@ class ModelRanker:
             check_finite(vectors, bias)
             for tile in tiles:
                 start, stop = (bound - first for bound in self._catalogue.items(range(tile, tile + 1)))
-                part = vectors[start:stop], ids[start:stop], None if bias is None else bias[start:stop]
-                self._count_in_tile(ahead, users, seen, tile, *part)
+                part = vectors[start:stop], None if bias is None else bias[start:stop]
+                for number, where in enumerate(_cut(len(ahead), self._batch_size)):
+                    scores = F.linear(users.hidden[where], *part)
+                    scores[seen.at(tile, number)] = -torch.inf
+                    ahead[where] += count_ahead(scores, ids[start], users.scores[where], users.targets[where])
         return self._share.sum(ahead)
-
-    def _count_in_tile(
-        self, ahead: Tensor, users: "Users", seen: "Seen", tile: int, vectors: Tensor, ids: Tensor, bias: Tensor | None
-    ) -> None:
-        for number, where in enumerate(_cut(len(ahead), self._batch_size)):
-            scores = F.linear(users.hidden[where], vectors, bias)
-            is_before = is_ahead(scores, ids, users.scores[where], users.targets[where])
-            is_before[seen.at(tile, number)] = False
-            ahead[where] += is_before.sum(1, dtype=torch.int32)
 
 
 @dataclass(frozen=True)

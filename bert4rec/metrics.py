@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from bert4rec.errors import DivergenceError
@@ -19,6 +20,21 @@ def is_ahead(scores: Tensor, ids: Tensor, target_scores: Tensor, targets: Tensor
     """Which candidates, `scores` [B, n] and `ids` [n] or [B, n], come before targets with `target_scores` [B]."""
     target_scores, targets = target_scores[:, None], targets[:, None]
     return (scores > target_scores) | ((scores == target_scores) & (ids < targets))
+
+
+def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:
+    """How many [B] of the candidates `first`, `first` + 1, …, with `scores` [B, n], come before each target.
+
+    The same order as `is_ahead`, in one pass over the scores: among lower ids a tie is as good as a better score.
+    """
+    n = scores.shape[1]
+    just_below = target_scores.nextafter(target_scores.new_tensor(-torch.inf))
+    ahead = (scores > torch.where(targets >= first + n, just_below, target_scores)[:, None]).sum(1, dtype=torch.int32)
+    # Where the target is among the candidates, ties with those before it are still to be counted.
+    rows = ((targets >= first) & (targets < first + n)).nonzero().squeeze(1)
+    tied = scores[rows] == target_scores[rows, None]
+    is_lower = torch.arange(n, device=scores.device) < (targets[rows] - first)[:, None]
+    return ahead.index_add_(0, rows, (tied & is_lower).sum(1, dtype=torch.int32))
 
 
 def check_finite(*values: Tensor | None) -> None:

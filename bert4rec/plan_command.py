@@ -64,7 +64,7 @@ def show_plan(argv: Sequence[str]) -> int:
     from bert4rec.run import job, resolve
 
     wanted = job(
-        resolve(config, cluster.device_type),
+        resolve(config, cluster.device_type, n_items),
         n_items,
         device_type=cluster.device_type,
         world_size=cluster.world_size,

@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bert4rec.errors import DivergenceError
-from bert4rec.metrics import check_finite, is_ahead, ranking_metrics
+from bert4rec.metrics import check_finite, count_ahead, is_ahead, ranking_metrics
 
 # Scores of the items 2 … 6 for two users.
 SCORES = torch.tensor([[0.9, 0.5, 0.7, 0.5, 0.1], [0.2, 0.2, 0.2, 0.2, 0.2]])
@@ -25,6 +27,20 @@ def test_the_better_ones_come_first_and_ties_go_to_the_lower_id() -> None:
     assert ahead([4, 2]) == [[2], []]
     assert ahead([3, 5]) == [[2, 4], [2, 3, 4]]
     assert ahead([5, 6]) == [[2, 3, 4], [2, 3, 4, 5]]
+
+
+@given(
+    scores=st.lists(st.sampled_from([-1.0, 0.0, 0.5, -math.inf]), min_size=1, max_size=12),
+    first=st.integers(2, 9),
+    target=st.integers(2, 30),
+    target_score=st.sampled_from([-1.0, 0.0, 0.5]),
+)
+def test_the_count_in_one_pass_is_that_of_the_comparison(
+    scores: list[float], first: int, target: int, target_score: float
+) -> None:
+    row, targets, target_scores = torch.tensor([scores]), torch.tensor([target]), torch.tensor([target_score])
+    expected = is_ahead(row, torch.arange(first, first + len(scores)), target_scores, targets).sum(1)
+    assert count_ahead(row, torch.tensor(first), target_scores, targets).tolist() == expected.tolist()
 
 
 def test_candidates_may_differ_from_row_to_row() -> None:
