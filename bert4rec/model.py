@@ -4,6 +4,7 @@ Sequences stay ragged all the way: every linear layer works on the real position
 place, inside `attend`. Shapes: B sequences, N positions in all, M positions to predict, C candidates, d = embed_dim.
 """
 
+import math
 from copy import copy
 
 import torch
@@ -81,7 +82,10 @@ class Bert4Rec(nn.Module):
         if self.loss == "sampled_softmax":
             losses = sampled_softmax_loss(positive, negative, batch.negatives.log_expected)
         else:
-            losses = gbce_loss(positive, negative, self.n_items, self.gbce_calibration)
+            # Scores of zero then mean the odds of any item. Else every item would first be pushed down from a half,
+            # by gradients that Adagrad never forgets.
+            prior = math.log(self.n_items - 1)
+            losses = gbce_loss(positive - prior, negative - prior, self.n_items, self.gbce_calibration)
         return (losses * is_real).sum()
 
     def represent(self, batch: Batch, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

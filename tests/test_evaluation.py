@@ -90,7 +90,9 @@ def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
     assert {name: values.tolist() for name, values in ranker.rank(split, PROTOCOLS).items()} == expected
 
 
-def test_ranks_by_popularity(small_dataset: Dataset) -> None:
+@pytest.mark.parametrize("items_at_once", [1, 7, 10_000])
+def test_ranks_by_popularity(small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, items_at_once: int) -> None:
+    monkeypatch.setattr(evaluation, "ITEMS_AT_ONCE", items_at_once)
     split, counts = small_dataset.splits["test"], small_dataset.popularity
     found = rank_by_popularity(counts, split, PROTOCOLS)
     expected = ranks_by_sorting(lambda row: counts.tolist(), split)

@@ -91,9 +91,10 @@ class Dataset:
     @cached_property
     def popularity(self) -> Ints:
         """Each item's training positions [n_items], item id i at i - FIRST_ITEM_ID; read when it is first wanted."""
-        items = pq.read_table(self.folder / "items.parquet", columns=["item", "train_count"])
         counts = np.zeros(self.n_items, np.int32)
-        counts[items["item"].to_numpy() - FIRST_ITEM_ID] = items["train_count"].to_numpy()
+        with pq.ParquetFile(self.folder / "items.parquet") as items:
+            for part in items.iter_batches(columns=["item", "train_count"]):
+                counts[part["item"].to_numpy() - FIRST_ITEM_ID] = part["train_count"].to_numpy()
         return counts
 
     def oracle_ranks(self) -> dict[str, Ints]:
