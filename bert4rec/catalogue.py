@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from bert4rec.feed.dataset import Rows
+from bert4rec.footprint import ROWS_PER_LOOKUP
 from bert4rec.share import Share
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
-ROWS_PER_LOOKUP = 65_536  # item vectors held at once
 MIN_TILE, MAX_TILE = 256, 4096  # items whose scores are one product: enough work, and still in the cache
 MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for some processes, few enough for a loop
 

@@ -12,9 +12,8 @@ from torch import nn
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
 from torch.distributed._shard.sharding_spec import ShardMetadata
 
+from bert4rec.footprint import PIECE_BYTES
 from bert4rec.parallelize import unwrap
-
-PIECE_BYTES = 64 << 20  # written or read at once: more memory than that is not needed beside the weights
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:

@@ -181,7 +181,7 @@ class Parallelism(Table):
         "fused",
         description="dmp on CUDA: where the item table stands; uvm = in host memory; caching = the GPU caches it",
     )
-    cache_load_factor: float = Field(0.2, gt=0, le=1, description="fused_uvm_caching: share of the rows on the GPU")
+    cache_load_factor: float = Field(0.2, gt=0, lt=1, description="fused_uvm_caching: share of the rows on the GPU")
 
     @model_validator(mode="after")
     def _kernel_fits(self) -> "Parallelism":

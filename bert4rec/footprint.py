@@ -20,16 +20,21 @@ from bert4rec.vocabulary import FIRST_ITEM_ID
 FLOAT = 4  # bytes of a weight, a gradient, a score
 MIB = 2**20
 
+# What may be held at once beside the weights: the program keeps to these.
+PIECE_BYTES = 64 * MIB  # of a shard on its way to or from the disk
+ROWS_PER_LOOKUP = 65_536  # item vectors while the catalogue streams by
+
 # Measured peaks of a process.
 ID_BYTES = 128  # for each id that a process looks up: it passes through sorting, messages and permutations as int64
 SERVED_ID_BYTES = 16  # for each id that a process looks up for others
+LOOKUP_COPIES = 4  # of vectors that pass through TorchRec without a gradient
 VECTOR_COPIES = 2  # of vectors looked up: themselves and their gradient
 ENCODER_COPIES = 1.6  # activations kept for backward → peak of backward, with what the allocator cannot reuse
 SCORE_COPIES = 3  # scores, their softmax, their gradient
 UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2, "adamw": 2}  # of a weight being updated
 
 ITEM_COUNT = 8  # bytes an item: the counts of the popularity baseline
-CPU_PROCESS, CPU_LIBRARIES = 360 * MIB, 160 * MIB  # interpreter and heap; pages that a host's processes share
+CPU_PROCESS, CPU_LIBRARIES = 380 * MIB, 160 * MIB  # interpreter and heap; pages that a host's processes share
 GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
 
 CACHE_SET = 32  # rows that fbgemm's cache takes together
@@ -150,33 +155,32 @@ def shard(job: Job, table: str, rank: int, place: tuple[int, int], size: tuple[i
 def dense_bytes(job: Job) -> tuple[int, int]:
     """Weights of the dense part, and their optimizer state: the same on every process."""
     sizes = _dense_sizes(job)
-    state = 2 * sum(sizes) + FLOAT * len(sizes) if job.optimizer == "adamw" else 0
-    return sum(sizes), state
+    return sum(sizes), 2 * sum(sizes) + FLOAT * len(sizes) if job.optimizer == "adamw" else 0
 
 
 def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     """What a process that holds `shards` needs at its peak: of its GPU (nothing on CPU) and of its host."""
-    on_device, on_host = _held(job, shards)
-    passing, reading = _passing(job, shards), _reading_back(job, shards)
+    on_device, on_host = held(job, shards)
+    passing, outside = _passing(job, shards), _outside_steps(job)
     if job.device_type == "cpu":
         process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
-        return {}, on_host | {STEP: max(passing, reading), PROCESS: process + ITEM_COUNT * job.n_items}
-    on_host |= {STEP: reading, PROCESS: GPU_HOST_PROCESS + ITEM_COUNT * job.n_items}
+        return {}, on_host | {STEP: max(passing, outside), PROCESS: process + ITEM_COUNT * job.n_items}
+    on_host |= {STEP: outside, PROCESS: GPU_HOST_PROCESS + ITEM_COUNT * job.n_items}
     return on_device | {STEP: passing, PROCESS: GPU_CONTEXT}, on_host
 
 
-def _held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
-    """Weights, gradients and optimizer states, on the GPU and on the host."""
+def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
+    """What a process holds the whole time, on its GPU and on its host: weights, gradients and optimizer states."""
     weights, state = sum(part.weight_bytes for part in shards), sum(part.state_bytes for part in shards)
     dense, dense_state = dense_bytes(job)
-    held = {TABLES: weights, TABLE_STATE: state}
+    tables = {TABLES: weights, TABLE_STATE: state}
     if job.mode == "ddp" or job.trains_shards:
-        held[GRADIENTS] = weights  # in ddp the buckets that are all-reduced; the gradients are views of them
+        tables[GRADIENTS] = weights  # in ddp the buckets that are all-reduced; the gradients are views of them
     replicated = {DENSE: 2 * dense + dense_state}  # with its buckets
     if job.device_type == "cpu":
-        return {}, held | replicated
+        return {}, tables | replicated
     if job.compute_kernel == "fused":
-        return held | replicated, {}
+        return tables | replicated, {}
     # fbgemm keeps the tables in host memory, and their state too, unless it is one number a row.
     row_state = state if job.sparse_optimizer == "rowwise_adagrad" else 0
     on_device = {TABLES: sum(_cache_bytes(job, part) for part in shards), TABLE_STATE: row_state}
@@ -240,9 +244,11 @@ def _update_bytes(job: Job) -> int:
     return max(copies)
 
 
-def _reading_back(job: Job, shards: Sequence[Shard]) -> int:
-    """The largest weight once more: the best weights are read from the disk before they are copied."""
-    return max([part.weight_bytes for part in shards] + _dense_sizes(job))
+def _outside_steps(job: Job) -> int:
+    """What comes and goes in a save, when weights are read back, and when the catalogue streams by in evaluation."""
+    saving = max(2 * PIECE_BYTES, max(_dense_sizes(job)))
+    n_rows = min(ROWS_PER_LOOKUP, job.n_items)
+    return max(saving, LOOKUP_COPIES * FLOAT * n_rows * int(job.model["embed_dim"]))
 
 
 def _dense_sizes(job: Job) -> list[int]:

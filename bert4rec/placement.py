@@ -13,7 +13,7 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import KernelConfig, Perf, Storage, Topology, TopologyFactory, TrainerConfig
 from torchrec.distributed.types import CacheParams, ShardingPlan
 
-from bert4rec.footprint import Job, Shard, needed, shard
+from bert4rec.footprint import Job, Shard, held, needed, shard
 
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
 FUSED_OPTIMIZERS = {
@@ -111,10 +111,13 @@ def _constraints(job: Job) -> dict[str, ParameterConstraints]:
 
 
 class _Sizes:
-    """Tells the planner how large a shard is, by the formulas of the footprint: one truth about bytes."""
+    """Tells the planner how large a shard is, by the formulas of the footprint: one truth about bytes.
+
+    What passes through a step is no sum over shards and is judged when all are placed.
+    """
 
     def __init__(self, job: Job) -> None:
-        self._job, self._nothing = job, needed(job, [])
+        self._job, self._beside = job, held(job, [])
         self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: Any) -> None:
@@ -129,7 +132,7 @@ class _Sizes:
     def _size(self, part: Shard) -> tuple[int, int]:
         on_device, on_host = (
             sum(with_it.values()) - sum(without.values())
-            for with_it, without in zip(needed(self._job, [part]), self._nothing, strict=True)
+            for with_it, without in zip(held(self._job, [part]), self._beside, strict=True)
         )
         return on_device, on_host
 
@@ -157,13 +160,14 @@ class _Times:
 
     def _without_candidates(self, option: Any, sharder_data_map: Any) -> None:
         travelling = copy.copy(option)
-        travelling.shards = copy.deepcopy(option.shards)
+        travelling.shards = copy.deepcopy(option.shards[:1])  # the messages of all row-wise shards are the same
         # The first feature of the item table are the sequences; all others are candidates.
         sequences = option.input_lengths[0] if option.name == "item" and self._job.world_size > 1 else 0.0
         travelling.input_lengths = [sequences, *[0.0] * (len(option.input_lengths) - 1)]
         self._torchrec.estimate([travelling], sharder_data_map)
-        for part, sent in zip(option.shards, travelling.shards, strict=True):
-            part.perf.fwd_comms, part.perf.bwd_comms = sent.perf.fwd_comms, sent.perf.bwd_comms
+        messages = travelling.shards[0].perf
+        for part in option.shards:
+            part.perf.fwd_comms, part.perf.bwd_comms = messages.fwd_comms, messages.bwd_comms
 
 
 class _Answer:

@@ -8,7 +8,7 @@ from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.errors import SettingsError
 from bert4rec.footprint import Bytes, Job, Shard, dense_bytes, needed, shard
-from bert4rec.placement import Placement, StepTime, place
+from bert4rec.placement import StepTime, place
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,28 @@ def make_plan(job: Job, memory: Memory) -> Plan:
     The plan may not fit (`Plan.fits`). Raises `SettingsError` where TorchRec finds no plan even without a limit.
     """
     if job.mode == "ddp":
-        shards = [
-            shard(job, table.name, rank, (0, 0), (table.num_embeddings, table.embedding_dim))
-            for table in job.tables
-            for rank in range(job.world_size)
-        ]
-        return Plan(job, memory, shards, _needs(job, shards))
+        return _replicated(job, memory)
     try:
-        placement = place(job, device_memory=memory.device, host_memory=memory.host)
+        return _sharded(job, memory, memory)
     except PlannerError:
-        placement = _place_anyhow(job)
-    needs = _needs(job, placement.shards)
-    return Plan(
-        job, memory, placement.shards, needs, placement.sharding_plan, placement.sharding_types, placement.times
-    )
+        pass
+    try:  # as if there were room: the figures of a refusal
+        return _sharded(job, memory, Memory(host=None))
+    except PlannerError as error:
+        reason = str(error).splitlines()[0].strip(" .")
+        raise SettingsError(
+            f"TorchRec's planner finds no place for the item table: {reason}; use another number of processes, "
+            "model.embed_dim or parallelism.sharding_type"
+        ) from None
+
+
+def fitting_plan(job: Job, memory: Memory) -> Plan | None:
+    """The plan of `job`, or None where it does not fit: faster than to find out what it would need."""
+    try:
+        plan = _replicated(job, memory) if job.mode == "ddp" else _sharded(job, memory, memory)
+    except PlannerError:
+        return None
+    return plan if plan.fits else None
 
 
 def summary(plan: Plan) -> str:
@@ -129,16 +137,20 @@ def listed(parts: Bytes) -> str:
     return ", ".join(f"{name} {size(taken)}" for name, taken in parts.items() if taken)
 
 
-def _place_anyhow(job: Job) -> Placement:
-    """Where the tables would stand if there were room: the figures of a refusal."""
-    try:
-        return place(job, device_memory=None, host_memory=None)
-    except PlannerError as error:
-        reason = str(error).splitlines()[0].strip(" .")
-        raise SettingsError(
-            f"TorchRec's planner finds no place for the item table: {reason}; use another number of processes, "
-            "model.embed_dim or parallelism.sharding_type"
-        ) from None
+def _replicated(job: Job, memory: Memory) -> Plan:
+    shards = [
+        shard(job, table.name, rank, (0, 0), (table.num_embeddings, table.embedding_dim))
+        for table in job.tables
+        for rank in range(job.world_size)
+    ]
+    return Plan(job, memory, shards, _needs(job, shards))
+
+
+def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
+    """TorchRec's plan within `limits`; raises `PlannerError` where there is none."""
+    placed = place(job, device_memory=limits.device, host_memory=limits.host)
+    needs = _needs(job, placed.shards)
+    return Plan(job, memory, placed.shards, needs, placed.sharding_plan, placed.sharding_types, placed.times)
 
 
 def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:

@@ -1,11 +1,12 @@
 """A job that cannot fit is refused with one line: the figures, and what would fit by the same formulas."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from bert4rec.errors import SettingsError
 from bert4rec.footprint import Job
-from bert4rec.plan import Memory, Plan, listed, make_plan, size
+from bert4rec.plan import Memory, Plan, fitting_plan, listed, size
 
 MOST_PROCESSES = 1024  # no cluster larger than this is thought of
 SMALLER_OPTIMIZERS = ("rowwise_adagrad", "sgd")
@@ -28,12 +29,11 @@ def refuse_unless_it_fits(plan: Plan) -> None:
 def what_fits(job: Job, memory: Memory) -> Iterator[str]:
     """Single changes of `job` that fit into `memory`, as they are typed, each with what a process then needs."""
     for typed, changed in _changes(job):
-        plan = make_plan(changed, memory)
-        if plan.fits:
+        if plan := fitting_plan(changed, memory):
             yield f"{typed} ({_most(plan)})"
     if job.mode == "dmp":
         yield from _more_processes(job, memory)
-    elif not make_plan(_sharded(job), memory).fits:
+    elif not fitting_plan(_sharded(job), memory):
         yield from (f"--mode=dmp on {text}" for text in _more_processes(_sharded(job), memory))
     yield from _narrower(job, memory)
 
@@ -65,38 +65,35 @@ def _sharded(job: Job) -> Job:
 def _more_processes(job: Job, memory: Memory) -> Iterator[str]:
     """The smallest number of processes with the same memory that suffices, in whole hosts of as many as now."""
     step = job.local_world_size
-    counts = range(-(-(job.world_size + 1) // step) * step, MOST_PROCESSES + 1, step)
-    n_processes = _first_that_fits(list(counts), lambda n: make_plan(replace(job, world_size=n), memory))
-    if n_processes is not None:
-        plan = make_plan(replace(job, world_size=n_processes), memory)
-        yield f"{n_processes} processes, {step} a host as large as now ({_most(plan)})"
+    counts = range(job.world_size + step, MOST_PROCESSES + 1, step)
+    if plan := _first_that_fits(counts, lambda n: fitting_plan(replace(job, world_size=n), memory)):
+        yield f"{plan.job.world_size} processes, {step} a host as large as now ({_most(plan)})"
 
 
 def _narrower(job: Job, memory: Memory) -> Iterator[str]:
     """The largest embed_dim below the present one that suffices: a multiple of 4 that the heads divide."""
-    heads = int(job.model["n_heads"])
-    dims = [d for d in range(int(job.model["embed_dim"]) - 4, 0, -4) if d % heads == 0]
+    multiple = math.lcm(4, int(job.model["n_heads"]))
+    dims = range((int(job.model["embed_dim"]) - 1) // multiple * multiple, 0, -multiple)
 
-    def planned(dim: int) -> Plan:
-        return make_plan(replace(job, model={**job.model, "embed_dim": dim}), memory)
+    def planned(dim: int) -> Plan | None:
+        return fitting_plan(replace(job, model={**job.model, "embed_dim": dim}), memory)
 
-    dim = _first_that_fits(dims, planned)
-    if dim is not None:
-        yield f"--model.embed_dim={dim} ({_most(planned(dim))})"
+    if plan := _first_that_fits(dims, planned):
+        yield f"--model.embed_dim={plan.job.model['embed_dim']} ({_most(plan)})"
 
 
-def _first_that_fits(choices: list[int], planned: Callable[[int], Plan]) -> int | None:
-    """The first of `choices`, which need less and less, whose plan fits."""
-    if not choices or not planned(choices[-1]).fits:
+def _first_that_fits(choices: Sequence[int], planned: Callable[[int], Plan | None]) -> Plan | None:
+    """The plan of the first of `choices`, which need less and less, that fits."""
+    if not choices:
         return None
-    first, last = 0, len(choices) - 1
-    while first < last:
+    first, last, best = 0, len(choices) - 1, planned(choices[-1])
+    while best and first < last:
         middle = (first + last) // 2
-        if planned(choices[middle]).fits:
-            last = middle
+        if plan := planned(choices[middle]):
+            last, best = middle, plan
         else:
             first = middle + 1
-    return choices[first]
+    return best
 
 
 def _most(plan: Plan) -> str:

@@ -1,0 +1,107 @@
+"""The plan beside what really happens: bytes of weights and optimizer state, and the peak of each process.
+
+    torchrun --standalone --nproc_per_node=2 -m benchmarks.plan_accuracy --items=20000 [--steps=6] [--table.key=value …]
+
+Plans, builds and trains with the run's own functions for a few steps over random windows of full length, saves the
+weights and reads them back as a run does, and prints for every process what was planned and what was measured. The
+peak is the process's largest resident set less what it shares with the others (PSS). CPU only.
+"""
+
+import re
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert4rec.config import Config, load_config, parse_command_line
+from bert4rec.feed.dataset import Rows
+from bert4rec.launch import Processes, process_group, this_process
+from bert4rec.memory import proportional_set_size
+from bert4rec.parallelize import held_bytes
+from bert4rec.plan import Plan
+from bert4rec.run import build, plan_of_all, resolve
+from bert4rec.trainer import Trainer
+from bert4rec.vocabulary import FIRST_ITEM_ID, table_rows
+
+
+class RandomWindows:
+    """Stands where the training split stands: `n` windows of `max_len` random items."""
+
+    name = "train"
+
+    def __init__(self, n: int, max_len: int, n_items: int) -> None:
+        self.lengths = np.full(n, max_len, np.int64)
+        self._max_len, self._n_items = max_len, n_items
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def read(self, indices: Any) -> Rows:
+        drawn = np.random.default_rng(int(indices[0])).integers(0, self._n_items, len(indices) * self._max_len)
+        return Rows((drawn + FIRST_ITEM_ID).astype(np.int32), self.lengths[indices])
+
+
+def main() -> None:
+    """Print the table."""
+    warnings.simplefilter("ignore")
+    own = {name: int(text) for name, text in (re.findall(r"^--(items|steps)=(\d+)$", a)[0] for a in _own(sys.argv))}
+    path, overrides = parse_command_line([a for a in sys.argv[1:] if a not in _own(sys.argv)])
+    world = this_process("cpu")
+    config = resolve(load_config(path, {"training.n_epochs": 1} | overrides), "cpu")
+    with process_group(world):
+        lines = _measure(config, world, own.get("items", 20_000), own.get("steps", 6))
+        if world.is_first:
+            print("\n".join(lines))
+
+
+def _own(argv: list[str]) -> list[str]:
+    return [word for word in argv if word.startswith(("--items=", "--steps="))]
+
+
+def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> list[str]:
+    """The rows of the table, by rank."""
+    plan = plan_of_all(config, world, n_items)
+    counts = np.ones(n_items, np.int64)  # a run holds the counts of the popularity baseline
+    model, optimizers = build(config, world, n_items, plan)
+    n_windows = n_steps * config.training.per_device_train_batch_size * world.world_size
+    with tempfile.TemporaryDirectory() as folder:
+        folders = world.gather(folder)
+        Trainer(
+            model,
+            optimizers,
+            RandomWindows(n_windows, config.model.max_len, n_items),  # type: ignore[arg-type]
+            n_rows=table_rows(n_items),
+            settings=config.training,
+            world=world,
+            measure=dict,
+            folder=Path(folders[0]),
+            log=None,
+        ).fit()
+        world.gather(None)  # no folder goes before all have read from it
+    measured = held_bytes(model, optimizers.states()) | {"peak": _peak()}
+    del counts
+    return [line for rank, found in enumerate(world.gather(measured)) for line in _rows(plan, rank, found)]
+
+
+def _rows(plan: Plan, rank: int, measured: dict[str, int]) -> list[str]:
+    planned = plan.held(rank) | {"peak": sum(plan.needs[rank][1].values())}
+    heading = ["| process | | planned | measured | planned / measured |", "|---|---|---:|---:|---:|"]
+    return (heading if rank == 0 else []) + [
+        f"| {rank} | {name} | {planned[name]:,} | {measured[name]:,} | {planned[name] / measured[name]:.3f} |"
+        for name in ("weights", "optimizer_state", "peak")
+        if measured[name]
+    ]
+
+
+def _peak() -> int:
+    """The largest resident set so far, with shared pages counted as the PSS counts them now."""
+    status = Path("/proc/self/status").read_text()
+    largest, now = (int(re.findall(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)[0]) for name in ("VmHWM", "VmRSS"))
+    return largest * 1024 - now * 1024 + proportional_set_size()
+
+
+if __name__ == "__main__":
+    main()

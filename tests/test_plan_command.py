@@ -1,0 +1,127 @@
+"""`python -m bert4rec plan`: its arguments, what it prints, its exit status."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bert4rec.__main__ import main
+from bert4rec.memory import host_memory
+from bert4rec.plan_command import USAGE
+
+ASKED = ["--world-size=4", "--device=cuda", "--items=1000"]
+
+
+def plan(*arguments: str) -> int:
+    return main(["plan", *arguments])
+
+
+def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--world-size=1024", "--device=cuda", "--items=1_000_000_000", "--model.embed_dim=128") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "plan: dmp on 1024 x cuda, 8 a host"
+    assert lines[1].startswith(
+        "  item: 1,000,000,002 x 128, row_wise, 1024 x [976,053 x 128 … 976,563 x 128] on 1024 of "
+    )
+    assert lines[3].startswith("  GPU memory: ")
+    assert " of 80 GB at most (process 0): table weights 516 MB, table optimizer state 1.03 GB, " in lines[3]
+    assert lines[5:7] == [
+        "  assumed: 80 GB a GPU (--memory-gb)",
+        "  assumed: as much host memory as it takes (--host-memory-gb)",
+    ]
+    assert re.match(
+        r"embedding time: \S+ ms a step, TorchRec's estimate for the slowest process \(\d+\): forward ", lines[7]
+    )
+    assert lines[8] == (
+        "  it takes for granted, in GB/s: GPU memory 963, host memory 55, GPU to host 34, within a host 644, between "
+        "hosts 13"
+    )
+    assert lines[-1] == "it fits"
+
+
+@pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise", "column_wise", "auto"])
+def test_every_sharding_type(capsys: pytest.CaptureFixture[str], sharding_type: str) -> None:
+    assert plan(*ASKED, f"--parallelism.sharding_type={sharding_type}") == 0
+    assert "embedding time: " in capsys.readouterr().out
+
+
+def test_what_does_not_fit_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--world-size=2", "--device=cpu", "--items=20000000", "--mode", "ddp", "--host-memory-gb", "24") == 1
+    out, err = capsys.readouterr()
+    assert "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables\n" in out
+    assert out.splitlines()[-1].startswith("the plan does not fit: a process needs ")
+    assert " of host memory where there are 12 GB (" in out
+    assert err == ""
+
+
+def test_on_cpu_the_memory_is_this_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--world-size=2", "--device=cpu", "--items=100") == 0
+    out = capsys.readouterr().out
+    assert "  assumed: this host's available memory (--host-memory-gb)\n" in out
+    found = re.search(r"host memory: \S+ MB of (\S+) GB", out)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(host_memory() / 2e9, rel=0.1)
+
+
+def test_host_memory_with_uvm_is_that_of_all_processes_of_a_host(capsys: pytest.CaptureFixture[str]) -> None:
+    how = ["--parallelism.compute_kernel=fused_uvm_caching", "--host-memory-gb=1000", "--memory-gb=40"]
+    assert plan("--world-size=8", "--device=cuda", "--items=100000000", *how) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"GPU memory: \S+ GB of 40 GB at most", out)
+    assert re.search(r"host memory: \S+ GB of 125 GB at most \(process 0\): table weights 3.4 GB", out)
+
+
+def test_the_catalogue_is_that_of_the_dataset_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metadata.json").write_text(json.dumps({"items": 77}))
+    assert plan("--world-size=1", "--device=cuda", f"--data.dataset_dir={tmp_path}") == 0
+    assert "item: 79 x 64" in capsys.readouterr().out
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--help") == 0
+    assert capsys.readouterr().out == USAGE + "\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--world-size is missing, for instance --world-size=8; python -m bert4rec plan --help"),
+        (["--world-size=8"], "--device is missing, for instance --device=cuda; python -m bert4rec plan --help"),
+        (["--world-size=0", "--device=cpu"], "--world-size=0: must be a whole number of at least 1"),
+        (["--world-size=two", "--device=cpu"], "--world-size=two: must be a whole number of at least 1"),
+        (["--world-size=2", "--device=tpu"], '--device=tpu: must be "cuda" or "cpu"'),
+        ([*ASKED, "--items=-3"], "--items=-3: must be a whole number of at least 1"),
+        ([*ASKED, "--items"], "--items: a value is missing; write --items=VALUE"),
+        (
+            ["--world-size=12", "--device=cuda"],
+            "--world-size=12: must be a multiple of the 8 processes of a host (--local-world-size)",
+        ),
+        ([*ASKED, "--memory-gb=much"], "--memory-gb=much: must be a number of GB above 0"),
+        ([*ASKED, "--host-memory-gb=-1"], "--host-memory-gb=-1: must be a number of GB above 0"),
+        ([*ASKED, "--memory-gb=nan"], "--memory-gb=nan: must be a number of GB above 0"),
+        (
+            ["--world-size=2", "--device=cpu", "--memory-gb=8"],
+            "--memory-gb: is the memory of a GPU; with --device=cpu use --host-memory-gb",
+        ),
+        (
+            ["--world-size=2", "--device=cpu", "--data.dataset_dir=nowhere"],
+            "nowhere/metadata.json: does not say how many items there are; run `python preprocessing.py` with these "
+            "settings first, or name them with --items=N",
+        ),
+        ([*ASKED, "--mode=both"], 'parallelism.mode = "both": must be "dmp" or "ddp"'),
+        ([*ASKED, "--config=none.toml"], "none.toml: cannot read the settings: No such file or directory"),
+        ([*ASKED, "extra"], '"extra": options have the form --table.key=value; --help lists them'),
+        (
+            ["--world-size=2", "--device=cpu", "--items=9", "--parallelism.compute_kernel=fused_uvm"],
+            'parallelism.compute_kernel = "fused_uvm": only with mode = "dmp" on CUDA; valid with mode = "dmp", '
+            'device = "cpu": "fused"',
+        ),
+    ],
+)
+def test_bad_arguments_are_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert plan(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"error: {message}\n")

@@ -1,0 +1,92 @@
+"""What is said of a job that cannot fit, to the letter, and that what it advises is true."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bert4rec.errors import SettingsError
+from bert4rec.footprint import Job
+from bert4rec.plan import Memory, make_plan
+from bert4rec.refusal import refuse_unless_it_fits, what_fits
+from tests.test_plan import wanted
+
+HALF_OF_24_GB = Memory(host=12 * 10**9)
+
+
+def refused(job: Job, memory: Memory) -> str:
+    with pytest.raises(SettingsError) as caught:
+        refuse_unless_it_fits(make_plan(job, memory))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_twenty_million_items_by_adam_in_ddp_are_refused_and_dmp_advised() -> None:
+    sampled = {"loss": "sampled_softmax", "n_train_negatives": 256}
+    job = wanted(20_000_000, 2, mode="ddp", sparse_optimizer="adam", **sampled)
+    assert refused(job, HALF_OF_24_GB) == (
+        "the plan does not fit: a process needs 32.6 GB of host memory where there are 12 GB (table weights 5.44 GB, "
+        "table optimizer state 10.9 GB, table gradients 5.44 GB, dense part 1.65 MB, activations and copies 10.2 GB, "
+        "the process itself 642 MB); what fits: --mode=dmp (6 GB of host memory); --model.embed_dim=20 (11.5 GB of "
+        "host memory)"
+    )
+    refuse_unless_it_fits(make_plan(replace(job, mode="dmp", sparse_optimizer="rowwise_adagrad"), HALF_OF_24_GB))
+
+
+def test_a_billion_items_on_two_processes_need_many_more() -> None:
+    line = refused(wanted(10**9, 2, loss="sampled_softmax"), HALF_OF_24_GB)
+    found = re.search(r"what fits: (\d+) processes, 2 a host as large as now", line)
+    assert found is not None
+    enough = int(found[1])
+    for n_processes, fits in ((enough, True), (enough - 2, False)):
+        job = wanted(10**9, n_processes, local_world_size=2, loss="sampled_softmax")
+        assert make_plan(job, HALF_OF_24_GB).fits is fits
+
+
+def test_a_gpu_and_a_host_are_both_named() -> None:
+    line = refused(wanted(10**8, 8, "cuda", sparse_optimizer="adam"), Memory(host=10**9, device=10**9))
+    assert re.match(r"the plan does not fit: a process needs \S+ GB of GPU memory where there are 1 GB \(table ", line)
+    assert ") and 4.46 GB of host memory where there are 1 GB (" not in line
+    assert " of host memory where there are 1 GB (" in line
+    assert line.endswith("no change of a single setting makes it fit")
+
+
+def job_of(changes: dict[str, Any]) -> Job:
+    return wanted(**{"n_items": 10**9, "world_size": 64, "device_type": "cuda", "embed_dim": 128} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "advised"),
+    [
+        ({"mode": "ddp", "sparse_optimizer": "adam"}, "--mode=dmp"),
+        ({"sharding_type": "table_wise", "sparse_optimizer": "adam"}, "--parallelism.sharding_type=row_wise"),
+        ({"world_size": 8, "mode": "ddp", "sparse_optimizer": "adam"}, "--mode=dmp on 24 processes, 8 a host"),
+    ],
+)
+def test_every_kind_of_advice(changes: dict[str, Any], advised: str) -> None:
+    job = replace(job_of(changes), loss="sampled_softmax", n_train_negatives=256)
+    fitting = list(what_fits(job, Memory(host=None, device=80 * 10**9)))
+    assert [text for text in fitting if text.startswith(advised)], fitting
+
+
+def test_what_fits_stands_in_one_order() -> None:
+    job = replace(job_of({"world_size": 16, "sparse_optimizer": "adam"}), loss="sampled_softmax")
+    fitting = what_fits(job, Memory(host=None, device=80 * 10**9))
+    assert [text.split(" (")[0] for text in fitting] == [
+        "--parallelism.compute_kernel=fused_uvm_caching",
+        "--parallelism.compute_kernel=fused_uvm",
+        "--parallelism.sparse_optimizer=rowwise_adagrad",
+        "--parallelism.sparse_optimizer=sgd",
+        "24 processes, 8 a host as large as now",
+        "--model.embed_dim=100",
+    ]
+
+
+def test_what_can_fit_nowhere_is_said_to() -> None:
+    assert refused(wanted(10**12, 2), HALF_OF_24_GB).endswith("; no change of a single setting makes it fit")
+
+
+def test_adam_on_cpu_becomes_an_optimizer_that_is_there() -> None:
+    job = wanted(20_000_000, 2, mode="ddp", sparse_optimizer="adam", loss="sampled_softmax")
+    assert next(what_fits(job, HALF_OF_24_GB)).startswith("--mode=dmp (")
