@@ -4,7 +4,8 @@
 
 Plans, builds and trains with the run's own functions for a few steps over random windows of full length, saves the
 weights and reads them back as a run does, and prints for every process what was planned and what was measured. The
-peak is the process's largest resident set less what it shares with the others (PSS). CPU only.
+peak is the PSS that a process has on a host with nothing else on it: other programs that use the same libraries would
+take a part of them upon themselves. CPU only.
 """
 
 import re
@@ -19,7 +20,6 @@ import numpy as np
 from bert4rec.config import Config, load_config, parse_command_line
 from bert4rec.feed.dataset import Rows
 from bert4rec.launch import Processes, process_group, this_process
-from bert4rec.memory import proportional_set_size
 from bert4rec.parallelize import held_bytes
 from bert4rec.plan import Plan
 from bert4rec.run import build, plan_of_all, resolve
@@ -81,7 +81,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
             log=None,
         ).fit()
         world.gather(None)  # no folder goes before all have read from it
-    measured = held_bytes(model, optimizers.states()) | {"peak": _peak()}
+    measured = held_bytes(model, optimizers.states()) | {"peak": _peak(world.world_size)}
     del counts
     return [line for rank, found in enumerate(world.gather(measured)) for line in _rows(plan, rank, found)]
 
@@ -96,11 +96,12 @@ def _rows(plan: Plan, rank: int, measured: dict[str, int]) -> list[str]:
     ]
 
 
-def _peak() -> int:
-    """The largest resident set so far, with shared pages counted as the PSS counts them now."""
+def _peak(world_size: int) -> int:
+    """The largest resident set so far; pages of files, which the processes share, count once among them."""
     status = Path("/proc/self/status").read_text()
-    largest, now = (int(re.findall(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)[0]) for name in ("VmHWM", "VmRSS"))
-    return largest * 1024 - now * 1024 + proportional_set_size()
+    found = dict(re.findall(r"^(VmHWM|VmRSS|RssFile|RssShmem):\s+(\d+) kB", status, re.MULTILINE))
+    of_files = int(found["RssFile"]) + int(found["RssShmem"])
+    return (int(found["VmHWM"]) - of_files + of_files // world_size) * 1024
 
 
 if __name__ == "__main__":

@@ -92,6 +92,12 @@ def test_help_lists_every_key_with_its_default() -> None:
             "--parallelism.sparse_learning_rate=0",
             'parallelism.sparse_learning_rate = 0.0: must be above 0, or "auto"',
         ),
+        (
+            "--parallelism.compute_kernel=uvm",
+            'parallelism.compute_kernel = "uvm": must be "fused", "fused_uvm" or "fused_uvm_caching"',
+        ),
+        ("--parallelism.cache_load_factor=1", "parallelism.cache_load_factor = 1: must be less than 1"),
+        ("--parallelism.cache_load_factor=0", "parallelism.cache_load_factor = 0: must be greater than 0"),
         ("--evaluation.ks=3", "evaluation.ks = 3: must be a list, in quotes for the shell: '[1, 5]' or '[\"full\"]'"),
         ("--evaluation.protocols=[]", "evaluation.protocols = []: must not be empty"),
         ("dmp", '"dmp": options have the form --table.key=value; --help lists them'),
@@ -109,6 +115,17 @@ def test_row_wise_adagrad_over_cut_rows_is_refused() -> None:
         load_config(
             None, {"parallelism.sharding_type": "column_wise", "parallelism.sparse_optimizer": "rowwise_adagrad"}
         )
+
+
+@pytest.mark.parametrize(("mode", "device"), [("ddp", "cuda"), ("ddp", "auto"), ("dmp", "cpu")])
+def test_tables_in_host_memory_are_for_sharded_tables_on_gpus(mode: str, device: str) -> None:
+    how = {"parallelism.mode": mode, "parallelism.device": device, "parallelism.compute_kernel": "fused_uvm"}
+    with pytest.raises(SettingsError) as caught:
+        load_config(None, how)
+    assert str(caught.value) == (
+        'parallelism.compute_kernel = "fused_uvm": only with mode = "dmp" on CUDA; valid with '
+        f'mode = "{mode}", device = "{device}": "fused"'
+    )
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,17 @@ def test_auto_is_decided_by_mode_and_device(mode: str, device: str, optimizer: s
     assert (resolved.sparse_optimizer, resolved.sparse_learning_rate, resolved.device) == (optimizer, rate, device)
 
 
+def test_tables_in_host_memory_need_gpus() -> None:
+    config = load_config(None, {"parallelism.compute_kernel": "fused_uvm_caching"})
+    assert resolve(config, "cuda").parallelism.compute_kernel == "fused_uvm_caching"
+    with pytest.raises(SettingsError) as caught:
+        resolve(config, "cpu")
+    assert str(caught.value) == (
+        'parallelism.compute_kernel = "fused_uvm_caching": only on CUDA, these processes are on CPU; valid there: '
+        '"fused"'
+    )
+
+
 def test_what_auto_becomes_must_fit_the_sharding() -> None:
     with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": is another algorithm'):
         resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", 100)

@@ -200,7 +200,9 @@ def test_a_job_that_cannot_fit_leaves_nothing_behind(small_config: Callable[...,
     file = settings_file(small_config(**{"model.embed_dim": 4_000_000, "model.n_heads": 1}), tmp_path)
     done = start([*ALONE, file])
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: the plan does not fit: a process needs 0.")
+    assert done.stderr.startswith(
+        "error: the plan does not fit: a process needs 2,304 TB of host memory where there are "
+    )
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
@@ -217,6 +219,18 @@ def test_the_benchmark_runs() -> None:
     done = start([sys.executable, "-m", "benchmarks.train_speed", "--items=50", "--rounds=1"])
     assert done.returncode == 0, done.stderr
     assert [line.split("  ")[0] for line in done.stdout.splitlines()[1:]] == ["bert4rec", "masked logits", "all logits"]
+
+
+def test_the_accuracy_of_the_plan_can_be_measured() -> None:
+    torchrun = [*TORCHRUN[:-1], "-m", "benchmarks.plan_accuracy"]
+    done = start([*torchrun, "--items=500", "--steps=2", "--training.per_device_train_batch_size=4"])
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert [(row[0], row[1]) for row in rows[1:]] == [
+        (rank, what) for rank in "01" for what in ("weights", "optimizer_state", "peak")
+    ]
+    for _, what, planned, measured, _ in rows[1:]:
+        assert planned == measured or what == "peak"
 
 
 def test_a_stale_dataset_is_one_line_from_one_process(small_config: Callable[..., Config], tmp_path: Path) -> None:
