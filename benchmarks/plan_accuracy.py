@@ -19,6 +19,7 @@ import numpy as np
 
 from bert4rec.config import Config, load_config, parse_command_line
 from bert4rec.feed.dataset import Rows
+from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.launch import Processes, process_group, this_process
 from bert4rec.parallelize import held_bytes
 from bert4rec.plan import Plan
@@ -50,9 +51,10 @@ def main() -> None:
     own = {name: int(text) for name, text in (re.findall(r"^--(items|steps)=(\d+)$", a)[0] for a in _own(sys.argv))}
     path, overrides = parse_command_line([a for a in sys.argv[1:] if a not in _own(sys.argv)])
     world = this_process("cpu")
-    config = resolve(load_config(path, {"training.n_epochs": 1} | overrides), "cpu")
+    n_items = own.get("items", 20_000)
+    config = resolve(load_config(path, {"training.n_epochs": 1} | overrides), "cpu", n_items)
     with process_group(world):
-        lines = _measure(config, world, own.get("items", 20_000), own.get("steps", 6))
+        lines = _measure(config, world, n_items, own.get("steps", 6))
         if world.is_first:
             print("\n".join(lines))
 
@@ -63,10 +65,11 @@ def _own(argv: list[str]) -> list[str]:
 
 def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> list[str]:
     """The rows of the table, by rank."""
+    settings = config.training
     plan = plan_of_all(config, world, n_items)
-    counts = np.ones(n_items, np.int64)  # a run holds the counts of the popularity baseline
+    counts = np.ones(2 * n_items, np.int32)  # a run holds the counts and places of the popularity baseline
     model, optimizers = build(config, world, n_items, plan)
-    n_windows = n_steps * config.training.per_device_train_batch_size * world.world_size
+    n_windows = n_steps * settings.per_device_train_batch_size * world.world_size
     with tempfile.TemporaryDirectory() as folder:
         folders = world.gather(folder)
         Trainer(
@@ -74,16 +77,21 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
             optimizers,
             RandomWindows(n_windows, config.model.max_len, n_items),  # type: ignore[arg-type]
             n_rows=table_rows(n_items),
-            settings=config.training,
+            settings=settings,
             world=world,
             measure=dict,
             folder=Path(folders[0]),
             log=None,
+            sampler=None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives),
         ).fit()
         world.gather(None)  # no folder goes before all have read from it
     measured = held_bytes(model, optimizers.states()) | {"peak": _peak(world.world_size)}
     del counts
     return [line for rank, found in enumerate(world.gather(measured)) for line in _rows(plan, rank, found)]
+
+
+def _uniform(n_items: int, n: int) -> NegativeSampler:
+    return NegativeSampler(n_items=n_items, n=n, power=0.0, seed=1)
 
 
 def _rows(plan: Plan, rank: int, measured: dict[str, int]) -> list[str]:

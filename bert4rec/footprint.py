@@ -198,7 +198,7 @@ def _cache_bytes(job: Job, part: Shard) -> int:
 def _passing(job: Job, shards: Sequence[Shard]) -> int:
     """What comes and goes in a step: lookups, then activations and scores, then gradients and the update."""
     lookups = sum(_lookup_bytes(job, table, shards) for table in job.tables)
-    activations = ENCODER_COPIES * FLOAT * _kept_for_backward(job) + SCORE_COPIES * FLOAT * _scores(job)
+    activations = ENCODER_COPIES * FLOAT * _kept_for_backward(job) + _score_bytes(job)
     return lookups + max(math.ceil(activations), _update_bytes(job))
 
 
@@ -222,15 +222,16 @@ def _kept_for_backward(job: Job) -> int:
     return whole + job.n_positions * 9 * d + job.n_targets * (10 * d + 2 * f)
 
 
-def _scores(job: Job) -> int:
-    """Floats of scores, and of hidden states gathered for them, that there are at once."""
-    if job.model["head"] == "linear":
-        return job.n_targets * job.n_items
-    if not job.scores_whole_catalogue:
-        return job.n_targets * job.n_candidates
+def _score_bytes(job: Job) -> int:
+    """Scores, and what is gathered or copied for them, that there are at once."""
+    width = int(job.model["embed_dim"])
+    if job.loss != "softmax":
+        return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
+    share = math.ceil(job.n_items / job.world_size)
     gathered = job.n_targets * job.world_size
-    tiles = min(gathered * math.ceil(job.n_items / job.world_size), SCORES_AT_ONCE)
-    return gathered * int(job.model["embed_dim"]) + tiles
+    tile = min(gathered * share, max(SCORES_AT_ONCE, share))  # scores become their gradient in place
+    of_head = VECTOR_COPIES * share * width if job.model["head"] == "linear" else 0
+    return FLOAT * (SCORE_COPIES * gathered * width + tile + of_head)
 
 
 def _update_bytes(job: Job) -> int:
