@@ -187,3 +187,13 @@ def test_what_was_planned_is_held(
     config = small_config(**{f"parallelism.{key}": value for key, value in how.items()})
     for planned, held in pools(n_processes).run(jobs.planned_and_held, config):
         assert planned == held
+
+
+@pytest.mark.parametrize("mode", ["dmp", "ddp"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_what_was_planned_for_a_layer_of_scores_is_held(
+    pools: Any, small_config: Callable[..., Config], mode: str, optimizer: str
+) -> None:
+    config = small_config(**{"model.head": "linear", "parallelism.mode": mode, "training.optimizer": optimizer})
+    for planned, held in pools(2).run(jobs.planned_and_held, config):
+        assert planned == held
