@@ -59,8 +59,22 @@ def show_plan(argv: Sequence[str]) -> int:
     n_items = _catalogue(config) if cluster.n_items is None else cluster.n_items
     warnings.simplefilter("ignore")
     logging.getLogger("torchrec").setLevel(logging.ERROR)
-    from bert4rec.plan import make_plan, summary
+    plan = _plan(config, cluster, n_items)
+    from bert4rec.plan import summary
     from bert4rec.refusal import refuse_unless_it_fits
+
+    print("\n".join([summary(plan), *_assumptions(cluster), *_times(plan)]), flush=True)
+    try:
+        refuse_unless_it_fits(plan)
+    except SettingsError as refusal:
+        print(refusal)
+        return 1
+    print("it fits")
+    return 0
+
+
+def _plan(config: Config, cluster: Cluster, n_items: int) -> "Plan":
+    from bert4rec.plan import make_plan
     from bert4rec.run import job, resolve
 
     wanted = job(
@@ -70,15 +84,7 @@ def show_plan(argv: Sequence[str]) -> int:
         world_size=cluster.world_size,
         local_world_size=cluster.local_world_size,
     )
-    plan = make_plan(wanted, _memory(cluster))
-    print("\n".join([summary(plan), *_assumptions(cluster), *_times(plan)]), flush=True)
-    try:
-        refuse_unless_it_fits(plan)
-    except SettingsError as refusal:
-        print(refusal)
-        return 1
-    print("it fits")
-    return 0
+    return make_plan(wanted, _memory(cluster))
 
 
 def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:

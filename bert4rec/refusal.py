@@ -83,16 +83,24 @@ def _narrower(job: Job, memory: Memory) -> Iterator[str]:
 
 
 def _first_that_fits(choices: Sequence[int], planned: Callable[[int], Plan | None]) -> Plan | None:
-    """The plan of the first of `choices`, which need less and less, that fits."""
+    """The plan of the first of `choices` that fits.
+
+    It is looked for in growing strides and then between two of them: from some number of processes on the need
+    grows again, so the last choice says nothing of those before it.
+    """
     if not choices:
         return None
-    first, last, best = 0, len(choices) - 1, planned(choices[-1])
-    while best and first < last:
-        middle = (first + last) // 2
+    below, above = -1, 0
+    while (best := planned(choices[above])) is None:
+        if above == len(choices) - 1:
+            return None
+        below, above = above, min(2 * above + 1, len(choices) - 1)
+    while above - below > 1:
+        middle = (below + above) // 2
         if plan := planned(choices[middle]):
-            last, best = middle, plan
+            above, best = middle, plan
         else:
-            first = middle + 1
+            below = middle
     return best
 
 

@@ -83,6 +83,17 @@ def test_what_fits_stands_in_one_order() -> None:
     ]
 
 
+def test_too_many_processes_need_more_again() -> None:
+    """Of 3 GB the 1,024 processes of the docs have not enough, though fewer would."""
+    job = wanted(10**7, 8, "cuda", embed_dim=128, sparse_optimizer="adam")
+    memory = Memory(host=None, device=3 * 10**9)
+    assert not make_plan(replace(job, world_size=1024), memory).fits
+    advice = [text.split(" (")[0] for text in what_fits(job, memory)]
+    assert "32 processes, 8 a host as large as now" in advice
+    for n_processes, fits in ((24, False), (32, True)):
+        assert make_plan(replace(job, world_size=n_processes), memory).fits is fits
+
+
 def test_what_can_fit_nowhere_is_said_to() -> None:
     assert refused(wanted(10**12, 2), HALF_OF_24_GB).endswith("; no change of a single setting makes it fit")
 
