@@ -5,10 +5,10 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench bench-large clean
 
 help: ## list the targets (the default)
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
 
 setup: ## make .venv (PYTHON=python3.12 and TORCH_BUILD=cpu|cuda override what it finds)
 	@./scripts/setup.sh
@@ -29,6 +29,10 @@ lint: setup ## ruff, mypy and the import contracts of pyproject.toml
 
 bench: setup ## the speed figures of docs/results.md
 	$(call run,python -m benchmarks.train_speed)
+
+bench-large: setup ## the tables of large catalogues in docs/results.md: half an hour on two quiet cores, 12 GB of memory
+	$(call run,python -m benchmarks.large_catalogue)
+	$(call run,python -m benchmarks.large_catalogue --curve)
 
 clean: ## delete .venv and caches; data/, runs/ and logs/ stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

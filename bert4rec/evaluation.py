@@ -13,7 +13,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.catalogue import Catalogue, Seen
@@ -32,7 +31,7 @@ Metrics: TypeAlias = dict[str, dict[str, float]]
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 ITEMS_AT_ONCE = 2**20  # sorted at once for the popularity baseline
-USERS_PER_PASS = 16_384  # whose hidden states are held while the catalogue streams by once
+USERS_PER_PASS = 8192  # whose hidden states are held while the catalogue streams by once
 
 
 class ModelRanker:
@@ -68,7 +67,7 @@ class ModelRanker:
 
     def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> "Users":
         """Every process encodes some batches; all have all in the end."""
-        users = Users.empty(len(indices), self._model.embed_dim, len(sampled), self._device)
+        users = Users.empty(len(indices), self._model.width, len(sampled), self._device)
         batches = list(_cut(len(indices), self._batch_size))
         for first in range(0, len(batches), self._share.n_processes):
             mine = first + self._share.rank
@@ -90,12 +89,10 @@ class ModelRanker:
         ids = torch.from_numpy(np.concatenate(sets, axis=1).astype(np.int64)).to(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision == "bf16"):
             batch = inference_batch(rows, self._max_len).to(self._device)
-            hidden, vectors, bias = self._model.represent(batch, ids.flatten())
+            hidden, vectors = self._model.represent(batch, ids.flatten())
         # In fp32 always: bf16 has so few digits that many scores would tie.
         hidden = hidden.float()
         scores = (vectors.view(*ids.shape, -1) * hidden[:, None]).sum(2)
-        if bias is not None:
-            scores = scores + bias.view(ids.shape)
         target_scores, targets = scores[:, 0], ids[:, 0]
         sizes = [negatives.shape[1] for negatives in sets[1:]]
         ranks = torch.ones(len(ids), len(sampled), dtype=torch.int32, device=self._device)
@@ -103,19 +100,18 @@ class ModelRanker:
             ranks[:, column] += is_ahead(*part, target_scores, targets).sum(1, dtype=torch.int32)
         return Users(hidden, targets, target_scores, ranks)
 
-    def _count_ahead(self, users: "Users", seen: "Seen") -> Tensor:
+    def _count_ahead(self, users: "Users", seen: Seen) -> Tensor:
         """How many unseen items [U] come before each target, over the whole catalogue."""
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
         for tiles in self._catalogue.lookups(self._share):
             first, last = self._catalogue.items(tiles)
             ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
-            vectors, bias = self._model.candidates(ids)
-            check_finite(vectors, bias)
+            vectors = self._model.candidates(ids)
+            check_finite(vectors)
             for tile in tiles:
                 start, stop = (bound - first for bound in self._catalogue.items(range(tile, tile + 1)))
-                part = vectors[start:stop], None if bias is None else bias[start:stop]
                 for number, where in enumerate(_cut(len(ahead), self._batch_size)):
-                    scores = F.linear(users.hidden[where], *part)
+                    scores = users.hidden[where] @ vectors[start:stop].T
                     scores[seen.at(tile, number)] = -torch.inf
                     ahead[where] += count_ahead(scores, ids[start], users.scores[where], users.targets[where])
         return self._share.sum(ahead)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
 from bert4rec.losses import SCORES_AT_ONCE
-from bert4rec.model import SPARSE_MODULES, Bert4Rec
+from bert4rec.model import ITEM_TABLE, Bert4Rec
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
 FLOAT = 4  # bytes of a weight, a gradient, a score
@@ -30,7 +30,8 @@ SERVED_ID_BYTES = 16  # for each id that a process looks up for others
 LOOKUP_COPIES = 4  # of vectors that pass through TorchRec without a gradient
 VECTOR_COPIES = 2  # of vectors looked up: themselves and their gradient
 ENCODER_COPIES = 1.6  # activations kept for backward → peak of backward, with what the allocator cannot reuse
-SCORE_COPIES = 3  # scores, their softmax, their gradient
+SCORE_COPIES = 3  # of the scores of a sampled loss: themselves, their softmax, their gradient
+HIDDEN_COPIES = 3  # of gathered hidden states: themselves, their gradient in pieces and in one
 UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2, "adamw": 2}  # of a weight being updated
 
 ITEM_COUNT = 8  # bytes an item: the counts of the popularity baseline
@@ -80,9 +81,10 @@ class Job:
         return {name: value for name, value in self.__dict__.items() if name != "built"}
 
     @property
-    def tables(self) -> list[EmbeddingConfig]:
-        """The tables that can be sharded."""
-        return self.built.tables
+    def table(self) -> EmbeddingConfig:
+        """The table that can be sharded."""
+        (table,) = self.built.tables
+        return table
 
     @property
     def n_positions(self) -> int:
@@ -118,10 +120,6 @@ class Job:
             return math.ceil(self.n_items / self.world_size)
         return self.n_targets + self.n_train_negatives
 
-    def n_ids(self, table: EmbeddingConfig) -> int:
-        """Rows of `table` that a process looks up per step."""
-        return self.n_candidates + (self.n_positions if "item" in table.feature_names else 0)
-
 
 def trains_shards(mode: str, loss: str, head: str, sharding_type: str, compute_kernel: str) -> bool:
     """Whether row-wise shards are trained as ordinary parameters: where every item has a gradient at every step."""
@@ -130,9 +128,8 @@ def trains_shards(mode: str, loss: str, head: str, sharding_type: str, compute_k
 
 
 class Shard(NamedTuple):
-    """A part of a table and the process that holds it; bytes of weights and of optimizer state."""
+    """A part of the item table and the process that holds it; bytes of weights and of optimizer state."""
 
-    table: str
     rank: int
     row: int
     n_rows: int
@@ -142,14 +139,14 @@ class Shard(NamedTuple):
     state_bytes: int
 
 
-def shard(job: Job, table: str, rank: int, place: tuple[int, int], size: tuple[int, int]) -> Shard:
-    """The part of `table` that begins at `place` (row, column) and is `size` (rows, columns) large, on `rank`."""
+def shard(job: Job, rank: int, place: tuple[int, int], size: tuple[int, int]) -> Shard:
+    """The part of the table that begins at `place` (row, column) and is `size` (rows, columns) large, on `rank`."""
     weights = size[0] * size[1] * FLOAT
     state = {"sgd": 0, "adagrad": weights, "rowwise_adagrad": size[0] * FLOAT, "adam": 2 * weights}
     # An ordinary optimizer counts the steps of each weight in a number of its own, a fused one of all in one.
     ordinary = job.mode == "ddp" or job.trains_shards
     steps = FLOAT if ordinary and job.sparse_optimizer != "sgd" else 0
-    return Shard(table, rank, place[0], size[0], place[1], size[1], weights, state[job.sparse_optimizer] + steps)
+    return Shard(rank, place[0], size[0], place[1], size[1], weights, state[job.sparse_optimizer] + steps)
 
 
 def dense_bytes(job: Job) -> tuple[int, int]:
@@ -161,11 +158,11 @@ def dense_bytes(job: Job) -> tuple[int, int]:
 def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     """What a process that holds `shards` needs at its peak: of its GPU (nothing on CPU) and of its host."""
     on_device, on_host = held(job, shards)
-    passing, outside = _passing(job, shards), _outside_steps(job)
+    passing, saving = max(_passing(job, shards), _streaming(job, shards)), _saving(job)
     if job.device_type == "cpu":
         process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
-        return {}, on_host | {STEP: max(passing, outside), PROCESS: process + ITEM_COUNT * job.n_items}
-    on_host |= {STEP: outside, PROCESS: GPU_HOST_PROCESS + ITEM_COUNT * job.n_items}
+        return {}, on_host | {STEP: max(passing, saving), PROCESS: process + ITEM_COUNT * job.n_items}
+    on_host |= {STEP: saving, PROCESS: GPU_HOST_PROCESS + ITEM_COUNT * job.n_items}
     return on_device | {STEP: passing, PROCESS: GPU_CONTEXT}, on_host
 
 
@@ -197,22 +194,21 @@ def _cache_bytes(job: Job, part: Shard) -> int:
 
 def _passing(job: Job, shards: Sequence[Shard]) -> int:
     """What comes and goes in a step: lookups, then activations and scores, then gradients and the update."""
-    lookups = sum(_lookup_bytes(job, table, shards) for table in job.tables)
-    activations = ENCODER_COPIES * FLOAT * _kept_for_backward(job) + _score_bytes(job)
-    return lookups + max(math.ceil(activations), _update_bytes(job))
+    n_ids = job.n_positions + job.n_candidates
+    activations = ENCODER_COPIES * FLOAT * _kept_for_backward(job) + _score_bytes(job, shards)
+    return _lookup_bytes(job, n_ids, VECTOR_COPIES, shards) + max(math.ceil(activations), _update_bytes(job, shards))
 
 
-def _lookup_bytes(job: Job, table: EmbeddingConfig, shards: Sequence[Shard]) -> int:
-    """The vectors that a process looks up in `table` for itself, or those that it looks up for all: the larger."""
-    n_ids, n_all = job.n_ids(table), job.n_ids(table) * job.world_size
+def _lookup_bytes(job: Job, n_ids: int, copies: int, shards: Sequence[Shard]) -> int:
+    """For `n_ids` rows a process: the vectors that it looks up for itself, or those that it looks up for all."""
     served = [
-        (n_all * part.n_rows / table.num_embeddings, part.n_columns)
+        (n_ids * job.world_size * part.n_rows / job.table.num_embeddings, part.n_columns)
         for part in shards
-        if job.mode == "dmp" and part.table == table.name
+        if job.mode == "dmp"
     ]
     n_served = math.ceil(max((ids for ids, _ in served), default=0))
-    values = max(n_ids * table.embedding_dim, math.ceil(sum(ids * columns for ids, columns in served)))
-    return VECTOR_COPIES * FLOAT * values + ID_BYTES * n_ids + SERVED_ID_BYTES * n_served
+    values = max(n_ids * job.table.embedding_dim, math.ceil(sum(ids * columns for ids, columns in served)))
+    return copies * FLOAT * values + ID_BYTES * n_ids + SERVED_ID_BYTES * n_served
 
 
 def _kept_for_backward(job: Job) -> int:
@@ -222,37 +218,55 @@ def _kept_for_backward(job: Job) -> int:
     return whole + job.n_positions * 9 * d + job.n_targets * (10 * d + 2 * f)
 
 
-def _score_bytes(job: Job) -> int:
+def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Scores, and what is gathered or copied for them, that there are at once."""
-    width = int(job.model["embed_dim"])
     if job.loss != "softmax":
         return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
-    share = math.ceil(job.n_items / job.world_size)
-    gathered = job.n_targets * job.world_size
-    tile = min(gathered * share, max(SCORES_AT_ONCE, share))  # scores become their gradient in place
-    of_head = VECTOR_COPIES * share * width if job.model["head"] == "linear" else 0
-    return FLOAT * (SCORE_COPIES * gathered * width + tile + of_head)
+    share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
+    vectors = share * job.built.width * FLOAT
+    if job.trains_shards:
+        vectors = sum(part.weight_bytes for part in shards)
+    rows = min(gathered, max(1, SCORES_AT_ONCE // share))
+    passing = _tile_bytes(FLOAT * rows * share, math.ceil(gathered / rows), vectors)
+    # The vectors and their gradient are held or looked up, unless they are those of a layer of scores.
+    of_layer = VECTOR_COPIES * vectors if job.model["head"] == "linear" else 0
+    return HIDDEN_COPIES * FLOAT * gathered * job.built.width + passing + of_layer
 
 
-def _update_bytes(job: Job) -> int:
+def _tile_bytes(tile: int, n_tiles: int, product: int) -> int:
+    """Tiles of scores and their products, which add up to the gradient of the vectors; in the end that is scaled.
+
+    A tile and its product go when those of the next are there.
+    """
+    following = max(tile, product) if n_tiles > 1 else 0
+    added = product if n_tiles > 2 else 0
+    return max(product, tile + following + added)
+
+
+def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Copies of the largest weight: one gradient for each lookup before they are added up, or those of the update."""
-    largest_dense = max(_dense_sizes(job))
-    copies = [largest_dense * UPDATE_COPIES[job.optimizer]]
+    dense = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job))
+    table = sum(part.weight_bytes for part in shards)
+    of_update = UPDATE_COPIES[job.sparse_optimizer] * table
     if job.mode == "ddp":
-        for table in job.tables:
-            times = max(len(table.feature_names), UPDATE_COPIES[job.sparse_optimizer])
-            copies.append(times * table.num_embeddings * table.embedding_dim * FLOAT)
-    return max(copies)
+        return max(dense, of_update, len(job.table.feature_names) * table)
+    return max(dense, of_update) if job.trains_shards else dense
 
 
-def _outside_steps(job: Job) -> int:
-    """What comes and goes in a save, when weights are read back, and when the catalogue streams by in evaluation."""
-    saving = max(2 * PIECE_BYTES, max(_dense_sizes(job)))
+def _streaming(job: Job, shards: Sequence[Shard]) -> int:
+    """What comes and goes while the catalogue streams by in evaluation."""
     n_rows = min(ROWS_PER_LOOKUP, job.n_items)
-    return max(saving, LOOKUP_COPIES * FLOAT * n_rows * int(job.model["embed_dim"]))
+    if job.model["head"] == "linear":
+        return LOOKUP_COPIES * FLOAT * n_rows * job.built.width
+    return _lookup_bytes(job, n_rows, LOOKUP_COPIES, shards)
+
+
+def _saving(job: Job) -> int:
+    """What comes and goes in a save, and when weights are read back."""
+    return max(2 * PIECE_BYTES, max(_dense_sizes(job)))
 
 
 def _dense_sizes(job: Job) -> list[int]:
     """Bytes of each weight that every process holds."""
     named = job.built.named_parameters()
-    return [value.numel() * FLOAT for name, value in named if not name.startswith(SPARSE_MODULES)]
+    return [value.numel() * FLOAT for name, value in named if not name.startswith(ITEM_TABLE)]

@@ -10,10 +10,10 @@ import zlib
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
-from bert4rec.model import SPARSE_MODULES
+from bert4rec.model import ITEM_TABLE, Bert4Rec
 
 ROWS_PER_BLOCK = 4096
 EMBEDDING_SCALE = 0.02  # standard deviation of item and position vectors, as in BERT (Devlin et al. 2019)
@@ -21,20 +21,18 @@ POSITIONS = "encoder.positions.weight"
 
 
 @torch.no_grad()
-def initialize(model: nn.Module, seed: int) -> None:
+def initialize(model: Bert4Rec, seed: int) -> None:
     """Fill every weight of an allocated, perhaps sharded `model` as a pure function of `seed`."""
     for name, value in model.state_dict().items():
-        if name.startswith(SPARSE_MODULES):
+        if name.startswith(ITEM_TABLE):
             for part, row, column in _shards(value):
-                _fill_rows(part, name, row, column, value.shape[1], seed)
+                _fill_rows(part, name, row, column, model.embed_dim, seed)
         else:
             value.copy_(_dense_weight(name, value, seed))
 
 
 def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> Tensor:
-    """Rows `first` … `first + n_rows` of table `name` at the start, [n_rows, width]; a bias table starts at zero."""
-    if name.startswith("bias_table"):
-        return torch.zeros(n_rows, width)
+    """The vectors of rows `first` … `first + n_rows` of table `name` at the start, [n_rows, width]."""
     blocks = range(first // ROWS_PER_BLOCK, (first + n_rows - 1) // ROWS_PER_BLOCK + 1)
     values = torch.cat([_normal((ROWS_PER_BLOCK, width), seed, name, block) for block in blocks])
     offset = first - blocks.start * ROWS_PER_BLOCK
@@ -42,10 +40,12 @@ def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> T
 
 
 def _fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed: int) -> None:
-    """Fill a shard that begins at (`row`, `column`) of a table `width` wide, a block at a time."""
+    """Fill a shard that begins at (`row`, `column`), a block at a time: vectors `width` wide, zeros behind them."""
     for start in range(0, len(part), ROWS_PER_BLOCK):
         piece = part[start : start + ROWS_PER_BLOCK]
-        piece.copy_(initial_rows(name, row + start, len(piece), width, seed)[:, column : column + part.shape[1]])
+        vectors = initial_rows(name, row + start, len(piece), width, seed)[:, column : column + part.shape[1]]
+        piece[:, : vectors.shape[1]] = vectors
+        piece[:, vectors.shape[1] :] = 0
 
 
 def _shards(value: Tensor | ShardedTensor) -> Iterator[tuple[Tensor, int, int]]:

@@ -15,7 +15,6 @@ SCORES_AT_ONCE = 2**24  # of the softmax over the catalogue: 64 MiB in float32
 def softmax_loss(
     hidden: Tensor,
     vectors: Tensor,
-    bias: Tensor | None,
     targets: Tensor,
     *,
     first: int = 0,
@@ -24,11 +23,11 @@ def softmax_loss(
 ) -> Tensor:
     """The sum of the cross-entropies of `hidden` [M, d] against a whole catalogue; exact.
 
-    `vectors` [V, d] and `bias` [V] are those of the items `first` … of this process's `share` of the catalogue; rows
-    of a table that stand before the catalogue, at negative places, are no candidates. `targets` [M] count from the
-    catalogue's first item; negative ones are ignored. The sum, not the mean: the mean is over the positions of all
-    processes, which only the trainer can count. With `averaged` the gradient of the share is divided by the number of
-    processes, as is done elsewhere with a table that each of them has.
+    `vectors` [V, d] are those of the items `first` … of this process's `share` of the catalogue; rows of a table that
+    stand before the catalogue, at negative places, are no candidates. `targets` [M] count from the catalogue's first
+    item; negative ones are ignored. The sum, not the mean: the mean is over the positions of all processes, which only
+    the trainer can count. With `averaged` the gradient of the share is divided by the number of processes, as is done
+    elsewhere with a table that each of them has.
 
     This is the vocabulary-parallel cross-entropy of Megatron-LM (Shoeybi et al. 2019): the hidden states go to where
     the item vectors are, a few hundred kilobytes instead of the table. Each process scores all processes' positions
@@ -38,7 +37,7 @@ def softmax_loss(
     share = share or Share()
     divisor = share.n_processes if averaged else 1
     loss: Tensor = _CatalogueSoftmax.apply(  # type: ignore[no-untyped-call]
-        hidden, vectors, bias, targets, first, share, divisor
+        hidden, vectors, targets, first, share, divisor
     )
     return loss
 
@@ -73,7 +72,6 @@ class _CatalogueSoftmax(Function):
         ctx: Any,
         hidden: Tensor,
         vectors: Tensor,
-        bias: Tensor | None,
         targets: Tensor,
         first: int,
         share: Share,
@@ -83,32 +81,26 @@ class _CatalogueSoftmax(Function):
         columns = share.concatenate(targets)[0]
         is_real, columns = columns >= 0, columns - first
         sizes = share.stack(torch.tensor([len(vectors)], device=vectors.device))
-        losses, of_hidden, of_vectors, of_bias = [], [], None, None
+        losses, of_hidden, of_vectors = [], [], None
         step = max(1, SCORES_AT_ONCE // int(sizes.max()))  # the same on every process
         for start in range(0, len(all_hidden), step):
             tile = slice(start, start + step)
-            scores = F.linear(all_hidden[tile], vectors, bias).float()
+            scores = (all_hidden[tile] @ vectors.T).float()
             scores[:, : max(0, -first)] = -torch.inf
             loss, gradient = _loss_and_gradient(scores, columns[tile], is_real[tile], share)
             losses.append(loss)
             of_hidden.append(gradient @ vectors)
-            of_vectors = _plus(of_vectors, gradient.T @ all_hidden[tile])
-            of_bias = None if bias is None else _plus(of_bias, gradient.sum(0))
-        ctx.save_for_backward(share.sum(torch.cat(of_hidden))[own], of_vectors, of_bias)
+            product = gradient.T @ all_hidden[tile]
+            # As large as a shard: a start from zeros would cost a pass over memory.
+            of_vectors = product if of_vectors is None else of_vectors.add_(product)
+        ctx.save_for_backward(share.sum(torch.cat(of_hidden))[own], of_vectors)
         ctx.divisor = divisor
         return torch.cat(losses)[own].sum()
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        of_hidden, of_vectors, of_bias = ctx.saved_tensors
-        table_scale = scale / ctx.divisor
-        of_bias = None if of_bias is None else of_bias * table_scale
-        return of_hidden * scale, of_vectors * table_scale, of_bias, None, None, None, None
-
-
-def _plus(total: Tensor | None, part: Tensor) -> Tensor:
-    """As large as a shard: a start from zeros would cost a pass over memory."""
-    return part if total is None else total.add_(part)
+        of_hidden, of_vectors = ctx.saved_tensors
+        return of_hidden * scale, of_vectors * (scale / ctx.divisor), None, None, None, None
 
 
 def _loss_and_gradient(scores: Tensor, columns: Tensor, is_real: Tensor, share: Share) -> tuple[Tensor, Tensor]:

@@ -37,10 +37,10 @@ def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: T
     return ahead.index_add_(0, rows, (tied & is_lower).sum(1, dtype=torch.int32))
 
 
-def check_finite(*values: Tensor | None) -> None:
+def check_finite(*values: Tensor) -> None:
     """Raises `DivergenceError` for what is not a number or too large: its scores would compare as worse than any."""
     for value in values:
-        if value is not None and value.numel() and not value.abs().amax() < LARGEST:
+        if value.numel() and not value.abs().amax() < LARGEST:
             raise DivergenceError(f"the model gives scores that are not finite; {DivergenceError.ADVICE}")
 
 

@@ -20,10 +20,10 @@ from bert4rec.row_shard import RowShard
 from bert4rec.share import Share
 from bert4rec.vocabulary import FIRST_ITEM_ID, PAD_ID
 
-SPARSE_MODULES = ("item_table", "bias_table")  # what is sharded under DistributedModelParallel
-# fbgemm wants table widths in multiples of 4; column 0 is used. Row-wise Adagrad averages over all four squared
-# gradients, of which three are zero, so its steps for the bias are twice sparse_learning_rate, in every mode.
-BIAS_WIDTH = 4
+ITEM_TABLE = "item_table"  # the module that is sharded under DistributedModelParallel
+# An item's bias stands behind its vector, in the same row of the same table: one lookup brings both, and the score is
+# one product with a hidden state that ends in a 1. fbgemm wants widths in multiples of 4, so three columns stay zero.
+BIAS_COLUMNS = 4
 CANDIDATE_ROWS = 64  # rows of a KeyedJaggedTensor that holds candidates alone
 
 
@@ -60,12 +60,13 @@ class Bert4Rec(nn.Module):
         self.loss, self.gbce_calibration = loss, gbce_calibration
         # Set from outside, where the catalogue's rows lie on several processes:
         self.share = Share()  # of the catalogue, to be scored by this process
-        self.shards: dict[str, RowShard] = {}  # tables that are trained as ordinary parameters
+        self.shard: RowShard | None = None  # of the item table, trained as an ordinary parameter
         tied = head == "tied"
         features = ["item", "candidate"] if tied else ["item"]
-        self.item_table = _table("item", n_rows, embed_dim, features, device)
-        has_bias_table = tied and output_bias
-        self.bias_table = _table("bias", n_rows, BIAS_WIDTH, ["candidate_bias"], device) if has_bias_table else None
+        self.width = embed_dim + (BIAS_COLUMNS if tied else 1) * output_bias  # D, of what is multiplied to a score
+        table_width = self.width if tied else embed_dim
+        table = EmbeddingConfig(name="item", num_embeddings=n_rows, embedding_dim=table_width, feature_names=features)
+        self.item_table = EmbeddingCollection(tables=[table], device=torch.device(device))
         self.head = None if tied else nn.Linear(embed_dim, self.n_items, output_bias, device)
         self.encoder = Encoder(embed_dim, n_heads, n_layers, ffn_dim, max_len, dropout, device)
 
@@ -76,8 +77,9 @@ class Bert4Rec(nn.Module):
         assert batch.negatives is not None, f"{self.loss} needs negatives"
         is_real = batch.targets != PAD_ID
         positives = torch.where(is_real, batch.targets, FIRST_ITEM_ID)
-        hidden, vectors, bias = self.represent(batch, torch.cat([positives, batch.negatives.ids]))
-        positive, negative = _scores(hidden, vectors, bias)
+        hidden, vectors = self.represent(batch, torch.cat([positives, batch.negatives.ids]))
+        own, shared = vectors[: len(hidden)], vectors[len(hidden) :]
+        positive, negative = (hidden * own).sum(1).float(), (hidden @ shared.T).float()
         negative = negative.masked_fill(positives[:, None] == batch.negatives.ids, -torch.inf)
         if self.loss == "sampled_softmax":
             losses = sampled_softmax_loss(positive, negative, batch.negatives.log_expected)
@@ -88,77 +90,57 @@ class Bert4Rec(nn.Module):
             losses = gbce_loss(positive - prior, negative - prior, self.n_items, self.gbce_calibration)
         return (losses * is_real).sum()
 
-    def represent(self, batch: Batch, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Hidden states [M, d] at the batch's positions, vectors [C, d] and bias [C] of the `candidates` [C].
+    def represent(self, batch: Batch, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states [M, D] at the batch's positions and vectors [C, D] of the `candidates` [C].
 
-        Scores are `F.linear(hidden, vectors, bias)`. One lookup serves both.
+        Scores are `hidden @ vectors.T`: D is d and, where there is a bias, its columns. One lookup serves both.
         """
-        vectors = self.item_table(_features(batch, candidates if self.head is None else None))
-        hidden = self.encoder(vectors["item"].values(), batch.lengths, batch.positions)
-        if self.head is not None:
-            return hidden, *self._of_head(candidates)
-        return hidden, vectors["candidate"].values(), self._candidate_bias(candidates)
+        looked_up = self.item_table(_features(batch, candidates if self.head is None else None))
+        hidden = self._encode(looked_up["item"].values(), batch)
+        return hidden, self._of_head(candidates) if self.head is not None else looked_up["candidate"].values()
 
-    def candidates(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Vectors [C, d] and bias [C] of the items `ids` [C]."""
+    def candidates(self, ids: Tensor) -> Tensor:
+        """Vectors [C, D] of the items `ids` [C]."""
         if self.head is not None:
             return self._of_head(ids)
         nothing = ids.new_empty(0)
         empty = Batch(nothing, ids.new_zeros(CANDIDATE_ROWS), nothing, nothing)
-        return self.item_table(_features(empty, ids))["candidate"].values(), self._candidate_bias(ids)
+        vectors: Tensor = self.item_table(_features(empty, ids))["candidate"].values()
+        return vectors
 
     @property
     def tables(self) -> list[EmbeddingConfig]:
         """The tables that can be sharded."""
-        return [
-            table
-            for module in (self.item_table, self.bias_table)
-            if module is not None
-            for table in module.embedding_configs()
-        ]
+        return list(self.item_table.embedding_configs())
 
     def _softmax_loss(self, batch: Batch) -> Tensor:
         """Against this process's share of the catalogue: its row-wise shard, or else an even share."""
         targets, mine = batch.targets - FIRST_ITEM_ID, self.share.of(self.n_items)
-        if not self.shards:
+        if self.shard is None:
             candidates = torch.arange(mine.start, mine.stop, device=batch.items.device) + FIRST_ITEM_ID
-            hidden, vectors, bias = self.represent(batch, candidates)
-            return softmax_loss(hidden, vectors, bias, targets, first=mine.start, share=self.share)
+            return softmax_loss(*self.represent(batch, candidates), targets, first=mine.start, share=self.share)
         with torch.no_grad():
             looked_up = self.item_table(_features(batch, batch.items.new_empty(0)))["item"].values()
-        table = self.shards["item_table"]
-        hidden = self.encoder(table.connect(looked_up, batch.items), batch.lengths, batch.positions)
-        bias = self.shards["bias_table"].weight[:, 0] if self.bias_table is not None else None
-        first = table.first - FIRST_ITEM_ID
-        return softmax_loss(hidden, table.weight, bias, targets, first=first, share=self.share, averaged=True)
+        hidden = self._encode(self.shard.connect(looked_up, batch.items), batch)
+        first = self.shard.first - FIRST_ITEM_ID
+        return softmax_loss(hidden, self.shard.weight, targets, first=first, share=self.share, averaged=True)
 
-    def _of_head(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
+        """Item vectors [N, D] → hidden states [M, D], with a 1 where candidates have their bias."""
+        hidden: Tensor = self.encoder(vectors[:, : self.embed_dim], batch.lengths, batch.positions)
+        if self.width == self.embed_dim:
+            return hidden
+        one = torch.zeros(self.width - self.embed_dim, dtype=hidden.dtype, device=hidden.device)
+        one[0] = 1
+        return torch.cat([hidden, one.expand(len(hidden), -1)], dim=1)
+
+    def _of_head(self, ids: Tensor) -> Tensor:
         assert self.head is not None
         rows = ids - FIRST_ITEM_ID
-        bias = self.head.bias
-        return self.head.weight.index_select(0, rows), None if bias is None else bias.index_select(0, rows)
-
-    def _candidate_bias(self, candidates: Tensor) -> Tensor | None:
-        if self.bias_table is None:
-            return None
-        lengths = _even_lengths(len(candidates), CANDIDATE_ROWS, candidates.device)
-        feature = KeyedJaggedTensor(["candidate_bias"], candidates, lengths=lengths)
-        return self.bias_table(feature)["candidate_bias"].values()[:, 0]
-
-
-def _scores(hidden: Tensor, vectors: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scores [M] and [M, K] of `hidden` [M, d], of which each has a candidate of its own and K are shared by all."""
-    n_positions = len(hidden)
-    own, shared = vectors[:n_positions], vectors[n_positions:]
-    positive, negative = (hidden * own).sum(1), hidden @ shared.T
-    if bias is None:
-        return positive.float(), negative.float()
-    return (positive + bias[:n_positions]).float(), (negative + bias[n_positions:]).float()
-
-
-def _table(name: str, n_rows: int, width: int, features: list[str], device: torch.device | str) -> EmbeddingCollection:
-    config = EmbeddingConfig(name=name, num_embeddings=n_rows, embedding_dim=width, feature_names=features)
-    return EmbeddingCollection(tables=[config], device=torch.device(device))
+        vectors = self.head.weight.index_select(0, rows)
+        if self.width == self.embed_dim:
+            return vectors
+        return torch.cat([vectors, self.head.bias.index_select(0, rows)[:, None]], dim=1)
 
 
 def _features(batch: Batch, candidates: Tensor | None) -> KeyedJaggedTensor:

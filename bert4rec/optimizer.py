@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
-from bert4rec.model import SPARSE_MODULES
+from bert4rec.model import ITEM_TABLE
 from bert4rec.parallelize import unwrap
 from bert4rec.placement import EPSILON
 
@@ -43,17 +43,17 @@ class Optimizers:
         max_grad_norm: float = 0.0,
     ) -> None:
         named = list(unwrap(model).named_parameters())
-        self._dense_parameters = [p for name, p in named if not name.startswith(SPARSE_MODULES)]
+        self._dense_parameters = [p for name, p in named if not name.startswith(ITEM_TABLE)]
         self._max_grad_norm = max_grad_norm
         self._rates = {"sparse": sparse_learning_rate, "dense": learning_rate}
         self.dense = _dense_optimizer(optimizer, self._dense_parameters, learning_rate, weight_decay)
         self.sparse: Any
-        shards = unwrap(model).shards
-        if isinstance(model, DistributedModelParallel) and not shards:
+        shard = unwrap(model).shard
+        if isinstance(model, DistributedModelParallel) and shard is None:
             self.sparse = model.fused_optimizer
         else:
-            tables = [s.weight for s in shards.values()] or [p for name, p in named if name.startswith(SPARSE_MODULES)]
-            self.sparse = _sparse_optimizer(sparse_optimizer, tables, sparse_learning_rate)
+            table = [p for name, p in named if name.startswith(ITEM_TABLE)] if shard is None else [shard.weight]
+            self.sparse = _sparse_optimizer(sparse_optimizer, table, sparse_learning_rate)
 
     def begin_step(self, scale: float) -> None:
         """Set the learning rates and forget the gradients; in this order, since fused updates happen in backward."""
@@ -89,11 +89,11 @@ def _dense_optimizer(
     return torch.optim.AdamW(groups, lr=learning_rate, eps=EPSILON)
 
 
-def _sparse_optimizer(name: str, tables: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+def _sparse_optimizer(name: str, table: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
     if name == "sgd":
-        return torch.optim.SGD(tables, lr=learning_rate)
+        return torch.optim.SGD(table, lr=learning_rate)
     if name == "adagrad":
-        return torch.optim.Adagrad(tables, lr=learning_rate, eps=EPSILON)
+        return torch.optim.Adagrad(table, lr=learning_rate, eps=EPSILON)
     if name == "rowwise_adagrad":
-        return RowWiseAdagrad(tables, lr=learning_rate, eps=EPSILON)
-    return torch.optim.Adam(tables, lr=learning_rate, eps=EPSILON)
+        return RowWiseAdagrad(table, lr=learning_rate, eps=EPSILON)
+    return torch.optim.Adam(table, lr=learning_rate, eps=EPSILON)

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.model_parallel import DistributedModelParallel, get_unwrapped_module
 
 from bert4rec.initialization import initialize
-from bert4rec.model import SPARSE_MODULES, Bert4Rec
+from bert4rec.model import Bert4Rec
 from bert4rec.placement import sharder
 from bert4rec.plan import Plan
 from bert4rec.row_shard import RowShard
@@ -41,19 +41,19 @@ def parallelize(
         init_data_parallel=False,
     )
     if plan.job.trains_shards:
-        model.shards = {name: _row_shard(model, name) for name in SPARSE_MODULES if getattr(model, name) is not None}
+        model.shard = _row_shard(model, device)
     initialize(unwrap(sharded), seed)
     sharded.init_data_parallel()
     return sharded
 
 
-def _row_shard(model: Bert4Rec, name: str) -> RowShard:
-    (value,) = getattr(model, name).state_dict().values()
-    (shard,) = value.local_shards()
-    rows_per_process = -(-value.shape[0] // model.share.n_processes)
-    return RowShard(
-        shard.tensor, first=shard.metadata.shard_offsets[0], rows_per_process=rows_per_process, share=model.share
-    )
+def _row_shard(model: Bert4Rec, device: torch.device) -> RowShard:
+    """The rows that this process holds: TorchRec gives each as many, the last one what is left."""
+    (value,) = model.item_table.state_dict().values()
+    rows_per_process = -(-model.n_rows // model.share.n_processes)
+    (weight,) = [shard.tensor for shard in value.local_shards()] or [torch.empty(0, model.width, device=device)]
+    first = model.share.rank * rows_per_process
+    return RowShard(weight, first=first, rows_per_process=rows_per_process, share=model.share)
 
 
 def unwrap(model: nn.Module) -> Any:

@@ -1,4 +1,4 @@
-"""Which process holds which part of the tables: TorchRec's planner, asked for processes that need not be there."""
+"""Which process holds which part of the item table: TorchRec's planner, asked for processes that need not be there."""
 
 import copy
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ NO_LIMIT = 2**62
 
 
 class StepTime(NamedTuple):
-    """TorchRec's estimate of what a process spends on the tables in a step, in milliseconds."""
+    """TorchRec's estimate of what a process spends on the table in a step, in milliseconds."""
 
     forward_compute: float
     forward_communication: float
@@ -39,7 +39,7 @@ class Placement(NamedTuple):
     """The planner's answer: its own plan, the shards, the milliseconds of each process that holds any."""
 
     sharding_plan: ShardingPlan
-    sharding_types: dict[str, str]
+    sharding_type: str
     shards: list[Shard]
     times: dict[int, StepTime]
 
@@ -47,9 +47,9 @@ class Placement(NamedTuple):
 def place(job: Job, *, device_memory: int | None, host_memory: int | None) -> Placement:
     """TorchRec's plan of a `dmp` job for processes of that much memory (bytes); None sets no limit.
 
-    Raises `PlannerError` where the tables do not fit.
+    Raises `PlannerError` where the table does not fit.
     """
-    # What stands beside the tables is not the planner's to place.
+    # What stands beside the table is not the planner's to place.
     beside = [sum(part.values()) for part in needed(job, [])]
     limits = [NO_LIMIT if there_is is None else there_is for there_is in (device_memory, host_memory)]
     hbm, ddr = (max(0, limit - taken) for limit, taken in zip(limits, beside, strict=True))
@@ -66,7 +66,7 @@ def place(job: Job, *, device_memory: int | None, host_memory: int | None) -> Pl
         stats=[answer],
     )
     sharding_plan = planner.plan(job.built, [sharder(job.sparse_optimizer)])
-    return Placement(sharding_plan, answer.types(), answer.shards(job), answer.times())
+    return Placement(sharding_plan, answer.option.sharding_type, answer.shards(job), answer.times())
 
 
 def sharder(optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
@@ -95,19 +95,17 @@ def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
 
 
 def _constraints(job: Job) -> dict[str, ParameterConstraints]:
-    """For each table: sharding types, a kernel that updates in backward, narrow enough columns, the load."""
+    """Sharding types, a kernel that updates in backward, narrow enough columns, the load of each feature."""
     ids_per_sequence = {"item": job.n_positions / job.batch_size, "candidate": job.n_candidates / job.batch_size}
     cached = job.compute_kernel == "fused_uvm_caching"
-    return {
-        table.name: ParameterConstraints(
-            sharding_types=allowed_types(job.sharding_type, job.sparse_optimizer),
-            compute_kernels=[job.compute_kernel],
-            cache_params=CacheParams(load_factor=job.cache_load_factor) if cached else None,
-            min_partition=-(-table.embedding_dim // (4 * job.world_size)) * 4,
-            pooling_factors=[ids_per_sequence[feature.removesuffix("_bias")] for feature in table.feature_names],
-        )
-        for table in job.tables
-    }
+    constraints = ParameterConstraints(
+        sharding_types=allowed_types(job.sharding_type, job.sparse_optimizer),
+        compute_kernels=[job.compute_kernel],
+        cache_params=CacheParams(load_factor=job.cache_load_factor) if cached else None,
+        min_partition=-(-job.table.embedding_dim // (4 * job.world_size)) * 4,
+        pooling_factors=[ids_per_sequence[feature] for feature in job.table.feature_names],
+    )
+    return {job.table.name: constraints}
 
 
 class _Sizes:
@@ -118,16 +116,16 @@ class _Sizes:
 
     def __init__(self, job: Job) -> None:
         self._job, self._beside = job, held(job, [])
-        self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
+        self._known: dict[tuple[int, int], tuple[int, int]] = {}
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: Any) -> None:
         """Fill `storage` of every shard."""
         for option in sharding_options:
             for part in option.shards:
-                key = (option.name, *part.size)
-                if key not in self._known:  # a thousand shards come in two or three sizes
-                    self._known[key] = self._size(_shard(self._job, option.name, 0, part))
-                part.storage = Storage(*self._known[key])
+                size = (part.size[0], part.size[1])
+                if size not in self._known:  # a thousand shards come in two or three sizes
+                    self._known[size] = self._size(_shard(self._job, 0, part))
+                part.storage = Storage(*self._known[size])
 
     def _size(self, part: Shard) -> tuple[int, int]:
         on_device, on_host = (
@@ -161,8 +159,8 @@ class _Times:
     def _without_candidates(self, option: Any, sharder_data_map: Any) -> None:
         travelling = copy.copy(option)
         travelling.shards = copy.deepcopy(option.shards[:1])  # the messages of all row-wise shards are the same
-        # The first feature of the item table are the sequences; all others are candidates.
-        sequences = option.input_lengths[0] if option.name == "item" and self._job.world_size > 1 else 0.0
+        # The first feature are the sequences, the second, if there is one, the candidates.
+        sequences = option.input_lengths[0] if self._job.world_size > 1 else 0.0
         travelling.input_lengths = [sequences, *[0.0] * (len(option.input_lengths) - 1)]
         self._torchrec.estimate([travelling], sharder_data_map)
         messages = travelling.shards[0].perf
@@ -173,36 +171,28 @@ class _Times:
 class _Answer:
     """Stands where TorchRec would print its plan, and keeps it."""
 
+    option: Any
+
     def log(self, *, best_plan: list[Any], **_: Any) -> None:
         """Called by the planner when it has chosen."""
-        self._options = best_plan
-
-    def types(self) -> dict[str, str]:
-        return {option.name: option.sharding_type for option in self._options}
+        (self.option,) = best_plan
 
     def shards(self, job: Job) -> list[Shard]:
-        """Those with rows, by table and then by rank."""
-        parts = [
-            _shard(job, option.name, part.rank, part)
-            for option in self._options
-            for part in option.shards
-            if part.size[0]
-        ]
-        order = [table.name for table in job.tables]
-        return sorted(parts, key=lambda part: (order.index(part.table), part.rank, part.row, part.column))
+        """Those with rows, by rank."""
+        parts = [_shard(job, part.rank, part) for part in self.option.shards if part.size[0]]
+        return sorted(parts, key=lambda part: (part.rank, part.row, part.column))
 
     def times(self) -> dict[int, StepTime]:
         """By rank, the sum over its shards."""
         total: dict[int, Perf] = {}
-        for option in self._options:
-            for part in option.shards:
-                total[part.rank] = total[part.rank] + part.perf if part.rank in total else part.perf
+        for part in self.option.shards:
+            total[part.rank] = total[part.rank] + part.perf if part.rank in total else part.perf
         return {
             rank: StepTime(perf.fwd_compute, perf.fwd_comms, perf.bwd_compute + perf.prefetch_compute, perf.bwd_comms)
             for rank, perf in total.items()
         }
 
 
-def _shard(job: Job, table: str, rank: int, part: Any) -> Shard:
+def _shard(job: Job, rank: int, part: Any) -> Shard:
     (row, column), (n_rows, n_columns) = part.offset, part.size
-    return shard(job, table, rank, (row, column), (n_rows, n_columns))
+    return shard(job, rank, (row, column), (n_rows, n_columns))

@@ -23,8 +23,8 @@ class Memory:
 class Plan:
     """Who holds what of a `job`, and the `memory` there is for it; every process has the same.
 
-    `needs` [world_size] holds what each process takes at its peak, of its GPU and of its host. `sharding_plan`,
-    `sharding_types` by table and `times` by rank are TorchRec's, in `dmp` only.
+    `needs` [world_size] holds what each process takes at its peak, of its GPU and of its host. `sharding_plan` and
+    `times` by rank are TorchRec's, in `dmp` only.
     """
 
     job: Job
@@ -32,7 +32,7 @@ class Plan:
     shards: list[Shard]
     needs: list[tuple[Bytes, Bytes]]
     sharding_plan: ShardingPlan | None = None
-    sharding_types: dict[str, str] = field(default_factory=dict)
+    sharding_type: str = "replicated"
     times: dict[int, StepTime] = field(default_factory=dict)
 
     def held(self, rank: int) -> dict[str, int]:
@@ -96,7 +96,7 @@ def summary(plan: Plan) -> str:
     """The plan in a few lines, however many processes there are."""
     job = plan.job
     lines = [f"plan: {job.mode} on {job.world_size} x {job.device_type}, {job.local_world_size} a host"]
-    lines += [_table_line(plan, table.name) for table in job.tables]
+    lines.append(_table_line(plan))
     for name, rank, parts, there_is in plan.largest():
         limit = "" if there_is is None else f" of {size(there_is)}"
         lines.append(f"  {name}: {size(sum(parts.values()))}{limit} at most (process {rank}): {listed(parts)}")
@@ -105,11 +105,11 @@ def summary(plan: Plan) -> str:
 
 def page(plan: Plan) -> str:
     """The whole plan: every shard, every process."""
-    lines = [summary(plan), "", "shards:"]
+    lines, name = [summary(plan), "", "shards:"], plan.job.table.name
     for part in plan.shards:
         rows, columns = part.row + part.n_rows - 1, part.column + part.n_columns - 1
         lines.append(
-            f"  {part.table}: rows {part.row}…{rows}, columns {part.column}…{columns} on process {part.rank}: "
+            f"  {name}: rows {part.row}…{rows}, columns {part.column}…{columns} on process {part.rank}: "
             f"{part.weight_bytes} bytes of weights, {part.state_bytes} of optimizer state"
         )
     lines += ["", "processes, in bytes:"]
@@ -138,11 +138,8 @@ def listed(parts: Bytes) -> str:
 
 
 def _replicated(job: Job, memory: Memory) -> Plan:
-    shards = [
-        shard(job, table.name, rank, (0, 0), (table.num_embeddings, table.embedding_dim))
-        for table in job.tables
-        for rank in range(job.world_size)
-    ]
+    whole = (job.table.num_embeddings, job.table.embedding_dim)
+    shards = [shard(job, rank, (0, 0), whole) for rank in range(job.world_size)]
     return Plan(job, memory, shards, _needs(job, shards))
 
 
@@ -150,7 +147,7 @@ def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
     """TorchRec's plan within `limits`; raises `PlannerError` where there is none."""
     placed = place(job, device_memory=limits.device, host_memory=limits.host)
     needs = _needs(job, placed.shards)
-    return Plan(job, memory, placed.shards, needs, placed.sharding_plan, placed.sharding_types, placed.times)
+    return Plan(job, memory, placed.shards, needs, placed.sharding_plan, placed.sharding_type, placed.times)
 
 
 def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
@@ -158,28 +155,27 @@ def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
     of_rank: list[list[Shard]] = [[] for _ in range(job.world_size)]
     for part in shards:
         of_rank[part.rank].append(part)
-    known: dict[tuple[tuple[str, int, int], ...], tuple[Bytes, Bytes]] = {}
+    known: dict[tuple[tuple[int, int], ...], tuple[Bytes, Bytes]] = {}
     needs = []
     for mine in of_rank:
-        key = tuple((part.table, part.n_rows, part.n_columns) for part in mine)
+        key = tuple((part.n_rows, part.n_columns) for part in mine)
         if key not in known:
             known[key] = needed(job, mine)
         needs.append(known[key])
     return needs
 
 
-def _table_line(plan: Plan, name: str) -> str:
-    table = next(table for table in plan.job.tables if table.name == name)
-    parts = sorted((part for part in plan.shards if part.table == name), key=lambda part: part.weight_bytes)
+def _table_line(plan: Plan) -> str:
+    table, parts = plan.job.table, sorted(plan.shards, key=lambda part: part.weight_bytes)
     smallest, largest = parts[0], parts[-1]
     shapes = _range(*(f"{part.n_rows:,} x {part.n_columns}" for part in (smallest, largest)))
     weights = _range(*(size(part.weight_bytes) for part in (smallest, largest)))
     state = _range(*(size(part.state_bytes) for part in (smallest, largest)))
-    how = plan.sharding_types.get(name, "replicated")
     n_holders = len({part.rank for part in parts})
     return (
-        f"  {name}: {table.num_embeddings:,} x {table.embedding_dim}, {how}, {len(parts)} x [{shapes}] on {n_holders} "
-        f"of {plan.job.world_size} processes; each {weights} of weights, {state} of optimizer state"
+        f"  {table.name}: {table.num_embeddings:,} x {table.embedding_dim}, {plan.sharding_type}, "
+        f"{len(parts)} x [{shapes}] on {n_holders} of {plan.job.world_size} processes; "
+        f"each {weights} of weights, {state} of optimizer state"
     )
 
 

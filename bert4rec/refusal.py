@@ -44,6 +44,8 @@ def _changes(job: Job) -> Iterator[tuple[str, Job]]:
         yield "--mode=dmp", _sharded(job)
     elif job.sharding_type != "row_wise":
         yield "--parallelism.sharding_type=row_wise", replace(job, sharding_type="row_wise")
+    if job.loss == "softmax":
+        yield _sampled(job)
     if job.mode == "dmp" and job.device_type == "cuda":
         for kernel in ("fused_uvm_caching", "fused_uvm"):
             if kernel != job.compute_kernel:
@@ -55,11 +57,25 @@ def _changes(job: Job) -> Iterator[tuple[str, Job]]:
 
 
 def _sharded(job: Job) -> Job:
-    """The job in `dmp`, row-wise, with an optimizer that is there fused."""
-    optimizer = job.sparse_optimizer
-    if job.device_type == "cpu" and optimizer == "adam":
-        optimizer = "rowwise_adagrad"
-    return replace(job, mode="dmp", sharding_type="row_wise", sparse_optimizer=optimizer)
+    """The job in `dmp`, row-wise."""
+    return _with_optimizer_that_is_there(replace(job, mode="dmp", sharding_type="row_wise"))
+
+
+def _sampled(job: Job) -> tuple[str, Job]:
+    """The job with a loss that does not score the whole catalogue, and what is typed for it."""
+    typed = "--training.loss=sampled_softmax"
+    changed = _with_optimizer_that_is_there(replace(job, loss="sampled_softmax"))
+    if changed.sparse_optimizer != job.sparse_optimizer:
+        typed += f" --parallelism.sparse_optimizer={changed.sparse_optimizer}"
+    return typed, changed
+
+
+def _with_optimizer_that_is_there(job: Job) -> Job:
+    """On CPU there is no fused Adam; the optimizers of replicated tables and of trained shards are ordinary ones."""
+    is_fused = job.mode == "dmp" and not job.trains_shards
+    if job.device_type == "cpu" and job.sparse_optimizer == "adam" and is_fused:
+        return replace(job, sparse_optimizer="rowwise_adagrad")
+    return job
 
 
 def _more_processes(job: Job, memory: Memory) -> Iterator[str]:

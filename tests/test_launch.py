@@ -62,9 +62,9 @@ def test_auto_is_decided_by_mode_and_device(mode: str, device: str, optimizer: s
 
 def test_tables_in_host_memory_need_gpus() -> None:
     config = load_config(None, {"parallelism.compute_kernel": "fused_uvm_caching"})
-    assert resolve(config, "cuda").parallelism.compute_kernel == "fused_uvm_caching"
+    assert resolve(config, "cuda", 100).parallelism.compute_kernel == "fused_uvm_caching"
     with pytest.raises(SettingsError) as caught:
-        resolve(config, "cpu")
+        resolve(config, "cpu", 100)
     assert str(caught.value) == (
         'parallelism.compute_kernel = "fused_uvm_caching": only on CUDA, these processes are on CPU; valid there: '
         '"fused"'

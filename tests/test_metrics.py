@@ -52,7 +52,7 @@ def test_candidates_may_differ_from_row_to_row() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
 def test_numbers_that_are_not_finite_raise(bad: float) -> None:
-    check_finite(None, torch.zeros(0), torch.tensor([1.0, -2.0]))
+    check_finite(torch.zeros(0), torch.tensor([1.0, -2.0]))
     with pytest.raises(DivergenceError, match="not finite"):
         check_finite(torch.tensor([0.0]), torch.tensor([[0.1, bad, 0.3]]))
 

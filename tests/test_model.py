@@ -49,7 +49,7 @@ POSITIONS = [[0, 2], [1, 5, 6], [1], [0, 1, 2, 3]]
 def plainly(made: Bert4Rec, sequence: list[int]) -> Tensor:
     """Hidden states of one whole sequence, written out once more without raggedness, heads in a loop."""
     encoder = made.encoder
-    table = made.item_table.embeddings["item"].weight
+    table = made.item_table.embeddings["item"].weight[:, :WIDTH]
     n = len(sequence)
     x = table[torch.tensor(sequence)] + encoder.positions.weight[torch.arange(n - 1, -1, -1)]
     for block in encoder.blocks:
@@ -67,7 +67,9 @@ def plainly(made: Bert4Rec, sequence: list[int]) -> Tensor:
 def test_hidden_states_are_those_of_a_plain_transformer() -> None:
     made = model()
     expected = torch.cat([plainly(made, s)[p] for s, p in zip(SEQUENCES, POSITIONS, strict=True)])
-    torch.testing.assert_close(hidden_of(made, batch(SEQUENCES, POSITIONS)), expected, rtol=0, atol=1e-5)
+    hidden, behind = hidden_of(made, batch(SEQUENCES, POSITIONS)).split([WIDTH, 4], dim=1)
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
+    assert torch.equal(behind, torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(len(expected), -1))
 
 
 def test_many_rows_go_through_attention_in_groups() -> None:
@@ -75,7 +77,8 @@ def test_many_rows_go_through_attention_in_groups() -> None:
     sequences = [SEQUENCES[i % 4] for i in range(50)]
     positions = [POSITIONS[i % 4] for i in range(50)]
     expected = torch.cat([plainly(made, s)[p] for s, p in zip(sequences, positions, strict=True)])
-    torch.testing.assert_close(hidden_of(made, batch(sequences, positions)), expected, rtol=0, atol=1e-5)
+    hidden = hidden_of(made, batch(sequences, positions))[:, :WIDTH]
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
 
 
 def test_an_output_does_not_depend_on_the_batch() -> None:
@@ -99,8 +102,8 @@ def test_the_loss_is_the_cross_entropy_of_the_masked_positions() -> None:
     made = model()
     asked = batch(SEQUENCES, POSITIONS)
     hidden = hidden_of(made, asked)
-    table, bias = made.item_table.embeddings["item"].weight, made.bias_table.embeddings["bias"].weight[:, 0]
-    scores = hidden @ table[FIRST_ITEM_ID:].T + bias[FIRST_ITEM_ID:]
+    vectors, bias, _ = made.item_table.embeddings["item"].weight[FIRST_ITEM_ID:].split([WIDTH, 1, 3], dim=1)
+    scores = hidden[:, :WIDTH] @ vectors.T + bias[:, 0]
     expected = -torch.log_softmax(scores, dim=1)[torch.arange(len(scores)), asked.targets - FIRST_ITEM_ID].sum()
     torch.testing.assert_close(made(asked), expected)
 
@@ -120,10 +123,9 @@ def test_padding_as_target_counts_nothing() -> None:
 def test_candidates_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
     made = model(head=head, output_bias=output_bias)
     asked = batch(SEQUENCES, POSITIONS)
-    vectors, bias = made.candidates(torch.arange(FIRST_ITEM_ID, N_ROWS))
-    assert vectors.shape == (N_ROWS - FIRST_ITEM_ID, WIDTH)
-    assert (bias is not None) == output_bias
-    scores = F.linear(hidden_of(made, asked), vectors, bias)
+    vectors = made.candidates(torch.arange(FIRST_ITEM_ID, N_ROWS))
+    assert vectors.shape == (N_ROWS - FIRST_ITEM_ID, WIDTH + {"tied": 4, "linear": 1}[head] * output_bias)
+    scores = hidden_of(made, asked) @ vectors.T
     torch.testing.assert_close(F.cross_entropy(scores, asked.targets - FIRST_ITEM_ID, reduction="sum"), made(asked))
 
 

@@ -33,7 +33,7 @@ class Tiny(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shards: dict[str, Any] = {}
+        self.shard = None
         self.item_table = nn.Linear(1, 1, bias=False)
         self.encoder = nn.Linear(1, 1)
         for weight in self.parameters():

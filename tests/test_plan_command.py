@@ -18,26 +18,49 @@ def plan(*arguments: str) -> int:
 
 
 def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan("--world-size=1024", "--device=cuda", "--items=1_000_000_000", "--model.embed_dim=128") == 0
+    asked = ["--world-size=1024", "--device=cuda", "--items=1_000_000_000", "--model.embed_dim=128"]
+    assert plan(*asked, "--training.loss=softmax") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "plan: dmp on 1024 x cuda, 8 a host"
     assert lines[1].startswith(
-        "  item: 1,000,000,002 x 128, row_wise, 1024 x [976,053 x 128 … 976,563 x 128] on 1024 of "
+        "  item: 1,000,000,002 x 132, row_wise, 1024 x [976,053 x 132 … 976,563 x 132] on 1024 of "
     )
-    assert lines[3].startswith("  GPU memory: ")
-    assert " of 80 GB at most (process 0): table weights 516 MB, table optimizer state 1.03 GB, " in lines[3]
-    assert lines[5:7] == [
+    assert lines[2].startswith("  GPU memory: ")
+    assert (
+        " of 80 GB at most (process 0): table weights 516 MB, table optimizer state 1.03 GB, table gradients 516 MB, "
+    ) in lines[2]
+    assert lines[4:6] == [
         "  assumed: 80 GB a GPU (--memory-gb)",
         "  assumed: as much host memory as it takes (--host-memory-gb)",
     ]
     assert re.match(
-        r"embedding time: \S+ ms a step, TorchRec's estimate for the slowest process \(\d+\): forward ", lines[7]
+        r"embedding time: \S+ ms a step, TorchRec's estimate for the slowest process \(\d+\): forward ", lines[6]
     )
-    assert lines[8] == (
+    assert lines[7] == (
         "  it takes for granted, in GB/s: GPU memory 963, host memory 55, GPU to host 34, within a host 644, between "
         "hosts 13"
     )
-    assert lines[-1] == "it fits"
+    assert lines[8:] == [
+        "  each process scores and updates the rows that it holds itself: without messages, and not in this time",
+        "it fits",
+    ]
+
+
+def test_what_a_process_looks_up_of_its_own_shard_is_said_to_send_no_messages(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = "  each process scores the share of the catalogue that it holds itself, so that share sends no messages"
+    assert plan(*ASKED, "--parallelism.compute_kernel=fused_uvm") == 0
+    assert line in capsys.readouterr().out.splitlines()
+    assert plan(*ASKED, "--parallelism.sharding_type=column_wise") == 0
+    assert line not in capsys.readouterr().out.splitlines()
+
+
+def test_the_loss_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which by default scores the whole catalogue, and so has gradients of its shards, up to 100,000 items."""
+    for n_items, has_gradients in ((100_000, True), (100_001, False)):
+        assert plan("--world-size=2", "--device=cuda", f"--items={n_items}") == 0
+        assert (", table gradients " in capsys.readouterr().out) is has_gradients
 
 
 @pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise", "column_wise", "auto"])
@@ -75,7 +98,7 @@ def test_host_memory_with_uvm_is_that_of_all_processes_of_a_host(capsys: pytest.
 def test_the_catalogue_is_that_of_the_dataset_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "metadata.json").write_text(json.dumps({"items": 77}))
     assert plan("--world-size=1", "--device=cuda", f"--data.dataset_dir={tmp_path}") == 0
-    assert "item: 79 x 64" in capsys.readouterr().out
+    assert "item: 79 x 68" in capsys.readouterr().out
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

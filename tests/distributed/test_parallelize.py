@@ -26,7 +26,7 @@ def assemble(results: list[dict[str, jobs.Parts]], name: str) -> np.ndarray:
     return whole
 
 
-TABLES = ["item_table.embeddings.item.weight", "bias_table.embeddings.bias.weight"]
+TABLES = ["item_table.embeddings.item.weight"]
 
 Train = Callable[..., list[dict[str, Any]]]
 
@@ -45,6 +45,7 @@ def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, train
         n_processes: int, mode: str, optimizer: str, sharding_type: str = "row_wise", loss: str = "softmax"
     ) -> list[dict[str, Any]]:
         key = (n_processes, mode, optimizer, sharding_type, loss)
+        scale = 10.0 if loss == "gbce" else 1.0  # it is divided by the number of candidates
         if key not in trained:
             config = small_config(
                 **{
@@ -52,7 +53,7 @@ def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, train
                     "training.eval_every_n_epochs": 1,
                     "training.per_device_train_batch_size": 120 // n_processes,
                     "training.optimizer": "sgd" if optimizer == "sgd" else "adamw",
-                    "training.learning_rate": 0.1 if optimizer == "sgd" else 0.003,
+                    "training.learning_rate": 0.1 * scale if optimizer == "sgd" else 0.003,
                     "training.lr_schedule": "linear",
                     "training.warmup_steps": 3,
                     "training.loss": loss,
@@ -62,7 +63,7 @@ def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, train
                     "parallelism.mode": mode,
                     "parallelism.sharding_type": sharding_type,
                     "parallelism.sparse_optimizer": optimizer,
-                    "parallelism.sparse_learning_rate": 2.0 if optimizer == "sgd" else 0.05,
+                    "parallelism.sparse_learning_rate": 2.0 * scale if optimizer == "sgd" else 0.05,
                 }
             )
             trained[key] = pools(n_processes).run(jobs.train, config, tmp_path)

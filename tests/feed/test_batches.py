@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bert4rec.feed.batches import Batch, EpochOrder, MaskedBatches, inference_batch
 from bert4rec.feed.dataset import Dataset, Rows
+from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.vocabulary import MASK_ID, PAD_ID, table_rows
 
 MASKING = {"mask_prob": 0.2, "last_item_mask_prob": 0.1, "mask_token_share": 1.0, "random_token_share": 0.0}
@@ -97,3 +98,30 @@ def test_a_batch_moves_whole() -> None:
     batch = Batch(torch.tensor([2, 1]), torch.tensor([2]), torch.tensor([1]), torch.tensor([3]))
     moved = batch.to(torch.device("meta"))
     assert {getattr(moved, name).device.type for name in ("items", "lengths", "positions", "targets")} == {"meta"}
+
+
+def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> None:
+    sampler = NegativeSampler(n_items=small_dataset.n_items, n=9, power=0.0, seed=5)
+    for rank in (0, 1):
+        batches = MaskedBatches(
+            small_dataset.splits["train"], n_epochs=2, per_device=16, rank=rank, world_size=2, seed=5,
+            n_rows=table_rows(small_dataset.n_items), sampler=sampler, **MASKING,
+        )  # fmt: skip
+        for step in (0, len(batches) - 1):
+            negatives, expected = batches[step].negatives, sampler.draw(step)
+            assert negatives is not None
+            assert torch.equal(negatives.ids, expected.ids)
+            assert torch.equal(negatives.log_expected, expected.log_expected)
+
+
+def test_loader_processes_draw_the_same_negatives(small_dataset: Dataset) -> None:
+    sampler = NegativeSampler(
+        n_items=small_dataset.n_items, n=9, power=0.5, seed=5, popularity=small_dataset.popularity
+    )
+    batches = MaskedBatches(
+        small_dataset.splits["train"], n_epochs=1, per_device=64, rank=0, world_size=1, seed=5,
+        n_rows=table_rows(small_dataset.n_items), sampler=sampler, **MASKING,
+    )  # fmt: skip
+    for step, batch in enumerate(batches.batches(num_workers=1)):
+        assert batch.negatives is not None
+        assert torch.equal(batch.negatives.ids, sampler.draw(step).ids)

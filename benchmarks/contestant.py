@@ -1,0 +1,130 @@
+"""One contestant of large_catalogue: every process of a torchrun trains for some seconds, the first writes the figures.
+
+    torchrun --standalone --nproc_per_node=2 -m benchmarks.contestant FIGURES SECONDS --config=FILE
+
+The plan, the model, the optimizers and the steps are those of train.py: the same functions, and the trainer's own loop.
+"""
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from bert4rec.config import Config, load_config, parse_command_line
+from bert4rec.errors import SettingsError
+from bert4rec.feed.dataset import Dataset, open_dataset
+from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
+from bert4rec.memory import PeakMemory
+from bert4rec.plan import Memory, make_plan
+from bert4rec.report import MetricsLog
+from bert4rec.run import build, job, plan_of_all, resolve, sampler
+from bert4rec.trainer import WARM_STEPS, Trainer
+from bert4rec.vocabulary import table_rows
+
+FEWEST_STEPS = 5  # timed, however long a step takes
+INTERFACES = Path("/proc/net/dev")
+TRANSMITTED = 8  # the column of an interface's bytes sent
+
+
+def main() -> None:
+    """Write the figures, as JSON."""
+    target, seconds, *settings = sys.argv[1:]
+    config = load_config(*parse_command_line(settings))
+    world = this_process(config.parallelism.device)
+    # Not verified: the processes of a benchmark read what it has just written.
+    preprocessing = config.preprocessing.model_dump()
+    dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=False)
+    config = resolve(config, world.device.type, dataset.n_items)
+    with process_group(world):
+        figures = measure(config, world, dataset, float(seconds))
+        if world.is_first:
+            Path(target).write_text(json.dumps(figures))
+
+
+def measure(config: Config, world: Processes, dataset: Dataset, seconds: float) -> dict[str, Any]:
+    """What the training took, or what it `needs` (bytes of a process) where the plan refuses it."""
+    peak_memory = PeakMemory(world.device)
+    seed_everything(config.training.seed + world.rank)
+    figures = {
+        "sparse_optimizer": config.parallelism.sparse_optimizer,
+        "mean_length": float(dataset.splits["train"].lengths.mean()),
+    }
+    try:
+        plan = plan_of_all(config, world, dataset.n_items)
+    except SettingsError:
+        return figures | {"needs": _needed(config, world, dataset.n_items)}
+    model, optimizers = build(config, world, dataset.n_items, plan)
+    log = MetricsLog(Path(config.run.dir)) if world.is_first else None
+    trainer = Trainer(
+        model,
+        optimizers,
+        dataset.splits["train"],
+        n_rows=table_rows(dataset.n_items),
+        settings=config.training,
+        world=world,
+        measure=dict,
+        folder=Path(config.run.dir),
+        log=log,
+        sampler=sampler(config, dataset),
+    )
+    figures |= _train(trainer, world, seconds)
+    if log:
+        log.close()
+    return figures | {"peak_memory": max(world.gather(peak_memory.read()))}
+
+
+def _needed(config: Config, world: Processes, n_items: int) -> int:
+    """Bytes of host memory of the process that needs most, had it all that it wants."""
+    wanted = job(
+        config,
+        n_items,
+        device_type=world.device.type,
+        world_size=world.world_size,
+        local_world_size=world.local_world_size,
+    )
+    return max(sum(on_host.values()) for _, on_host in make_plan(wanted, Memory(host=None)).needs)
+
+
+def _train(trainer: Trainer, world: Processes, seconds: float) -> dict[str, float]:
+    """Warm up, then train for about `seconds`, on every process as many steps."""
+    # The trainer's loop, without the validations and checkpoints with which `fit` surrounds it.
+    batches = trainer._source.batches()
+
+    def train(n_steps: int) -> float:
+        began = time.perf_counter()
+        trainer._train_epoch(itertools.islice(batches, n_steps))
+        return (time.perf_counter() - began) / n_steps
+
+    train(WARM_STEPS // 2)  # the first steps allocate, so only the others tell how long one takes
+    step_seconds = train(WARM_STEPS - WARM_STEPS // 2)
+    n_steps = by_first(lambda: max(FEWEST_STEPS, round(seconds / step_seconds)))
+    dist.barrier()
+    before = _transmitted()
+    step_seconds = train(n_steps)
+    dist.barrier()
+    sent = _sent(before, _transmitted()) if world.world_size > 1 else 0
+    return {
+        "sequences_per_second": trainer.meter.rate,
+        "step_seconds": step_seconds,
+        "sent_per_step": sent / n_steps,
+    }
+
+
+def _transmitted() -> dict[str, int]:
+    """Bytes that each network interface has sent, as Linux counts them: headers included, and of all programs."""
+    lines = (line.partition(":") for line in INTERFACES.read_text().splitlines()[2:])
+    return {name.strip(): int(counts.split()[TRANSMITTED]) for name, _, counts in lines}
+
+
+def _sent(before: dict[str, int], after: dict[str, int]) -> int:
+    """Bytes that all processes of this host sent each other: over the loopback, or else over any interface."""
+    moved = {name: count - before.get(name, 0) for name, count in after.items()}
+    return moved["lo"] or sum(moved.values())
+
+
+if __name__ == "__main__":
+    main()
