@@ -74,3 +74,19 @@ def test_tables_in_host_memory_need_gpus() -> None:
 def test_what_auto_becomes_must_fit_the_sharding() -> None:
     with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": is another algorithm'):
         resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", 100)
+
+
+def test_adam_of_shards_on_cpu_goes_with_the_exact_softmax_only() -> None:
+    wanted = {"parallelism.sparse_optimizer": "adam"}
+    assert resolve(load_config(None, wanted), "cpu", 100_000).parallelism.sparse_optimizer == "adam"
+    assert resolve(load_config(None, wanted), "cuda", 100_001).parallelism.sparse_optimizer == "adam"
+    for changes in ({"training.loss": "gbce"}, {"parallelism.sharding_type": "table_wise"}, {"model.head": "linear"}):
+        with pytest.raises(SettingsError, match='sparse_optimizer = "adam": fbgemm has no fused Adam on CPU'):
+            resolve(load_config(None, wanted | changes), "cpu", 1000)
+
+
+def test_negatives_are_fewer_than_items() -> None:
+    config = load_config(None, {"training.loss": "gbce", "training.n_train_negatives": 50})
+    assert resolve(config, "cpu", 51).training.loss == "gbce"
+    with pytest.raises(SettingsError, match=r"training\.n_train_negatives = 50: the catalogue has 50 items; "):
+        resolve(config, "cpu", 50)

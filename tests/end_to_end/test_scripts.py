@@ -166,11 +166,6 @@ def test_time_and_patience_end_a_run_with_a_report(small_config: Callable[..., C
             "first",
         ),
         (
-            ["--parallelism.sparse_optimizer=adam", "--parallelism.device=cpu"],
-            'error: parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU, so not with mode = "dmp" '
-            'there; valid: "sgd", "adagrad", "rowwise_adagrad", or --mode=ddp',
-        ),
-        (
             ["--parallelism.device=cuda"],
             'error: parallelism.device = "cuda": 1 processes on this host but 0 GPUs; start at most one process per '
             'GPU, or set parallelism.device = "cpu"',
