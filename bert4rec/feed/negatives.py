@@ -17,7 +17,7 @@ STREAM = 0x4E454741  # keeps these draws apart from the epochs' orders, which (s
 
 @dataclass(frozen=True)
 class Negatives:
-    """`ids` [K] int64, drawn with replacement; `log_expected` [K] float32, the log of K times their probability."""
+    """`ids` [K] int64; `log_expected` [K] float32, the log of how often each was to be expected among them."""
 
     ids: Tensor
     log_expected: Tensor
@@ -31,7 +31,8 @@ class NegativeSampler:
     """Draws `n` items a step, each with a probability in proportion to its popularity to a `power`.
 
     `popularity` [n_items] counts training positions; an item without any counts as one that has one, so that every
-    item is at some time told to be no target. Power 0 is the uniform draw, which needs no popularity. The draws
+    item is at some time told to be no target. Power 0 draws uniformly and without repeats, which varies least and
+    needs no popularity; `n` is then at most `n_items`. Other powers draw with repeats. The draws
     depend on (`seed`, step) alone: so any number of processes trains the same model, and a run can begin anywhere.
 
     Only the sums of blocks of items are kept; `popularity` itself may be memory-mapped.
@@ -51,7 +52,7 @@ class NegativeSampler:
         """The negatives of `step`."""
         generator = np.random.default_rng([self._seed, step, STREAM])
         if not self._power:
-            items = generator.integers(self._n_items, size=self._n)
+            items = generator.choice(self._n_items, self._n, replace=False, shuffle=False)
             expected = np.full(self._n, self._n / self._n_items)
         else:
             items = self._find(generator.random(self._n) * self._ends[-1])
