@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bert4rec.config import load_config
+from bert4rec.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results.md"
@@ -52,7 +53,7 @@ CURVE: dict[str, Any] = {
     "modes": ["dmp"],
     "processes": [2],
 }
-SOFTMAX_UP_TO = 1_000_000  # items, on the curve: beyond, a step takes minutes
+SOFTMAX_UP_TO = 1_000_000  # items, on the curve: beyond, every step takes many seconds
 
 LENGTH, BATCH, MASKED, NEGATIVES = 16, 8, 0.2, 256
 USERS, ROWS = 3000, 600_000  # 200 interactions a user, so that nearly all windows are full
@@ -82,7 +83,10 @@ def main() -> None:
     name = "catalogue curve" if options.curve else "large catalogue"
     if options.write:
         replaced(RESULTS.read_text(), name, "")  # rather now than after half an hour
-    measured = measure(options)
+    try:
+        measured = measure(options)
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
     text = f"{_heading(options, measured)}\n\n{table(measured)}"
     print(f"\n{text}")
     if options.write:
@@ -92,13 +96,13 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--curve", action="store_true", help="from ten thousand to 20 million items")
-    parser.add_argument("--items", type=_numbers, help="sizes of the catalogue, with commas between them")
+    parser.add_argument("--items", type=_counts, help="sizes of the catalogue, with commas between them")
     parser.add_argument("--width", type=int, help="of the item vectors")
     parser.add_argument("--modes", type=_some_of(MODES))
-    parser.add_argument("--processes", type=_numbers)
+    parser.add_argument("--processes", type=_counts)
     parser.add_argument("--losses", type=_some_of(LOSSES), default=LOSSES)
     parser.add_argument("--sparse-optimizer", choices=SPARSE_OPTIMIZERS, default="auto")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=_count, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of timed steps, for each contestant and round")
     parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
     options = parser.parse_args()
@@ -108,8 +112,14 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number of at least 1")
+    return int(text)
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(part) for part in text.split(",")]
 
 
 def _some_of(valid: Sequence[str]) -> Callable[[str], list[str]]:

@@ -1,0 +1,55 @@
+"""The table of large catalogues, made for real with a small one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.large_catalogue import Contestant, replaced, table
+
+ROOT = Path(__file__).parent.parent.parent
+TIMED = {"sequences_per_second": 100.0, "step_seconds": 0.16, "peak_memory": 5e8, "sent_per_step": 2.5e8}
+
+
+def test_both_modes_stand_in_the_table() -> None:
+    options = "--items=2000 --width=8 --processes=2 --losses=gbce --rounds=1 --seconds=0.1"
+    command = [sys.executable, "-m", "benchmarks.large_catalogue", *options.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "`adam` in `ddp`, `rowwise_adagrad` in `dmp`" in done.stdout
+    ddp, dmp = (line.strip("| ").split("|") for line in done.stdout.splitlines()[-2:])
+    assert [cell.strip() for cell in ddp[:4]] == ["2,000", "`ddp`", "2", "`gbce`"]
+    assert [cell.strip() for cell in dmp[:4]] == ["2,000", "`dmp`", "2", "`gbce`"]
+    for cells in (ddp, dmp):
+        rate, step, memory, sent = (float(cell.replace(",", "")) for cell in cells[4:8])
+        assert rate == pytest.approx(16 / step * 1000, rel=0.2)
+        assert memory > 50
+        assert sent > 0.01
+
+
+def test_rounds_become_medians_of_figures_and_of_ratios() -> None:
+    ddp, dmp = (Contestant(500_000, 2, "gbce", mode) for mode in ("ddp", "dmp"))
+    slow, fast, faster = (TIMED | {"sequences_per_second": rate} for rate in (100.0, 1000.0, 1200.0))
+    assert table({ddp: [slow, slow, fast], dmp: [fast, faster, faster]}) == (
+        "| items | mode | processes | loss | sequences/s | ms a step | peak MB a process | MB sent a step | of ddp |\n"
+        "|---:|---|---:|---|---:|---:|---:|---:|---:|\n"
+        "| 500,000 | `ddp` | 2 | `gbce` | 100 | 160 | 500 | 250 |  |\n"
+        "| 500,000 | `dmp` | 2 | `gbce` | 1,200 | 160 | 500 | 250 | 10 |"
+    )
+
+
+def test_a_refused_contestant_says_what_it_needs() -> None:
+    ddp, dmp = (Contestant(10**8, 1, "softmax", mode) for mode in ("ddp", "dmp"))
+    assert table({ddp: [{"needs": 1.5e11}], dmp: [TIMED]}).splitlines()[2:] == [
+        "| 100,000,000 | `ddp` | 1 | `softmax` | refused |  | needs 150,000 |  |",
+        "| 100,000,000 | `dmp` | 1 | `softmax` | 100 | 160 | 500 | 250 |",
+    ]
+
+
+def test_only_what_stands_between_the_comments_is_replaced() -> None:
+    page = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n<!-- y: begin --><!-- y: end -->\n"
+    new = "a\n<!-- x: begin -->\n\nnew\n\n<!-- x: end -->\nb\n<!-- y: begin --><!-- y: end -->\n"
+    assert replaced(page, "x", "new") == replaced(new, "x", "new") == new
+    with pytest.raises(SystemExit, match="there must be <!-- z: begin -->"):
+        replaced(page, "z", "new")
