@@ -89,8 +89,8 @@ class _CatalogueSoftmax(Function):
             scores[:, : max(0, -first)] = -torch.inf
             loss, gradient = _loss_and_gradient(scores, columns[tile], is_real[tile], share)
             losses.append(loss)
-            of_hidden.append(gradient @ vectors)
-            product = gradient.T @ all_hidden[tile]
+            of_hidden.append((gradient @ vectors).float())  # sums in fp32, also under autocast
+            product = (gradient.T @ all_hidden[tile]).float()
             # As large as a shard: a start from zeros would cost a pass over memory.
             of_vectors = product if of_vectors is None else of_vectors.add_(product)
         ctx.save_for_backward(share.sum(torch.cat(of_hidden))[own], of_vectors)
