@@ -19,7 +19,7 @@ from bert4rec.errors import SettingsError
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
 from bert4rec.memory import PeakMemory
-from bert4rec.plan import Memory, make_plan
+from bert4rec.plan import Memory, Plan, make_plan
 from bert4rec.report import MetricsLog
 from bert4rec.run import build, job, plan_of_all, resolve, sampler
 from bert4rec.trainer import WARM_STEPS, Trainer
@@ -57,9 +57,19 @@ def measure(config: Config, world: Processes, dataset: Dataset, seconds: float) 
         plan = plan_of_all(config, world, dataset.n_items)
     except SettingsError:
         return figures | {"needs": _needed(config, world, dataset.n_items)}
-    model, optimizers = build(config, world, dataset.n_items, plan)
     log = MetricsLog(Path(config.run.dir)) if world.is_first else None
-    trainer = Trainer(
+    trainer = _trainer(config, world, dataset, plan, log)
+    figures |= _train(trainer, world, seconds)
+    figures["peak_memory"] = max(world.gather(peak_memory.read()))  # while the trainer still holds the model
+    if log:
+        log.close()
+    return figures
+
+
+def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log: MetricsLog | None) -> Trainer:
+    """As a run has it, but nobody validates."""
+    model, optimizers = build(config, world, dataset.n_items, plan)
+    return Trainer(
         model,
         optimizers,
         dataset.splits["train"],
@@ -71,10 +81,6 @@ def measure(config: Config, world: Processes, dataset: Dataset, seconds: float) 
         log=log,
         sampler=sampler(config, dataset),
     )
-    figures |= _train(trainer, world, seconds)
-    if log:
-        log.close()
-    return figures | {"peak_memory": max(world.gather(peak_memory.read()))}
 
 
 def _needed(config: Config, world: Processes, n_items: int) -> int:

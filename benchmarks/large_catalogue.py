@@ -32,6 +32,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ from bert4rec.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results.md"
+PAGE_WIDTH = 120
 
 MODES = ("ddp", "dmp")
 LOSSES = ("softmax", "sampled_softmax", "gbce")
@@ -212,10 +214,11 @@ def _heading(options: argparse.Namespace, measured: dict[Contestant, list[Figure
     optimizers = {contestant.mode: figures["sparse_optimizer"] for contestant, figures in every.items()}
     named = ", ".join(f"`{name}` in `{mode}`" for mode, name in optimizers.items())
     mean_length = statistics.mean(figures["mean_length"] for figures in every.values())
-    return (
+    return textwrap.fill(
         f"{len(os.sched_getaffinity(0))} cores; {options.width} wide, {BATCH} sequences a process and step, mean "
         f"length {mean_length:.1f} of {LENGTH}, {NEGATIVES} negatives; optimizer of the item table: {named}; "
-        f"medians of {options.rounds} × {options.seconds:g} seconds."
+        f"medians of {options.rounds} × {options.seconds:g} seconds.",
+        PAGE_WIDTH,
     )
 
 
