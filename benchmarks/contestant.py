@@ -21,7 +21,7 @@ from bert4rec.launch import Processes, by_first, process_group, seed_everything,
 from bert4rec.memory import PeakMemory
 from bert4rec.plan import Memory, Plan, make_plan
 from bert4rec.report import MetricsLog
-from bert4rec.run import build, job, plan_of_all, resolve, sampler
+from bert4rec.run import build, job_of_all, plan_of_all, resolve, sampler
 from bert4rec.trainer import WARM_STEPS, Trainer
 from bert4rec.vocabulary import table_rows
 
@@ -85,13 +85,7 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
 
 def _needed(config: Config, world: Processes, n_items: int) -> int:
     """Bytes of host memory of the process that needs most, had it all that it wants."""
-    wanted = job(
-        config,
-        n_items,
-        device_type=world.device.type,
-        world_size=world.world_size,
-        local_world_size=world.local_world_size,
-    )
+    wanted = job_of_all(config, world, n_items)
     return max(sum(on_host.values()) for _, on_host in make_plan(wanted, Memory(host=None)).needs)
 
 

@@ -203,6 +203,17 @@ def job(config: Config, n_items: int, *, device_type: str, world_size: int, loca
     )
 
 
+def job_of_all(config: Config, world: Processes, n_items: int) -> Job:
+    """What resolved settings want trained, on the processes that are there."""
+    return job(
+        config,
+        n_items,
+        device_type=world.device.type,
+        world_size=world.world_size,
+        local_world_size=world.local_world_size,
+    )
+
+
 def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
     """The plan that all processes follow, for the host and the GPU with the least memory.
 
@@ -210,13 +221,7 @@ def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
     """
     mine = available(world.device, world.local_world_size)
     memory = Memory(host=world.least(mine.host), device=world.least(mine.device))
-    wanted = job(
-        config,
-        n_items,
-        device_type=world.device.type,
-        world_size=world.world_size,
-        local_world_size=world.local_world_size,
-    )
+    wanted = job_of_all(config, world, n_items)
 
     def planned() -> Plan:
         plan = make_plan(wanted, memory)

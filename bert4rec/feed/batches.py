@@ -14,6 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 from bert4rec.feed.dataset import Rows, Split
 from bert4rec.feed.masking import mask_items
 from bert4rec.feed.negatives import Negatives, NegativeSampler
+from bert4rec.share import Share
 from bert4rec.vocabulary import MASK_ID, PAD_ID
 
 Indices = npt.NDArray[np.int64]
@@ -65,7 +66,7 @@ class EpochOrder:
     def __init__(self, n_sequences: int, *, per_device: int, rank: int, world_size: int, seed: int, epoch: int) -> None:
         self._order = np.random.default_rng([seed, epoch]).permutation(n_sequences)
         self._global_batch = per_device * world_size
-        self._rank, self._world_size = rank, world_size
+        self._share = Share(rank, world_size)
 
     def __len__(self) -> int:
         return -(-len(self._order) // self._global_batch)
@@ -79,11 +80,8 @@ class EpochOrder:
         if not 0 <= step < len(self):
             raise IndexError(step)
         batch = self.global_batch(step)
-        return batch[_share(len(batch), self._rank, self._world_size)]
-
-
-def _share(n: int, rank: int, world_size: int) -> slice:
-    return slice(n * rank // world_size, n * (rank + 1) // world_size)
+        mine = self._share.of(len(batch))
+        return batch[mine.start : mine.stop]
 
 
 class MaskedBatches(TorchDataset[Batch]):
