@@ -60,7 +60,10 @@ def prepare(config: Config) -> Path:
     datasets.disable_progress_bars()
     folder, started = config.data.folder, time.monotonic()
     clear_target(folder)
-    source = read_interactions(**config.data.model_dump(exclude={"dataset_dir"}), seed=config.preprocessing.seed)
+    source = read_interactions(
+        **config.data.model_dump(exclude={"dataset_dir", "separator", "has_header", "time_unit", "extends"}),
+        seed=config.preprocessing.seed,
+    )
     _say(started, f"read {source.n_rows:,} rows, {source.n_users:,} users, {source.n_items:,} items")
     users, items, histories = _histories(source, config)
     metadata = _metadata(source, config, users, items)
@@ -160,7 +163,7 @@ def _metadata(source: Interactions, config: Config, users: pl.DataFrame, items: 
     return {
         "source": config.data.source,
         "max_len": config.model.max_len,
-        "preprocessing": config.preprocessing.model_dump(mode="json"),
+        "preprocessing": config.preprocessing.recipe,
         "rows_read": source.n_rows,
         "users_read": source.n_users,
         "items_read": source.n_items,

@@ -36,7 +36,7 @@ def main() -> None:
     config = load_config(*parse_command_line(settings))
     world = this_process(config.parallelism.device)
     # Not verified: the processes of a benchmark read what it has just written.
-    preprocessing = config.preprocessing.model_dump()
+    preprocessing = config.preprocessing.recipe
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=False)
     config = resolve(config, world.device.type, dataset.n_items)
     with process_group(world):

@@ -7,6 +7,7 @@ nor Polars, so that a typing error is reported at once.
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -26,6 +27,15 @@ FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a 
 SHORT_OPTIONS = {"mode": "parallelism.mode"}
 
 
+def instant(text: str) -> int:
+    """Seconds since 1970 of ISO 8601 text (UTC unless it says otherwise) or of seconds; `ValueError` for else."""
+    try:
+        return int(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
 class Table(BaseModel):
     """A table of `config.toml`: strict types, no unknown keys, immutable."""
 
@@ -42,9 +52,17 @@ class Data(Table):
     user_column: str = Field("user", description="table: column of the user ids")
     item_column: str = Field("item", description="table: column of the item ids")
     time_column: str = Field(
-        "", description='table: column of the times, seconds or ISO 8601; "" = none, file order counts'
+        "", description='table: column of the times, numbers, dates or ISO 8601; "" = none, file order counts'
     )
     rating_column: str = Field("", description='table: column of the ratings; "" = none')
+    separator: str = Field("auto", description='table: what stands between two fields; auto = "\\t", "::", ";" or ","')
+    has_header: bool = Field(True, description="table: false = the columns of a text file are named 1, 2, …")
+    time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
+        "auto", description="of times that are numbers; auto = by the size of the first ones"
+    )
+    extends: str = Field(
+        "", description='dataset folder whose ids are kept, new ones come after (path: old and new files); "" = none'
+    )
     n_users: int = Field(3000, ge=1, description="synthetic, random: number of users")
     n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
     n_rows: int = Field(120_000, ge=1, description="synthetic, random: about how many rows, 5 to n_items/2 per user")
@@ -59,20 +77,39 @@ class Preprocessing(Table):
     """Filters, split, windows and evaluation negatives."""
 
     min_rating: float = Field(0.0, description="rows rated lower are dropped; 0 = keep all")
+    only_read: bool = Field(False, description="goodreads: only rows whose is_read is 1")
+    time_from: str = Field("", description='ISO 8601 or seconds; earlier rows are dropped; "" = no limit')
+    time_until: str = Field("", description='ISO 8601 or seconds; rows from then on are dropped; "" = no limit')
+    drop_consecutive_duplicates: bool = Field(False, description="of an item several times in a row the first stays")
     min_user_interactions: int = Field(1, ge=1, description="interactions; users with fewer are dropped")
     max_user_interactions: int = Field(0, ge=0, description="interactions; users with more are dropped; 0 = no limit")
     min_item_interactions: int = Field(1, ge=1, description="interactions; items with fewer are dropped, before users")
+    k_core: bool = Field(True, description="repeat the limits of items and users until all of them hold")
     repeats: Literal["keep", "first", "last"] = Field(
         "keep", description="which of a user's interactions with one item stay"
     )
     reverse_file_order: bool | Literal["auto"] = Field(
         "auto", description="a source without times stands newest first; auto = true for goodreads"
     )
-    split: Literal["leave_one_out"] = Field("leave_one_out", description="last item = test, last but one = validation")
+    split: Literal["leave_one_out", "time", "none"] = Field(
+        "leave_one_out", description="the test: the last item, the first after split_at, or no test"
+    )
+    split_at: float | str = Field(
+        0.1, description="time: the last share of rows (below 1), or one instant for all: ISO 8601 or seconds"
+    )
     validation_users: int | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
     sliding_step: int = Field(0, ge=0, description="items between the ends of two windows; 0 = model.max_len")
     n_eval_negatives: int = Field(100, ge=1, description="negatives per user and sampled protocol")
+    max_bad_rows: float = Field(
+        0.001, ge=0, le=1, description="share of rows that may be unusable before the run stops; they are always shown"
+    )
+    memory_gb: float = Field(4.0, ge=1, description="GB that preprocessing may take, whatever the size of the data")
     seed: int = Field(1, ge=0, lt=2**32, description="of the item ids, validation users, negatives, synthetic data")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The settings that the dataset depends on: a folder made with others is another dataset."""
+        return self.model_dump(mode="json", exclude={"max_bad_rows", "memory_gb"})
 
     @model_validator(mode="after")
     def _limits_fit(self) -> "Preprocessing":
@@ -83,6 +120,28 @@ class Preprocessing(Table):
             )
         if self.validation_users != "all" and self.validation_users < 1:
             raise ValueError(f'preprocessing.validation_users = {self.validation_users}: must be at least 1, or "all"')
+        return self
+
+    @model_validator(mode="after")
+    def _instants_are_times(self) -> "Preprocessing":
+        for name in ("time_from", "time_until", "split_at"):
+            value = getattr(self, name)
+            if isinstance(value, str) and (value or name == "split_at"):
+                try:
+                    instant(value)
+                except ValueError:
+                    raise ValueError(
+                        f'preprocessing.{name} = "{value}": must be a time: 2019-03-01, 2019-03-01T12:00:00 or seconds'
+                    ) from None
+        if isinstance(self.split_at, float) and not 0 < self.split_at < 1:
+            raise ValueError(
+                f"preprocessing.split_at = {self.split_at}: a share must be between 0 and 1, an instant stands in "
+                'quotes: "2019-03-01"'
+            )
+        if self.time_from and self.time_until and instant(self.time_from) >= instant(self.time_until):
+            raise ValueError(
+                f'preprocessing.time_until = "{self.time_until}": must be after time_from = "{self.time_from}"'
+            )
         return self
 
 

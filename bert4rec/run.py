@@ -277,7 +277,7 @@ def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
 
 
 def _open(config: Config, *, verify: bool) -> Dataset:
-    preprocessing = config.preprocessing.model_dump()
+    preprocessing = config.preprocessing.recipe
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=verify)
     if not len(dataset.splits["train"]):
         raise DataError(f"{dataset.folder}: the training split is empty; loosen the filters of [preprocessing]")

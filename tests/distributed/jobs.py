@@ -159,9 +159,7 @@ def _world() -> Processes:
 
 
 def _open(config: Config) -> Dataset:
-    return open_dataset(
-        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.model_dump()
-    )
+    return open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe)
 
 
 def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list[int]]]:

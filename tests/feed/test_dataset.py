@@ -28,7 +28,7 @@ def reopen(folder: Path, small_config: Callable[..., Config]) -> Callable[..., D
     made_with = small_config()
 
     def open_again(**changes: Any) -> Dataset:
-        settings = made_with.preprocessing.model_dump() | changes
+        settings = made_with.preprocessing.recipe | changes
         return open_dataset(folder, max_len=made_with.model.max_len, preprocessing=settings)
 
     return open_again
