@@ -1,9 +1,9 @@
 """The dataset card: the `README.md` of a dataset folder, for a person and for the Hugging Face hub."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import polars as pl
+from bert4rec.prepare.statistics import describe
 
 COLUMNS = {
     "user": "dense user id, from 0",
@@ -19,6 +19,13 @@ TABLES = {
     "items": "dense id, original id, interactions, training positions and, where known, title of every item",
     "oracle": "rank of each test target for who knows how the synthetic rows were made: in full and among negatives",
 }
+HOW = {
+    "leave_one_out": "split by leave-one-out: a user's last item is the test target, of {validation_users:,} users the "
+    "last but one is the validation target, all earlier ones are for training.",
+    "time": "split by time: the first item of a user from second {split_instant} on is the test target, of "
+    "{validation_users:,} users the last one before is the validation target, all earlier ones are for training.",
+    "none": "all of them for training.",
+}
 CARD = """\
 ---
 pretty_name: {source} interactions for sequential recommendation
@@ -33,10 +40,12 @@ configs:
 
 # {source}: interactions for sequential recommendation
 
-{users:,} users, {items:,} items and {rows:,} interactions of the source `{source}` (read: {users_read:,} users,
-{items_read:,} items, {rows_read:,} interactions), split by leave-one-out: a user's last item is the test target, of
-{validation_users:,} users the last but one is the validation target, all earlier ones are for training. The terms of
-the source hold for this dataset too.
+{users:,} users, {items:,} items and {rows:,} interactions of the source `{source}`, {how} The terms of the source hold
+for this dataset too.
+
+```
+{report}
+```
 
 | split | rows | columns |
 |---|---|---|
@@ -73,17 +82,19 @@ print(test[0])
 
 
 def dataset_card(
-    metadata: Mapping[str, Any], splits: Mapping[str, pl.DataFrame], tables: Mapping[str, pl.DataFrame]
+    metadata: Mapping[str, Any], splits: Mapping[str, tuple[int, Sequence[str]]], tables: Collection[str]
 ) -> str:
-    """The card's text from the counts and settings of `metadata` and the frames that are written.
+    """The card's text from the counts and settings of `metadata`, rows and columns of the `splits`, and the `tables`.
 
     Only contents, no time and no path of the machine: the same dataset has the same card.
     """
-    present = {name for frame in splits.values() for name in frame.columns}
+    present = {name for _, columns in splits.values() for name in columns}
     return CARD.format(
         **metadata,
-        data_files="\n".join(f"  - split: {name}\n    path: {name}/*.arrow" for name in splits),
-        splits=_rows((name, f"{len(frame):,}", _code(frame.columns)) for name, frame in splits.items()),
+        how=HOW[metadata["preprocessing"]["split"]].format(**metadata),
+        report=describe(metadata),
+        data_files="\n".join(f"  - split: {name}\n    path: {name}/*.arrow" for name, (n, _) in splits.items() if n),
+        splits=_rows((name, f"{n:,}", _code(columns)) for name, (n, columns) in splits.items()),
         columns=_rows((f"`{name}`", meaning) for name, meaning in COLUMNS.items() if name in present),
         tables=_rows((f"`{name}.parquet`", meaning) for name, meaning in TABLES.items() if name in tables),
         settings=_rows((f"`{key}`", f"`{value}`") for key, value in metadata["preprocessing"].items()),
@@ -94,5 +105,5 @@ def _rows(rows: Any) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
-def _code(names: list[str]) -> str:
+def _code(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)

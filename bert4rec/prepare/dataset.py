@@ -1,6 +1,6 @@
 """Writes the dataset folder: the only contract between preparation and training.
 
-The same tables and settings give the same bytes, whatever Polars' chunks and threads: lists are written in record
+The same rows and settings give the same bytes, whatever the frames in which they come: lists are written in record
 batches of a fixed size, and only `created_at` in `metadata.json` tells the time.
 """
 
@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,13 +23,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.errors import DataError
-from bert4rec.prepare.card import dataset_card
+from bert4rec.prepare.chunks import Chunks
 from bert4rec.vocabulary import DATASET_FORMAT
 
-ROWS_PER_BATCH = 1000
-BYTES_PER_SHARD = 500_000_000
+ROWS_PER_BATCH = 1 << 14  # each batch costs every process that opens the split some memory and time
+ROWS_PER_GROUP = 1 << 16
+BYTES_PER_FILE = 500_000_000
 METADATA = "metadata.json"
 LOCK = ".lock"
+EVALUATION_COLUMNS = ("target", "popular_negatives", "uniform_negatives")
 TYPES = {
     "user": pa.int32(),
     "items": pa.list_(pa.int32()),
@@ -40,24 +43,16 @@ TYPES = {
 }
 
 
-def write_dataset(
-    folder: Path, *, splits: Mapping[str, pl.DataFrame], tables: Mapping[str, pl.DataFrame], metadata: Mapping[str, Any]
-) -> int:
-    """Write the dataset at `folder`, whole or not at all, and return its size in bytes.
+@contextmanager
+def new_dataset(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder` that takes its place when the block ends well, and goes when it does not.
 
-    `splits`: name → frame with columns of `TYPES`. `tables`: name → frame for `<name>.parquet`. `metadata`: what
-    stands in `metadata.json` besides the checksums. An older dataset there is replaced. Raises `DataError` where
-    something else stands at `folder`, or the disk refuses.
+    An older dataset at `folder` is replaced. Raises `DataError` where something else stands there, or the disk refuses.
     """
     try:
         with _replacing(folder) as new:
-            for name, frame in splits.items():
-                _write_split(new / name, frame)
-            for name, frame in tables.items():
-                pq.write_table(frame.to_arrow(compat_level=pl.CompatLevel.oldest()), new / f"{name}.parquet")
-            (new / "README.md").write_text(dataset_card(metadata, splits, tables), encoding="utf-8")
-            return _write_metadata(new, metadata)
-    except (OSError, pa.ArrowException) as error:
+            yield new
+    except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
         raise DataError(f"{folder}: cannot write the dataset: {getattr(error, 'strerror', None) or error}") from None
 
 
@@ -73,18 +68,99 @@ def clear_target(folder: Path) -> None:
         raise DataError(f"{folder}: cannot be used as data.dataset_dir: {error.strerror}") from None
 
 
-def _write_split(folder: Path, frame: pl.DataFrame) -> None:
-    """A folder as `datasets` saves it, with a fingerprint of the content in place of a random one."""
-    schema = pa.schema([(name, TYPES[name]) for name in frame.columns])
-    batches = [_batch(frame.slice(first, ROWS_PER_BATCH), schema) for first in range(0, len(frame), ROWS_PER_BATCH)]
-    digest = hashlib.sha256(str(schema).encode())
-    for batch in batches:
-        digest.update(batch.serialize())
-    table = pa.Table.from_batches(batches, schema)
-    split = datasets.Dataset(
-        datasets.table.InMemoryTable(table), split=datasets.Split(folder.name), fingerprint=digest.hexdigest()[:16]
-    )
-    split.save_to_disk(folder, num_shards=1 + table.nbytes // BYTES_PER_SHARD)
+class SplitWriter:
+    """Writes a split as `datasets` saves it, in record batches and files of fixed sizes, from frames of any size.
+
+    `columns`: some of `TYPES`.
+    """
+
+    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+        folder.mkdir()
+        self._folder, self._schema = folder, pa.schema([(name, TYPES[name]) for name in columns])
+        self._rows = Chunks(ROWS_PER_BATCH)
+        self._files: list[Path] = []
+        self._sink: Any = None
+        self._writer: Any = None
+        self.n_rows = 0
+        self._open()
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the split."""
+        return list(self._schema.names)
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Write the rows of `frame` behind those before."""
+        for rows in self._rows.add(frame.select(self._schema.names)):
+            self._write(rows)
+
+    def close(self) -> None:
+        """Write what is left, and what `datasets` wants to know about the split."""
+        for rows in self._rows.rest():
+            self._write(rows)
+        self._end()
+        names = [f"data-{i:05d}-of-{len(self._files):05d}.arrow" for i in range(len(self._files))]
+        for file, name in zip(self._files, names, strict=True):
+            file.rename(self._folder / name)
+        digest = hashlib.sha256("".join(_sha256(self._folder / name) for name in names).encode()).hexdigest()
+        empty = datasets.Dataset(
+            datasets.table.InMemoryTable(self._schema.empty_table()),
+            split=datasets.Split(self._folder.name),
+            fingerprint=digest[:16],  # of the content, in place of a random one
+        )
+        _describe(self._folder, empty, names)
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        if self._sink.tell() >= BYTES_PER_FILE:
+            self._end()
+            self._open()
+        self._writer.write_batch(_batch(frame, self._schema))
+        self.n_rows += len(frame)
+
+    def _open(self) -> None:
+        self._files.append(self._folder / f"data-{len(self._files):05d}.arrow")
+        self._sink = pa.OSFile(str(self._files[-1]), "wb")
+        self._writer = pa.ipc.new_stream(self._sink, self._schema)
+
+    def _end(self) -> None:
+        self._writer.close()
+        self._sink.close()
+
+
+class TableWriter:
+    """Writes a Parquet file in row groups of a fixed size, from frames of any size with the same columns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._rows = path, Chunks(ROWS_PER_GROUP)
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Write the rows of `frame` behind those before."""
+        for rows in self._rows.add(frame):
+            self._write(rows)
+
+    def close(self) -> None:
+        """Write what is left."""
+        for rows in self._rows.rest():
+            self._write(rows)
+        if self._writer:
+            self._writer.close()
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, table.schema)
+        self._writer.write_table(table.combine_chunks(), row_group_size=ROWS_PER_GROUP)
+
+
+def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> None:
+    """`dataset_info.json` and `state.json`, as `datasets` itself writes them beside the files."""
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        empty.save_to_disk(temporary, num_shards=1)
+        state = json.loads((Path(temporary) / "state.json").read_text(encoding="utf-8"))
+        shutil.copyfile(Path(temporary) / "dataset_info.json", folder / "dataset_info.json")
+    state["_data_files"] = [{"filename": name} for name in files]
+    (folder / "state.json").write_text(json.dumps(state, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
@@ -93,7 +169,7 @@ def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
     return table.take(pa.array(np.arange(len(frame)))).combine_chunks().to_batches()[0]
 
 
-def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
+def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
     """`metadata.json` with the checksums of every other file; returns the size of the folder in bytes."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
     sizes = {path: path.stat().st_size for path in paths}

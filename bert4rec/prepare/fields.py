@@ -1,116 +1,151 @@
-"""The fields of a source as numbers or text: cast lazily, every row checked, the first bad one named.
-
-Text is scanned as text and cast here, so that no row is skipped or repaired in silence.
-"""
+"""The fields of interactions as numbers or text: every row checked, none skipped or repaired in silence."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeAlias
 
 import polars as pl
 
 from bert4rec.errors import DataError
+from bert4rec.prepare.bad_rows import BadRows
+from bert4rec.prepare.rows import LINE
 
-LINE = "line number"  # column with the line of the file, or the row of a Parquet file, that a message names
-OTHER = "other "  # begins the names of columns that are read for the sake of the check only
 IDS = ("user", "item")
-FIELDS = (*IDS, "time", "rating")
+FIELDS = (*IDS, "time", "rating", "is_read")
+TimeUnit: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds, is larger
+DECIDING_ROWS = 1000  # the first ones, which show the unit of times that are numbers
+WISHES = {"time": "must be a time: a number from 0, or text like 2024-03-19T10:27:00", "rating": "must be a number"}
+KINDS = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
 
 
-@dataclass(frozen=True)
-class Raw:
-    """Fields as they stand in a file: `LINE`, some of `FIELDS`, and others whose names begin with `OTHER`.
+@dataclass
+class Fields:
+    """Casts the fields of a source, part by part.
 
-    `names`: what the file calls each field; `whole_number_ids`: text ids are an error; `unit`: "line" or "row".
+    `names`: what the source calls each of `FIELDS` that it has; `whole_number_ids`: an id of text is a bad row;
+    `unit`: "line" or "row" of a file; `time_unit`: of times that are numbers, "auto" until the first part shows it.
+    Ids are Int64 as long as every id of the column is written as a whole number ("7", not "07") that fits, and from
+    the first other one on String.
     """
 
-    frame: pl.LazyFrame
-    path: Path
     names: Mapping[str, str]
-    whole_number_ids: bool = True
+    whole_number_ids: bool
     unit: str = "line"
+    time_unit: TimeUnit = "auto"
+    as_text: set[str] = field(default_factory=set)
+
+    def cast(self, raw: pl.DataFrame, path: Path, bad: BadRows) -> pl.DataFrame:
+        """The usable rows of `raw` (`LINE` and the fields as they stand): ids, Int64 seconds, Float32 ratings.
+
+        Rows with a field that is missing or cannot be cast go to `bad`. Raises `DataError` for a type that is no
+        field at all.
+        """
+        for name in self.names:
+            if not _is_readable(name, raw.schema[name]):
+                wish = self._wish(name)
+                raise DataError(f'{path}: column "{self.names[name]}" has type {raw.schema[name]}: {wish}')
+        frame = raw.select(self._field(name, raw[name]) for name in self.names)
+        if not any(frame.null_count().row(0)):
+            return frame
+        self._report(raw, frame, path, bad)
+        return frame.drop_nulls()
+
+    def _field(self, name: str, column: pl.Series) -> pl.Series:
+        if name in IDS:
+            return self._id(name, column)
+        if name == "time":
+            return self._seconds(column)
+        number = column.cast(pl.Float32, strict=False)
+        if name == "is_read":
+            return (number == 1).set(~number.is_in([0, 1]), None).alias(name)
+        return number.set(~number.is_finite(), None)
+
+    def _id(self, name: str, column: pl.Series) -> pl.Series:
+        is_number = column.dtype.is_integer()
+        text = None if is_number else _text(column)
+        if name in self.as_text:
+            return _text(column.cast(pl.String)) if text is None else text
+        whole = (column if text is None else text).cast(pl.Int64, strict=False)
+        if self.whole_number_ids and text is not None:
+            return whole
+        same = whole.is_not_null() if text is None else whole.cast(pl.String) == text
+        if (same | column.is_null()).all() if text is None else same.all():
+            return whole
+        self.as_text.add(name)
+        return self._id(name, column)
+
+    def _seconds(self, column: pl.Series) -> pl.Series:
+        """Whole seconds, rounded down; null where it is no time, or one before 1970."""
+        if column.dtype.is_temporal():
+            seconds = column.dt.epoch("s")
+        else:
+            number = column.cast(pl.Int64, strict=False) if not column.dtype.is_float() else column
+            if number.null_count() > column.null_count():
+                number = column.cast(pl.Float64, strict=False)
+            if self.time_unit == "auto":
+                self.time_unit = _unit_of(number)
+            seconds = _floor(number, PER_SECOND[self.time_unit])
+            if column.dtype == pl.String and seconds.null_count() > column.null_count():
+                iso = pl.coalesce("seconds", *_iso_8601(pl.col("text")))
+                seconds = pl.DataFrame({"text": column, "seconds": seconds}).select(iso).to_series()
+        return seconds.set((seconds < 0) | (seconds > LARGEST_SECONDS), None).alias("time")
+
+    def _report(self, raw: pl.DataFrame, frame: pl.DataFrame, path: Path, bad: BadRows) -> None:
+        """Count the bad rows by their first bad field, and show the first rows."""
+        flags = frame.select(pl.col(name).is_null() for name in self.names)
+        first = pl.coalesce(pl.when(pl.col(name)).then(pl.lit(name)) for name in self.names).alias("bad field")
+        found = raw.with_columns(flags.select(first)).filter(pl.col("bad field").is_not_null())
+        for row in found.head(max(bad.room, 0)).iter_rows(named=True):
+            bad.show(path, self.unit, row[LINE], self._problem(row["bad field"], row[row["bad field"]]))
+        missing = pl.coalesce(
+            pl.when(pl.col("bad field") == name).then(pl.col(name).cast(pl.String).fill_null("") == "")
+            for name in self.names
+        )
+        for name, is_missing, n in (
+            found.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
+        ):
+            bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, 'is not a whole number')}", n)
+
+    def _problem(self, name: str, value: object) -> str:
+        if value in (None, ""):
+            return f"{self.names[name]} is missing"
+        return f'{self.names[name]} "{value}": {self._wish(name)}'
+
+    def _wish(self, name: str) -> str:
+        if name in IDS:
+            return "must be a whole number" + ("" if self.whole_number_ids else " or text")
+        return WISHES.get(name, "must be 0 or 1")
 
 
-def cast_fields(raw: Raw) -> tuple[pl.LazyFrame, dict[str, int]]:
-    """The fields of `raw` cast, in file order, and the counts `rows`, `users`, `items`.
-
-    Ids become Int64 where every id of the column is written as a whole number ("7", not "07"), else String; times
-    Int64 seconds, ratings Float32. Raises `DataError` naming the first line with a field that is missing or cannot
-    be cast, and for a source without rows.
-    """
-    casts = _casts(raw)
-    counts = raw.frame.select(
-        pl.len().alias("rows"),
-        casts["user"].n_unique().alias("users"),
-        casts["item"].n_unique().alias("items"),
-        *[cast.null_count().alias(f"bad {field}") for field, cast in casts.items()],
-        pl.col(f"^{OTHER}.*$").null_count(),
-    ).collect(engine="streaming").row(0, named=True)  # fmt: skip
-    if counts["rows"] == 0:
-        raise DataError(f"{raw.path}: holds no interactions; name another file in data.path")
-    bad = {field: cast for field, cast in casts.items() if counts[f"bad {field}"]}
-    if bad:
-        raise DataError(_first_bad(raw, bad))
-    frame = raw.frame.select(cast.alias(field) for field, cast in casts.items())
-    return frame, {name: counts[name] for name in ("rows", "users", "items")}
-
-
-def _casts(raw: Raw) -> dict[str, pl.Expr]:
-    """For each field of the source the expression that casts it, null where it cannot."""
-    schema = raw.frame.collect_schema()
-    fields = [field for field in FIELDS if field in schema]
-    for field in fields:
-        if not _readable(field, schema[field]):
-            raise DataError(f'{raw.path}: column "{raw.names[field]}" has type {schema[field]}: {_wish(field, raw)}')
-    text = [field for field in IDS if not raw.whole_number_ids and not schema[field].is_integer()]
-    whole = dict.fromkeys(IDS, True)
-    if text:
-        same = [_written_whole(field, schema[field]).all() for field in text]
-        whole |= raw.frame.select(same).collect(engine="streaming").row(0, named=True)
-    casts = {field: _whole(field, schema[field]) if whole[field] else _text(field) for field in IDS}
-    if "time" in fields:
-        casts["time"] = _seconds(schema["time"])
-    if "rating" in fields:
-        rating = pl.col("rating").cast(pl.Float32, strict=False)
-        casts["rating"] = pl.when(rating.is_finite()).then(rating)
-    return casts
-
-
-def _readable(field: str, dtype: pl.DataType) -> bool:
-    if field in IDS:
+def _is_readable(name: str, dtype: pl.DataType) -> bool:
+    if name in IDS:
         return dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum)
-    if field == "time":
+    if name == "time":
         return dtype.is_numeric() or dtype in (pl.String, pl.Datetime, pl.Date)
-    return dtype.is_numeric() or dtype == pl.String
+    return dtype.is_numeric() or dtype in (pl.String, pl.Boolean)
 
 
-def _whole(field: str, dtype: pl.DataType) -> pl.Expr:
-    column = pl.col(field)
-    return (column if dtype.is_integer() else column.cast(pl.String)).cast(pl.Int64, strict=False)
+def _text(column: pl.Series) -> pl.Series:
+    text = column.cast(pl.String)
+    return text.set(text == "", None)
 
 
-def _written_whole(field: str, dtype: pl.DataType) -> pl.Expr:
-    """Whether an id is text that a whole number is written as: "7", not "07"; a missing id speaks for neither."""
-    text = _text(field)
-    return (_whole(field, dtype).cast(pl.String) == text).fill_null(text.is_null())
+def _unit_of(times: pl.Series) -> TimeUnit:
+    """The unit in which the middle one of `times` is a moment before the year 5138."""
+    middle = times.head(DECIDING_ROWS).drop_nulls().median()
+    if not isinstance(middle, int | float):
+        return "auto"
+    units: dict[TimeUnit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+    return next((unit for unit, ticks in units.items() if middle < LARGEST_SECONDS * ticks), "ns")
 
 
-def _text(field: str) -> pl.Expr:
-    text = pl.col(field).cast(pl.String)
-    return pl.when(text != "").then(text).alias(field)
-
-
-def _seconds(dtype: pl.DataType) -> pl.Expr:
-    """Whole seconds, rounded down."""
-    time = pl.col("time")
-    if dtype.is_temporal():
-        return time.dt.epoch("s")
-    fraction = time.cast(pl.Float64, strict=False).floor().cast(pl.Int64, strict=False)
-    if dtype.is_float():
-        return fraction
-    whole = time.cast(pl.Int64, strict=False)
-    return pl.coalesce(whole, fraction, *_iso_8601(time)) if dtype == pl.String else whole
+def _floor(number: pl.Series, ticks: int) -> pl.Series:
+    if number.dtype.is_float():
+        return (number / ticks).floor().cast(pl.Int64, strict=False)
+    return number if ticks == 1 else number // ticks
 
 
 def _iso_8601(text: pl.Expr) -> list[pl.Expr]:
@@ -121,22 +156,3 @@ def _iso_8601(text: pl.Expr) -> list[pl.Expr]:
         moment.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%#z", strict=False, time_unit="us").dt.epoch("s"),
         text.str.to_date("%Y-%m-%d", strict=False).dt.epoch("s"),
     ]
-
-
-def _first_bad(raw: Raw, casts: Mapping[str, pl.Expr]) -> str:
-    """One line on the first row with a field that is missing or cannot be cast."""
-    found: dict[str, Any] = (
-        raw.frame.filter(pl.any_horizontal(cast.is_null() for cast in casts.values())).head(1)
-        .with_columns(cast.is_null().alias(f"bad {field}") for field, cast in casts.items())
-        .collect().row(0, named=True)
-    )  # fmt: skip
-    field = next(field for field in casts if found[f"bad {field}"])
-    value = found[field]
-    problem = "is missing" if value in (None, "") else f'"{value}": {_wish(field, raw)}'
-    return f"{raw.path}, {raw.unit} {found[LINE]}: {raw.names[field]} {problem}; correct or remove this {raw.unit}"
-
-
-def _wish(field: str, raw: Raw) -> str:
-    if field in IDS:
-        return "must be a whole number" + ("" if raw.whole_number_ids else " or text")
-    return {"time": "must be a time: seconds, or text like 2024-03-19T10:27:00", "rating": "must be a number"}[field]

@@ -1,6 +1,6 @@
 """Items that a user has not seen, to rank the target among: drawn by popularity, or uniformly.
 
-Seeded, and drawn in fixed blocks of users: the result does not depend on chunks, threads or the number of users after.
+Seeded, and drawn in fixed blocks of users: the result does not depend on memory, threads or the number of users after.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bert4rec.errors import DataError
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
-USERS_PER_BLOCK = 4096  # users drawn for at once; changing it changes the negatives
+USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
 MAX_ROUNDS = 16  # rounds of rejection before the rest is drawn from a dense table of keys
 DENSE_CELLS = 1 << 22  # users × items of that table
 LAST = -1e6  # log weight of an item that nobody has trained on: after all others
@@ -28,57 +28,58 @@ def train_counts(histories: pl.DataFrame, *, n_items: int) -> Ints:
     return np.bincount(items - FIRST_ITEM_ID, minlength=n_items)
 
 
-def popular_negatives(histories: pl.DataFrame, counts: Ints, *, n: int, seed: int) -> NDArray[np.int32]:
+def popular_negatives(histories: pl.DataFrame, counts: Ints, *, n: int, seed: int, block: int) -> NDArray[np.int32]:
     """`n` distinct items for each history that are not in it, drawn in proportion to `counts`, (users, n).
 
-    `histories`: `items`, the *whole* history of each user, held-out items too. `counts`: as from `train_counts`. An
-    item that nobody has trained on comes only when no other is left. Raises `DataError` where a user has fewer than
-    `n` unseen items.
+    `histories`: `items`, the *whole* history of each user, held-out items too; they are the `block`-th of their split.
+    `counts`: as from `train_counts`. An item that nobody has trained on comes only when no other is left. Raises
+    `DataError` where a user has fewer than `n` unseen items.
 
-    >>> popular_negatives(pl.DataFrame({"items": [[2, 3]]}), np.array([9, 9, 5, 0]), n=2, seed=1).tolist()
+    >>> popular_negatives(pl.DataFrame({"items": [[2, 3]]}), np.array([9, 9, 5, 0]), n=2, seed=1, block=0).tolist()
     [[4, 5]]
     """
-    return _negatives(histories, counts, n=n, seed=[seed, 3])
+    return _negatives(histories, counts, n=n, seed=[seed, 3, block])
 
 
-def uniform_negatives(histories: pl.DataFrame, *, n_items: int, n: int, seed: int) -> NDArray[np.int32]:
+def uniform_negatives(histories: pl.DataFrame, *, n_items: int, n: int, seed: int, block: int) -> NDArray[np.int32]:
     """`n` distinct items for each history that are not in it, all equally likely, (users, n).
 
     Otherwise as `popular_negatives`.
 
-    >>> uniform_negatives(pl.DataFrame({"items": [[2, 3], [4, 3]]}), n_items=3, n=1, seed=1).tolist()
+    >>> uniform_negatives(pl.DataFrame({"items": [[2, 3], [4, 3]]}), n_items=3, n=1, seed=1, block=0).tolist()
     [[4], [2]]
     """
-    return _negatives(histories, np.ones(n_items, np.int64), n=n, seed=[seed, 4])
+    return _negatives(histories, np.ones(n_items, np.int64), n=n, seed=[seed, 4, block])
 
 
 def _negatives(histories: pl.DataFrame, weights: Ints, *, n: int, seed: list[int]) -> NDArray[np.int32]:
-    n_items = len(weights)
-    unseen = n_items - histories["items"].list.n_unique().to_numpy().astype(np.int64)
-    if len(unseen) and unseen.min() < n:
+    n_items, items = len(weights), histories["items"]
+    rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
+    keys = rows * n_items + items.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
+    seen = np.sort(keys)
+    _check_enough(seen, len(items), n_items, n)
+    return (_draw(np.random.default_rng(seed), seen, weights, (len(items), n)) + FIRST_ITEM_ID).astype(np.int32)
+
+
+def _check_enough(seen: Ints, n_users: int, n_items: int, n: int) -> None:
+    is_first = np.diff(seen, prepend=-1) > 0
+    n_seen = np.bincount(seen[is_first] // n_items, minlength=n_users)
+    unseen = n_items - n_seen.max(initial=0)
+    if unseen < n:
         raise DataError(
-            f"preprocessing.n_eval_negatives = {n}: a user has seen all but {unseen.min()} of {n_items} items; "
-            f"the largest value that works is {unseen.min()}"
+            f"preprocessing.n_eval_negatives = {n}: a user has seen all but {unseen} of {n_items} items; "
+            f"the largest value that works is {unseen}"
         )
-    drawn = np.empty((len(histories), n), np.int32)
-    for block, first in enumerate(range(0, len(histories), USERS_PER_BLOCK)):
-        part = histories["items"].slice(first, USERS_PER_BLOCK)
-        rng = np.random.default_rng([*seed, block])
-        drawn[first : first + len(part)] = _draw_block(rng, part, weights, n) + FIRST_ITEM_ID
-    return drawn
 
 
-def _draw_block(rng: np.random.Generator, histories: pl.Series, weights: Ints, n: int) -> Ints:
-    """Negatives (items from 0) of a block of users, (users, n): exactly one by one without replacement.
+def _draw(rng: np.random.Generator, taken: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:
+    """Negatives (items from 0) of `shape` (users, n): exactly one by one without replacement.
 
-    Draws with replacement, of which what is seen or already drawn is dropped, are such a sequence.
+    Draws with replacement, of which what is seen or already drawn is dropped, are such a sequence. `taken`: the sorted
+    keys, row · n_items + item, of what is seen.
     """
-    n_items, cumulated = len(weights), np.cumsum(weights)
-    rows = np.repeat(np.arange(len(histories)), histories.list.len().to_numpy())
-    taken = np.sort(
-        rows * n_items + histories.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
-    )  # keys: row · n_items + item
-    drawn, filled = np.empty((len(histories), n), np.int64), np.zeros(len(histories), np.int64)
+    n_items, n, cumulated = len(weights), shape[1], np.cumsum(weights)
+    drawn, filled = np.empty(shape, np.int64), np.zeros(shape[0], np.int64)
     for _ in range(MAX_ROUNDS if cumulated[-1] else 0):
         open_rows = np.flatnonzero(filled < n)
         if not len(open_rows):
@@ -87,7 +88,8 @@ def _draw_block(rng: np.random.Generator, histories: pl.Series, weights: Ints, n
         items = np.searchsorted(cumulated, rng.integers(0, cumulated[-1], size), side="right")
         new = _first_of_each((open_rows[:, None] * n_items + items).ravel(), taken)
         _append(drawn, filled, new, n_items)
-        taken = np.sort(np.concatenate([taken, new]))  # np.union1d hashes, a hundred times slower on such keys
+        new.sort()
+        taken = np.insert(taken, np.searchsorted(taken, new), new)
     _draw_rest(rng, drawn, filled, taken, weights)
     return drawn
 

@@ -174,9 +174,9 @@ def _rows(rng: np.random.Generator, users: Ints, items: Ints, lengths: Ints) -> 
     return pl.DataFrame({"user": users + 1, "item": items + 1, "time": time})
 
 
-def catalogue(source: str, n_items: int) -> pl.LazyFrame | None:
-    """All items (`original`) of the noise: what it is for is a catalogue of a given size, taken or not."""
-    return pl.LazyFrame({"original": np.arange(1, n_items + 1)}) if source == "random" else None
+def everything(n_items: int) -> pl.Series:
+    """The original ids of all `n_items`."""
+    return pl.Series(np.arange(1, n_items + 1))
 
 
 Generator: TypeAlias = Callable[..., tuple[pl.DataFrame, Oracle | None]]

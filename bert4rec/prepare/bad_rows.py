@@ -1,0 +1,34 @@
+"""The rows that cannot be used: counted by kind, the first of them kept to be shown."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SHOWN = 10  # rows that are named; the others are only counted
+
+
+@dataclass
+class BadRows:
+    """Unusable rows. `counts`: by kind of problem; `shown`: the first, each with its place and what is wrong."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    shown: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return self.counts.total()
+
+    @property
+    def room(self) -> int:
+        """How many more will be shown."""
+        return SHOWN - len(self.shown)
+
+    def add(self, kind: str, n: int = 1) -> None:
+        """Count `n` rows with a problem of this `kind`, such as "rating is not a number"."""
+        self.counts[kind] += n
+
+    def show(self, path: Path, unit: str, number: int, problem: str) -> None:
+        """Keep the place and the problem of a row that was counted, while there is room; `unit`: "line" or "row"."""
+        if self.room > 0:
+            self.shown.append(f"{path}, {unit} {number}: {problem}")

@@ -1,0 +1,323 @@
+"""One dataset, from settings to its folder: the stages in their order, and what is said of them."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bert4rec.config import Config, Preprocessing, instant
+from bert4rec.errors import DataError
+from bert4rec.prepare.bad_rows import BadRows
+from bert4rec.prepare.card import dataset_card
+from bert4rec.prepare.chunks import chunked
+from bert4rec.prepare.dataset import (
+    EVALUATION_COLUMNS,
+    SplitWriter,
+    TableWriter,
+    clear_target,
+    new_dataset,
+    write_metadata,
+)
+from bert4rec.prepare.ids import Known, item_ids, read_known
+from bert4rec.prepare.negatives import USERS_PER_BLOCK
+from bert4rec.prepare.oracle import oracle_ranks
+from bert4rec.prepare.progress import Progress
+from bert4rec.prepare.sequences import LISTS
+from bert4rec.prepare.sources import Interactions, open_interactions
+from bert4rec.prepare.splits import MIN_EVALUATED, all_for_training, by_time, instant_of_share, leave_one_out
+from bert4rec.prepare.stages import (
+    Cutter,
+    Filters,
+    Histories,
+    Ordered,
+    Raw,
+    Split,
+    Survey,
+    in_order,
+    limit,
+    order,
+    read,
+    survey,
+)
+from bert4rec.prepare.statistics import describe, lengths_of
+from bert4rec.prepare.synthetic import GENERATORS, Oracle, everything
+from bert4rec.prepare.titles import read_titles
+from bert4rec.vocabulary import FIRST_ITEM_ID
+
+WORK = ".work"  # folder, beside the new splits, of what goes over the disk
+RUNS = 24  # runs fit into the memory: one is held some six times while it is sorted or cut
+BLOCKS = 128  # blocks of text fit into the memory: as fields, a block takes some ten times its bytes
+N_THREADS = 2  # blocks of users cut at once
+
+FILTERS = (
+    "only_read", "min_rating", "time_from", "time_until", "repeats", "drop_consecutive_duplicates",
+    "min_item_interactions", "min_user_interactions", "max_user_interactions",
+)  # fmt: skip
+
+Ids = NDArray[np.int32]
+Written = dict[str, tuple[int, list[str]]]
+
+
+def prepare(config: Config) -> Path:
+    """Make the dataset folder that `config` describes, telling the progress, and return its path.
+
+    Raises `DataError` or `SettingsError`, in one line, for what cannot be prepared; then nothing is left behind.
+    """
+    datasets.disable_progress_bars()
+    folder = config.data.folder
+    clear_target(folder)
+    known = read_known(Path(config.data.extends)) if config.data.extends else None
+    with new_dataset(folder) as new:
+        metadata, size = Preparation(config, new, known).complete()
+    print(f"\n{describe(metadata)}\n\ndataset folder: {folder} ({size / 1e6:,.1f} MB)", flush=True)
+    return folder
+
+
+class Preparation:
+    """One dataset in the making, in the folder `new`; `known`: the ids that it keeps."""
+
+    def __init__(self, config: Config, new: Path, known: Known | None) -> None:
+        self._data, self._settings, self._config = config.data, config.preprocessing, config
+        self._new, self._work, self._known = new, new / WORK, known
+        self._progress = Progress()
+        self._oracle: Oracle | None = None
+        self._data_rows = 0
+
+    def complete(self) -> tuple[dict[str, Any], int]:
+        """Write everything; what `metadata.json` says besides the checksums, and the size of the folder in bytes."""
+        raw, source = self._read()
+        titles = self._titles(raw, source)
+        ordered = self._order(raw, source)
+        item_ids = self._item_ids(ordered)
+        histories = Histories(ordered, item_ids, known=None if self._known is None else self._known.users["original"])
+        n_users = self._write_users(histories)
+        split, about_split = self._split(ordered)
+        n_items = int(item_ids.max()) + 1 - FIRST_ITEM_ID
+        found = survey(
+            histories, split, n_users=n_users, n_items=n_items, n_rows=int(ordered.counts.sum()),
+            n_validated=self._settings.validation_users, seed=self._settings.seed, progress=self._progress,
+        )  # fmt: skip
+        items = self._write_items(ordered, item_ids, found, titles)
+        metadata = self._about(raw, source, ordered, found) | about_split
+        written = self._write_splits(histories, split, found, items)
+        names = {"train": "train_windows", "validation": "validation_users", "test": "test_users"}
+        metadata |= {names[name]: n_rows for name, (n_rows, _) in written.items()}
+        return metadata, self._finish(metadata, written)
+
+    @property
+    def _has_whole_catalogue(self) -> bool:
+        """Noise is for catalogues of a given size: its items count whether taken or not."""
+        return self._data.source == "random" and self._settings.min_item_interactions == 1
+
+    def _read(self) -> tuple[Raw, Interactions | None]:
+        how: dict[str, Any] = {
+            "folder": self._work,
+            "run_bytes": int(self._settings.memory_gb * 1e9) // RUNS,
+            "max_bad_rows": self._settings.max_bad_rows,
+            "progress": self._progress,
+            "known": None if self._known is None else self._known.users,
+        }
+        if self._data.source in GENERATORS:
+            counts = self._data.model_dump(include={"n_users", "n_items", "n_rows"})
+            rows, self._oracle = GENERATORS[self._data.source](**counts, seed=self._settings.seed)
+            self._data_rows = len(rows)
+            return read([(rows, len(rows))], BadRows(), n_bytes=len(rows), **how), None
+        settings = self._data.model_dump(
+            exclude={"dataset_dir", "titles_path", "extends", "n_users", "n_items", "n_rows"}
+        )
+        block_bytes = int(self._settings.memory_gb * 1e9) // BLOCKS
+        source = open_interactions(**settings, only_read=self._settings.only_read, block_bytes=block_bytes)
+        raw = read(source, source.bad, n_bytes=source.n_bytes, **how)
+        self._show_bad_rows(source.bad)
+        if not len(raw):
+            raise DataError(f"{source.files[0]}: holds no interactions; name another file in data.path")
+        return raw, source
+
+    def _show_bad_rows(self, bad: BadRows) -> None:
+        for line in bad.shown:
+            self._progress.say(f"unusable: {line}")
+        if hidden := bad.total - len(bad.shown):
+            self._progress.say(f"unusable: {hidden:,} rows more")
+
+    def _titles(self, raw: Raw, source: Interactions | None) -> pl.DataFrame | None:
+        if source is None:
+            return None
+        beside = source.files[0].parent if self._data.source.startswith("ml-") else None
+        return read_titles(self._data.titles_path, beside=beside, dtype=raw.item_type)
+
+    def _order(self, raw: Raw, source: Interactions | None) -> Ordered:
+        also = [] if self._known is None else [self._known.items["original"]]
+        if self._has_whole_catalogue:
+            also.append(everything(self._data.n_items))
+        filters = _filters(self._config)
+        ordered = order(raw, filters, folder=self._work / "parts", progress=self._progress, also=also)
+        if source is not None:
+            source.check(ordered.n_users_read)
+        limit(ordered, filters, progress=self._progress)
+        if not ordered.counts.any():
+            raise DataError(_nothing_left(raw, ordered, self._settings))
+        return ordered
+
+    def _item_ids(self, ordered: Ordered) -> Ids:
+        """The dense id of each code; 0 for what is dropped."""
+        kept = ordered.counts > 0
+        if self._has_whole_catalogue:
+            kept[:] = True
+        known = self._known.items if self._known is not None else None
+        return item_ids(ordered.items, kept, seed=self._settings.seed, known=known)
+
+    def _write_users(self, histories: Histories) -> int:
+        """`users.parquet`; how many there are."""
+        n_users, writer = 0, TableWriter(self._new / "users.parquet")
+        for users in histories.users():
+            writer.add(users)
+            n_users += len(users)
+        writer.close()
+        return n_users
+
+    def _split(self, ordered: Ordered) -> tuple[Split, dict[str, Any]]:
+        """The split, and what is to be known of it."""
+        if self._settings.split == "none":
+            return all_for_training, {}
+        if self._settings.split == "leave_one_out":
+            return leave_one_out, {}
+        if "time" not in ordered.parts.columns:
+            raise DataError('preprocessing.split = "time": the source has no times; choose "leave_one_out" or "none"')
+        at = self._settings.split_at
+        moment = (
+            instant(at)
+            if isinstance(at, str)
+            else instant_of_share(lambda: (part["time"] for part in ordered.parts.read("time")), at)
+        )
+        return partial(by_time, instant=moment), {"split_instant": moment}
+
+    def _write_items(self, ordered: Ordered, ids: Ids, found: Survey, titles: pl.DataFrame | None) -> pl.DataFrame:
+        """`items.parquet`; its content."""
+        codes = np.flatnonzero(ids)
+        codes = codes[np.argsort(ids[codes])]
+        table = pl.DataFrame(
+            [
+                pl.Series("item", ids[codes]),
+                ordered.items.gather(codes).alias("original"),
+                pl.Series("count", ordered.counts[codes]),
+                pl.Series("train_count", found.train_counts),
+            ]
+        )
+        if titles is not None:
+            table = table.join(titles, left_on="original", right_on="item", how="left", maintain_order="left")
+        writer = TableWriter(self._new / "items.parquet")
+        writer.add(table)
+        writer.close()
+        return table
+
+    def _about(self, raw: Raw, source: Interactions | None, ordered: Ordered, found: Survey) -> dict[str, Any]:
+        n_rows, n_users, n_items = int(ordered.counts.sum()), len(found.lengths), len(found.train_counts)
+        bad = source.bad if source else BadRows()
+        return {
+            "source": self._data.source,
+            "max_len": self._config.model.max_len,
+            "preprocessing": self._settings.recipe,
+            "extends": self._known is not None,
+            "rows_read": len(raw) + bad.total,
+            "users_read": ordered.n_users_read,
+            "items_read": ordered.n_items_read,
+            "bad_rows": dict(sorted(bad.counts.items())),
+            "dropped": {name: ordered.dropped[name] for name in FILTERS if ordered.dropped[name]},
+            "rows": n_rows,
+            "users": n_users,
+            "items": n_items,
+            "density": n_rows / (n_users * n_items),
+            "lengths": lengths_of(found.lengths[found.lengths > 0]),
+            "time_span": list(found.time_span) if found.time_span else None,
+            "train_positions": int(found.train_counts.sum()),
+            "has_times": "time" in ordered.parts.columns,
+            "has_ratings": "rating" in ordered.parts.columns,
+        }
+
+    def _write_splits(self, histories: Histories, split: Split, found: Survey, items: pl.DataFrame) -> Written:
+        """The three splits, and for generated data `oracle.parquet`; how many rows and which columns each split has."""
+        lists = [LISTS[name] for name in LISTS if name in histories.columns]
+        writers = {
+            name: SplitWriter(self._new / name, ["user", *lists, *(EVALUATION_COLUMNS if name != "train" else [])])
+            for name in ("train", "validation", "test")
+        }
+        cutter = Cutter(
+            split, found, max_len=self._config.model.max_len, step=self._config.window_step,
+            n_negatives=self._settings.n_eval_negatives, seed=self._settings.seed,
+        )  # fmt: skip
+        tests = []
+        with self._progress.stage("write", int(found.lengths.sum())) as stage:
+            for n_rows, rows in in_order(cutter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
+                for name, writer in writers.items():
+                    writer.add(rows[name])
+                if self._oracle is not None:
+                    tests.append(rows["test"])
+                stage.advance(stage.n_rows + n_rows, n_rows)
+            for writer in writers.values():
+                writer.close()
+        if not writers["test"].n_rows and self._settings.split != "none":
+            raise DataError(_no_test(self._settings.split, len(found.lengths)))
+        if self._oracle is not None:
+            self._write_oracle(self._oracle, pl.concat(tests), items)
+        return {name: (writer.n_rows, writer.columns) for name, writer in writers.items()}
+
+    def _write_oracle(self, oracle: Oracle, test: pl.DataFrame, items: pl.DataFrame) -> None:
+        """`oracle.parquet`, where nothing was dropped: the oracle knows only the walks that it made."""
+        users = pl.read_parquet(self._new / "users.parquet", glob=False)
+        if users["count"].sum() < self._data_rows or not len(test):
+            return
+        ranks = oracle_ranks(oracle, test, users=users, items=items)
+        if ranks is None:
+            self._progress.say("left oracle.parquet out: too many users × items to rank")
+            return
+        writer = TableWriter(self._new / "oracle.parquet")
+        writer.add(ranks)
+        writer.close()
+
+    def _finish(self, metadata: dict[str, Any], written: Written) -> int:
+        """The card and the checksums; the size of the folder in bytes."""
+        shutil.rmtree(self._work)
+        tables = {path.stem for path in self._new.glob("*.parquet")}
+        (self._new / "README.md").write_text(dataset_card(metadata, written, tables), encoding="utf-8")
+        size = write_metadata(self._new, metadata)
+        self._progress.say("checksums")
+        return size
+
+
+def _filters(config: Config) -> Filters:
+    settings = config.preprocessing
+    backwards = settings.reverse_file_order
+    return Filters(
+        newest_first=config.data.source == "goodreads" if backwards == "auto" else backwards,
+        time_from=instant(settings.time_from) if settings.time_from else None,
+        time_until=instant(settings.time_until) if settings.time_until else None,
+        **{name: getattr(settings, name) for name in FILTERS if not name.startswith("time_")},
+        k_core=settings.k_core,
+    )
+
+
+def _nothing_left(raw: Raw, ordered: Ordered, settings: Preprocessing) -> str:
+    set_ = [f"{name} = {getattr(settings, name)}" for name in FILTERS if getattr(settings, name) != _default(name)]
+    shown = ", ".join(set_) or "as it is"
+    return f"0 of {len(raw)} rows and {ordered.n_users_read} users pass [preprocessing] {shown}; relax these filters"
+
+
+def _default(name: str) -> Any:
+    return Preprocessing.model_fields[name].default
+
+
+def _no_test(split: str, n_users: int) -> str:
+    if split == "time":
+        return (
+            f"none of the {n_users} users has interactions both before and after preprocessing.split_at: no test could "
+            "be made; choose another instant or share"
+        )
+    return (
+        f"none of the {n_users} users has {MIN_EVALUATED} interactions, as leave-one-out needs: no test could be made; "
+        'bring longer histories, relax the filters of [preprocessing], or train on all with split = "none"'
+    )

@@ -1,0 +1,58 @@
+"""What there is to say of a dataset: counts, density, lengths, with a small picture, and the span of time."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTH = 40  # characters of the longest bar
+
+
+def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
+    """Minimum, median, mean, maximum, and the users by powers of two: of each `[from, to, users]`.
+
+    >>> lengths_of(np.array([1, 2, 3, 3]))["histogram"]
+    [[1, 1, 1], [2, 3, 3]]
+    """
+    powers = np.floor(np.log2(lengths)).astype(np.int64)
+    users = np.bincount(powers)
+    return {
+        "min": int(lengths.min()),
+        "median": float(np.median(lengths)),
+        "mean": round(float(lengths.mean()), 2),
+        "max": int(lengths.max()),
+        "histogram": [[2**power, 2 ** (power + 1) - 1, int(n)] for power, n in enumerate(users) if n],
+    }
+
+
+def describe(metadata: Mapping[str, Any]) -> str:
+    """The report that ends every run and stands in the dataset card, from what `metadata.json` says."""
+    return "\n".join(_lines(metadata))
+
+
+def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{'rows read':32}{metadata['rows_read']:>15,}"
+    for kind, n in metadata["bad_rows"].items():
+        yield f"{f'  unusable: {kind}':32}{-n:>15,}"
+    for name, n in metadata["dropped"].items():
+        yield f"{f'  dropped by {name}':32}{-n:>15,}"
+    yield f"{'rows kept':32}{metadata['rows']:>15,}"
+    for name in ("users", "items"):
+        yield f"{name:32}{metadata[name]:>15,}  of {metadata[f'{name}_read']:,} read"
+    yield f"{'density':32}{metadata['density']:>15.4%}"
+    if metadata["time_span"]:
+        first, last = (datetime.fromtimestamp(time, UTC).date().isoformat() for time in metadata["time_span"])
+        yield f"{'from, to':32}{first:>15}  {last}"
+    for name in ("train_windows", "validation_users", "test_users"):
+        yield f"{name.replace('_', ' '):32}{metadata[name]:>15,}"
+    lengths = metadata["lengths"]
+    yield ""
+    yield (
+        f"interactions of a user: {lengths['min']:,} to {lengths['max']:,}, median {lengths['median']:,.0f}, "
+        f"mean {lengths['mean']:,.1f}"
+    )
+    largest = max(n for *_, n in lengths["histogram"])
+    for low, high, n in lengths["histogram"]:
+        yield f"{f'{low:,}–{high:,}':>17} {n:>11,} {'█' * round(WIDTH * n / largest)}".rstrip()
