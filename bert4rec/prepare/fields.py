@@ -58,7 +58,7 @@ class Fields:
             return self._id(name, column)
         if name == "time":
             return self._seconds(column)
-        number = column.cast(pl.Float32, strict=False)
+        number = _stripped(column).cast(pl.Float32, strict=False)
         if name == "is_read":
             return (number == 1).set(~number.is_in([0, 1]), None).alias(name)
         return number.set(~number.is_finite(), None)
@@ -68,9 +68,9 @@ class Fields:
         text = None if is_number else _text(column)
         if name in self.as_text:
             return _text(column.cast(pl.String)) if text is None else text
-        whole = (column if text is None else text).cast(pl.Int64, strict=False)
         if self.whole_number_ids and text is not None:
-            return whole
+            return _stripped(text).cast(pl.Int64, strict=False)
+        whole = (column if text is None else text).cast(pl.Int64, strict=False)
         same = whole.is_not_null() if text is None else whole.cast(pl.String) == text
         if (same | column.is_null()).all() if text is None else same.all():
             return whole
@@ -82,7 +82,8 @@ class Fields:
         if column.dtype.is_temporal():
             seconds = column.dt.epoch("s")
         else:
-            number = column.cast(pl.Int64, strict=False) if not column.dtype.is_float() else column
+            column = _stripped(column)
+            number = column if column.dtype.is_float() else column.cast(pl.Int64, strict=False)
             if number.null_count() > column.null_count():
                 number = column.cast(pl.Float64, strict=False)
             if self.time_unit == "auto":
@@ -131,6 +132,11 @@ def _is_readable(name: str, dtype: pl.DataType) -> bool:
 def _text(column: pl.Series) -> pl.Series:
     text = column.cast(pl.String)
     return text.set(text == "", None)
+
+
+def _stripped(column: pl.Series) -> pl.Series:
+    """Text without blanks around it, in which numbers may stand."""
+    return column.str.strip_chars() if column.dtype == pl.String else column
 
 
 def _unit_of(times: pl.Series) -> TimeUnit:

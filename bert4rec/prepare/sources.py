@@ -36,6 +36,7 @@ FILES = {
     "sequences": ("*.txt",),
     "table": ("*.csv", "*.tsv", "*.parquet", "*.pq"),
 }
+NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Float32, "is_read": pl.Int64}
 PACKED = ("", ".gz", ".zst")  # what may follow the name of a text file
 SEPARATORS = ("\t", "::", ";", ",")
 PARQUET_MAGIC = b"PAR1"
@@ -93,12 +94,13 @@ class Interactions:
         for block in text.blocks(path, size=self.block_bytes, quoted=layout.quoted):
             block = text.without_first_line(block) if layout.header and block.first_line == 1 else block
             if block.text:
-                rows = parse(block, layout, self.bad)
-                yield rows.select(LINE, **{field: pl.col(name) for field, name in self.columns.items()}), block.done
+                for rows in parse(block, layout, self.bad):
+                    yield rows.select(LINE, **{field: pl.col(name) for field, name in self.columns.items()}), block.done
 
     def _layout(self, path: Path) -> Layout:
         if self.source in ("ml-100k", "ml-1m"):
-            return Layout(SEPARATED, b"\t" if self.source == "ml-100k" else b"::", quoted=False, header=False)
+            bar = b"\t" if self.source == "ml-100k" else b"::"
+            return Layout(SEPARATED, bar, quoted=False, header=False, types=self._types)
         is_table = self.source == "table"
         start = text.head(path, size=LINE_LIMIT)
         if not start.strip():
@@ -109,7 +111,12 @@ class Interactions:
         cells = next(csv.reader([line], delimiter=separator)) if quoted else line.split(separator)
         header = self.has_header or not is_table
         columns = tuple(cells) if header else tuple(str(number) for number in range(1, len(cells) + 1))
-        return Layout(_distinct(columns), separator.encode(), quoted, header)
+        return Layout(_distinct(columns), separator.encode(), quoted, header, {} if is_table else self._types)
+
+    @property
+    def _types(self) -> dict[str, type[pl.DataType]]:
+        """Of the columns of known data, by their names in the file."""
+        return {name: NUMBERS[field] for field, name in self.columns.items()}
 
     def _parquet(self, path: Path) -> Iterator[Part]:
         try:
