@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bert4rec.checksums import sample_sha256, sha256
 from bert4rec.errors import DataError
 from bert4rec.prepare.chunks import Chunks
 from bert4rec.vocabulary import DATASET_FORMAT
@@ -174,7 +175,12 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
     sizes = {path: path.stat().st_size for path in paths}
     files = {
-        path.relative_to(folder).as_posix(): {"bytes": size, "sha256": _sha256(path)} for path, size in sizes.items()
+        path.relative_to(folder).as_posix(): {
+            "bytes": size,
+            "sha256": sha256(path),
+            "sample_sha256": sample_sha256(path),
+        }
+        for path, size in sizes.items()
     }
     content = {
         "format_version": DATASET_FORMAT,
@@ -186,11 +192,6 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     (folder / METADATA).write_text(text, encoding="utf-8")
     return sum(sizes.values()) + len(text.encode())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

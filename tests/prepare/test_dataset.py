@@ -110,8 +110,10 @@ def test_the_checksums_are_of_the_files(prepare: Prepare, small: list[str]) -> N
     metadata = json.loads((folder / "metadata.json").read_text())
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     del files["metadata.json"]
+    whole = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     assert metadata["files"] == {
-        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()
+        name: {"bytes": len(content), "sha256": whole[name], "sample_sha256": whole[name]}
+        for name, content in files.items()
     }
     assert metadata["fingerprint"] == hashlib.sha256(json.dumps(metadata["files"], sort_keys=True).encode()).hexdigest()
 
