@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 
 from bert4rec.config import Config, load_config, parse_command_line
 from bert4rec.errors import SettingsError
-from bert4rec.feed.dataset import Dataset, open_dataset
+from bert4rec.feed.dataset import Dataset, Split, open_dataset
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
 from bert4rec.memory import PeakMemory
 from bert4rec.plan import Memory, Plan, make_plan
@@ -51,7 +52,7 @@ def measure(config: Config, world: Processes, dataset: Dataset, seconds: float) 
     seed_everything(config.training.seed + world.rank)
     figures = {
         "sparse_optimizer": config.parallelism.sparse_optimizer,
-        "mean_length": float(dataset.splits["train"].lengths.mean()),
+        "mean_length": _mean_length(dataset.splits["train"]),
     }
     try:
         plan = plan_of_all(config, world, dataset.n_items)
@@ -64,6 +65,10 @@ def measure(config: Config, world: Processes, dataset: Dataset, seconds: float) 
     if log:
         log.close()
     return figures
+
+
+def _mean_length(windows: Split) -> float:
+    return float(windows.lengths(np.arange(len(windows))).mean())
 
 
 def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log: MetricsLog | None) -> Trainer:

@@ -34,15 +34,17 @@ class RandomWindows:
     name = "train"
 
     def __init__(self, n: int, max_len: int, n_items: int) -> None:
-        self.lengths = np.full(n, max_len, np.int64)
-        self._max_len, self._n_items = max_len, n_items
+        self._n, self._max_len, self._n_items = n, max_len, n_items
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return self._n
+
+    def lengths(self, indices: Any) -> Any:
+        return np.full(len(indices), self._max_len, np.int64)
 
     def read(self, indices: Any) -> Rows:
         drawn = np.random.default_rng(int(indices[0])).integers(0, self._n_items, len(indices) * self._max_len)
-        return Rows((drawn + FIRST_ITEM_ID).astype(np.int32), self.lengths[indices])
+        return Rows((drawn + FIRST_ITEM_ID).astype(np.int32), self.lengths(indices))
 
 
 def main() -> None:

@@ -48,9 +48,10 @@ class ModelRanker:
         """The ranks of the targets of `split`."""
         self._model.eval()
         ranks = {name: np.zeros(len(split), np.int32) for name in protocols}
-        order = np.argsort(split.lengths, kind="stable")  # rows of like length together, so that little is padded
-        for first in range(0, len(order), USERS_PER_PASS):
-            indices = order[first : first + USERS_PER_PASS]
+        for where in _cut(len(split), USERS_PER_PASS):
+            rows = np.arange(where.start, where.stop)
+            # Rows of like length together, so that little is padded.
+            indices = rows[np.argsort(split.lengths(rows), kind="stable")]
             for name, values in self._pass(split, indices, protocols).items():
                 ranks[name][indices] = values.cpu().numpy()
         return ranks

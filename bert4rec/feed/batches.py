@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from bert4rec.errors import DataError
 from bert4rec.feed.dataset import Rows, Split
 from bert4rec.feed.masking import mask_items
 from bert4rec.feed.negatives import Negatives, NegativeSampler
+from bert4rec.feed.permutation import Permutation
 from bert4rec.share import Share
 from bert4rec.vocabulary import MASK_ID, PAD_ID
 
@@ -56,7 +58,7 @@ class Batch:
 
 
 class EpochOrder:
-    """The order of one epoch, dealt to the ranks.
+    """The order of one epoch, dealt to the ranks; computed for the steps that are asked for, never held.
 
     A permutation of `n_sequences` by (`seed`, `epoch`) is cut into global batches of `per_device` × `world_size`; each
     is dealt to the ranks in even, contiguous shares. The last global batch may be smaller; where it has fewer
@@ -64,31 +66,39 @@ class EpochOrder:
     """
 
     def __init__(self, n_sequences: int, *, per_device: int, rank: int, world_size: int, seed: int, epoch: int) -> None:
-        self._order = np.random.default_rng([seed, epoch]).permutation(n_sequences)
+        self._n_sequences, self._permutation = n_sequences, Permutation(n_sequences, (seed, epoch))
         self._global_batch = per_device * world_size
         self._share = Share(rank, world_size)
 
     def __len__(self) -> int:
-        return -(-len(self._order) // self._global_batch)
+        return -(-self._n_sequences // self._global_batch)
 
-    def global_batch(self, step: int) -> Indices:
-        """The sequences of step `step` on all ranks."""
-        return self._order[step * self._global_batch : (step + 1) * self._global_batch]
+    def places(self, step: int) -> range:
+        """Where the sequences of `step` on all ranks stand in the permutation."""
+        return range(self._n_sequences)[step * self._global_batch : (step + 1) * self._global_batch]
+
+    def first(self, step: int) -> Indices:
+        """The first sequence [1] of `step` on any rank."""
+        return self._sequences(self.places(step)[:1])
 
     def __getitem__(self, step: int) -> Indices:
         """This rank's share of step `step`."""
         if not 0 <= step < len(self):
             raise IndexError(step)
-        batch = self.global_batch(step)
-        mine = self._share.of(len(batch))
-        return batch[mine.start : mine.stop]
+        places = self.places(step)
+        mine = self._share.of(len(places))
+        return self._sequences(places[mine.start : mine.stop])
+
+    def _sequences(self, places: range) -> Indices:
+        return self._permutation.at(np.arange(places.start, places.stop))
 
 
 class MaskedBatches(TorchDataset[Batch]):
     """The training batches of one rank, by step over all epochs: its share of rows, masked.
 
     `sampler` draws the negatives of a sampled loss, `masking` are the shares that `mask_items` takes. Batches depend
-    on the arguments and the step alone, so loader processes can make them, and a run can begin at any step.
+    on the arguments and the step alone, so loader processes can make them, and a run can begin at any step. Nothing
+    that grows with the split is held.
     """
 
     def __init__(
@@ -105,7 +115,7 @@ class MaskedBatches(TorchDataset[Batch]):
         **masking: float,
     ) -> None:
         self._sampler = sampler
-        self._split, self._lengths = split, split.lengths
+        self._split = split
         self._n_epochs, self._seed, self._n_rows = n_epochs, seed, n_rows
         self._dealing = {"per_device": per_device, "rank": rank, "world_size": world_size}
         self._masking = masking
@@ -129,8 +139,8 @@ class MaskedBatches(TorchDataset[Batch]):
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._order_of(epoch)
         share = self._order[step_in_epoch]
-        indices = share if len(share) else self._order.global_batch(step_in_epoch)[:1]
-        indices = indices[np.argsort(self._lengths[indices], kind="stable")]
+        indices = share if len(share) else self._order.first(step_in_epoch)
+        indices = indices[np.argsort(self._split.lengths(indices), kind="stable")]
         items, lengths = _tensors(self._split.read(indices))
         masked = mask_items(
             items,
@@ -142,14 +152,14 @@ class MaskedBatches(TorchDataset[Batch]):
             **self._masking,
         )
         targets = masked.targets if len(share) else torch.full_like(masked.targets, PAD_ID)
-        n_sequences = len(self._order.global_batch(step_in_epoch))
+        n_sequences = len(self._order.places(step_in_epoch))
         negatives = self._sampler.draw(step) if self._sampler else None
         return Batch(masked.items, lengths, masked.positions, targets, n_sequences, negatives)
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
         """All batches in order, read ahead by `num_workers` processes that live as long as the training."""
-        yield from DataLoader(
-            self,
+        loader = DataLoader(
+            _ErrorsAsValues(self),
             batch_size=None,
             shuffle=False,
             num_workers=num_workers,
@@ -157,9 +167,29 @@ class MaskedBatches(TorchDataset[Batch]):
             # A forked worker would inherit the thread pools of torch and Arrow in an unknown state.
             multiprocessing_context="forkserver" if num_workers else None,
         )
+        for batch in loader:
+            if isinstance(batch, DataError):
+                raise batch
+            yield batch
 
     def _order_of(self, epoch: int) -> EpochOrder:
         return EpochOrder(len(self._split), **self._dealing, seed=self._seed, epoch=epoch)
+
+
+class _ErrorsAsValues(TorchDataset[Batch | DataError]):
+    """The batches of `source`, and errors in their places: raised in a loader process, one would be a traceback."""
+
+    def __init__(self, source: MaskedBatches) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, step: int) -> Batch | DataError:
+        try:
+            return self._source[step]
+        except DataError as error:
+            return error
 
 
 def inference_batch(rows: Rows, max_len: int) -> Batch:

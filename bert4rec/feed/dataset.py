@@ -1,28 +1,23 @@
 """Opens a dataset folder memory-mapped, after checking that it is whole and made with the settings at hand."""
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import datasets
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bert4rec.checksums import sample_sha256
 from bert4rec.errors import DataError
+from bert4rec.feed.columns import REMAKE, Columns, Indices, Ints
 from bert4rec.vocabulary import DATASET_FORMAT, FIRST_ITEM_ID, table_rows
 
-REMAKE = "make it again with `python preprocessing.py` and the same settings"
+SPLITS = ("train", "validation", "test")
 
 KEYS = {"format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint"}
-
-Ints: TypeAlias = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -34,45 +29,73 @@ class Rows:
     """
 
     items: Ints
-    lengths: npt.NDArray[np.int64]
+    lengths: Indices
     targets: Ints | None = None
     negatives: Mapping[str, Ints] | None = None
 
 
 class Split:
-    """One split, memory-mapped: rows are read from the page cache that all processes share."""
+    """One split of a dataset for a table of `n_rows` rows, memory-mapped: all processes share the page cache.
 
-    def __init__(self, folder: Path) -> None:
+    Opened when it is first used, and then at no cost per row. Pickled, it takes no row along.
+    """
+
+    def __init__(self, folder: Path, n_rows: int) -> None:
         self.name = folder.name
-        self._rows = datasets.load_from_disk(str(folder)).with_format("arrow")
+        self._folder, self._n_rows = folder, n_rows
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._columns)
 
-    def read(self, indices: npt.NDArray[np.int64]) -> Rows:
-        """The rows at `indices` [B], in that order; no Python object per item is made."""
-        table: pa.Table = self._rows[indices]
-        items = table["items"].combine_chunks()
-        lengths = pc.list_value_length(items).to_numpy().astype(np.int64)
-        values = items.flatten().to_numpy()
-        if "target" not in table.column_names:
-            return Rows(values, lengths)
-        negatives = {
-            name.removesuffix("_negatives"): table[name].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-            for name in table.column_names
-            if name.endswith("_negatives")
-        }
-        return Rows(values, lengths, table["target"].to_numpy(), negatives)
+    def lengths(self, indices: Indices) -> Indices:
+        """How many items the rows at `indices` [B] have."""
+        return self._columns.lengths("items", indices)
+
+    def read(self, indices: Indices) -> Rows:
+        """The rows at `indices` [B], in that order; no Python object per row is made.
+
+        Raises `DataError` for an id that the item table does not have: TorchRec would accept it in silence.
+        """
+        columns = self._columns
+        items, lengths = self._lists("items", indices)
+        if "target" in columns.names:
+            targets = self._checked("target", columns.numbers("target", indices), indices, np.ones_like(indices))
+            names = [name for name in columns.names if name.endswith("_negatives")]
+            negatives = {name.removesuffix("_negatives"): self._equally_many(name, indices) for name in names}
+            return Rows(items, lengths, targets, negatives)
+        return Rows(items, lengths)
 
     @cached_property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Items in each row [rows]: read from the list offsets, not from the items."""
-        chunks = [pc.list_value_length(chunk).to_numpy() for chunk in self.column("items").chunks]
-        return np.concatenate([np.zeros(0, np.int64), *chunks]).astype(np.int64)
+    def _columns(self) -> Columns:
+        """Where the rows are; the folder is one that `datasets` has saved."""
+        state = self._folder / "state.json"
+        try:
+            files = [self._folder / file["filename"] for file in json.loads(state.read_text())["_data_files"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{state}: cannot be read ({error}); {REMAKE}") from None
+        return Columns(files)
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        """One whole column, memory-mapped."""
-        return self._rows.data.table[name]
+    def _lists(self, name: str, indices: Indices) -> tuple[Ints, Indices]:
+        values, lengths = self._columns.lists(name, indices)
+        return self._checked(name, values, indices, lengths), lengths
+
+    def _equally_many(self, name: str, indices: Indices) -> Ints:
+        """A column of lists as [B, n]."""
+        values, lengths = self._lists(name, indices)
+        if len(lengths) and (lengths != lengths[0]).any():
+            raise DataError(f"{self._folder}: column {name} has more of some rows than of others; {REMAKE}")
+        return values.reshape(len(lengths), lengths[0] if len(lengths) else 0)
+
+    def _checked(self, name: str, ids: Ints, indices: Indices, lengths: Indices) -> Ints:
+        """`ids`, of which the rows at `indices` [B] have `lengths` [B], if all of them are items."""
+        if not len(ids) or (ids.min() >= FIRST_ITEM_ID and ids.max() < self._n_rows):
+            return ids
+        wrong = int(np.flatnonzero((ids < FIRST_ITEM_ID) | (ids >= self._n_rows))[0])
+        row = indices[np.searchsorted(lengths.cumsum(), wrong, side="right")]
+        raise DataError(
+            f"{self._folder}: row {row}: column {name} has the id {ids[wrong]}, outside {FIRST_ITEM_ID}…"
+            f"{self._n_rows - 1}; `python -m bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +132,9 @@ class Dataset:
 def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any], verify: bool = True) -> Dataset:
     """Open `folder` for a model that sees `max_len` items, made with the settings `preprocessing`.
 
-    With `verify` every byte is read once, for the checksums and the range of the ids; one process a host does.
+    The time that it takes does not depend on the number of rows. With `verify` a sample of each file, at most 4 MiB,
+    is compared with its checksum; one process a host does. Ids are checked when they are read. Every byte is checked
+    by `python -m bert4rec check FOLDER`.
 
     Raises `DataError`, in one line, for a folder that is missing, incomplete, changed since it was written, of another
     format, or made with other settings. Where the data came from does not matter: a folder may come from elsewhere.
@@ -117,11 +142,8 @@ def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any]
     metadata = _read_metadata(folder)
     _check_settings(folder, metadata, {"max_len": max_len, "preprocessing": dict(preprocessing)})
     _check_files(folder, metadata["files"], verify=verify)
-    splits = {name: Split(folder / name) for name in ("train", "validation", "test")}
-    if verify:
-        for split in splits.values():
-            _check_ids(folder, split, table_rows(metadata["items"]))
-    return Dataset(folder, metadata, splits)
+    n_rows = table_rows(metadata["items"])
+    return Dataset(folder, metadata, {name: Split(folder / name, n_rows) for name in SPLITS})
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
@@ -156,31 +178,15 @@ def _check_settings(folder: Path, made: Mapping[str, Any], wanted: Mapping[str, 
 
 
 def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, verify: bool) -> None:
-    """All files are there with their sizes, and to `verify` with their checksums."""
+    """All files are there with their sizes, and to `verify` with the checksums of their samples."""
     for name, expected in files.items():
         path = folder / name
+        if not expected.keys() >= {"bytes", "sample_sha256"}:
+            raise DataError(f"{folder}: an older version of this program has made it; {REMAKE}")
         if not path.is_file():
             raise DataError(f"{path}: is missing; {REMAKE}")
         if path.stat().st_size != expected["bytes"]:
             size = path.stat().st_size
             raise DataError(f"{path}: has {size} bytes, metadata.json says {expected['bytes']}; {REMAKE}")
-        if verify and _sha256(path) != expected["sha256"]:
+        if verify and sample_sha256(path) != expected["sample_sha256"]:
             raise DataError(f"{path}: its checksum is not that of metadata.json; {REMAKE}")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _check_ids(folder: Path, split: Split, n_rows: int) -> None:
-    """TorchRec accepts ids outside the table in silence, so the range is checked here."""
-    columns: Sequence[str] = ("items",) if split.name == "train" else ("items", "target")
-    for name in columns:
-        for chunk in split.column(name).chunks:
-            values = chunk.flatten() if pa.types.is_list(chunk.type) else chunk
-            limits = pc.min_max(values).as_py()
-            if limits["min"] is not None and not FIRST_ITEM_ID <= limits["min"] <= limits["max"] < n_rows:
-                raise DataError(
-                    f"{folder / split.name}: column {name} has an id outside {FIRST_ITEM_ID}…{n_rows - 1}; {REMAKE}"
-                )

@@ -1,13 +1,16 @@
 """One global order, and batches that read what the dataset holds."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert4rec.errors import DataError
 from bert4rec.feed.batches import Batch, EpochOrder, MaskedBatches, inference_batch
-from bert4rec.feed.dataset import Dataset, Rows
+from bert4rec.feed.dataset import Dataset, Rows, Split
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.vocabulary import MASK_ID, PAD_ID, table_rows
 
@@ -98,6 +101,23 @@ def test_a_batch_moves_whole() -> None:
     batch = Batch(torch.tensor([2, 1]), torch.tensor([2]), torch.tensor([1]), torch.tensor([3]))
     moved = batch.to(torch.device("meta"))
     assert {getattr(moved, name).device.type for name in ("items", "lengths", "positions", "targets")} == {"meta"}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_bad_row_is_one_line_whoever_reads_it(small_dataset: Dataset, num_workers: int) -> None:
+    """An error of a loader process would else come with its traceback in the message."""
+    smaller = Dataset(
+        small_dataset.folder, small_dataset.metadata, {"train": Split(small_dataset.folder / "train", n_rows=100)}
+    )
+    with pytest.raises(DataError, match=r"train: row \d+: column items has the id \d+, outside 2…99; ") as caught:
+        list(source(smaller, per_device=16).batches(num_workers=num_workers))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_goes_to_the_loader_processes_is_small(small_dataset: Dataset) -> None:
+    whole = source(small_dataset, n_epochs=2, per_device=16)
+    assert whole[3].n_sequences == 16
+    assert len(pickle.dumps(whole)) < 5000
 
 
 def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> None:

@@ -14,6 +14,7 @@ import pytest
 from bert4rec.config import Config
 from bert4rec.errors import DataError
 from bert4rec.feed.dataset import Dataset, open_dataset
+from tests.folders import rewrite
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def edit_metadata(folder: Path, **changes: Any) -> None:
 def test_rows_are_those_of_the_folder(small_dataset: Dataset) -> None:
     for name, split in small_dataset.splits.items():
         plain = datasets.load_from_disk(str(small_dataset.folder / name))
-        assert split.lengths.tolist() == [len(items) for items in plain["items"]]
+        assert split.lengths(np.arange(len(split))).tolist() == [len(items) for items in plain["items"]]
         chosen = np.array([5, 0, 5, 2])
         rows = split.read(chosen)
         assert rows.items.tolist() == [item for i in chosen.tolist() for item in plain[i]["items"]]
@@ -68,16 +69,23 @@ def test_popularity_counts_training_positions(small_dataset: Dataset) -> None:
 
 
 def test_rows_come_from_mapped_memory(small_dataset: Dataset) -> None:
-    split = small_dataset.splits["train"]
-    assert split._rows.cache_files
-    assert Path(split._rows.cache_files[0]["filename"]).is_relative_to(small_dataset.folder)
+    small_dataset.splits["train"].read(np.array([0]))
+    assert str(small_dataset.folder / "train" / "data-00000-of-00001.arrow") in Path("/proc/self/maps").read_text()
+
+
+def test_opening_reads_no_rows(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    dataset = reopen()
+    for name in dataset.splits:
+        shutil.rmtree(folder / name)
+    with pytest.raises(DataError, match=r"train/state\.json: cannot be read \(.+\); make it again"):
+        len(dataset.splits["train"])
 
 
 def test_oracle_ranks_stand_in_the_order_of_the_test_split(small_dataset: Dataset) -> None:
     ranks = small_dataset.oracle_ranks()
     assert set(ranks) == {"full", "popular", "uniform"}
     users = pq.read_table(small_dataset.folder / "oracle.parquet")["user"].to_pylist()
-    assert users == small_dataset.splits["test"].column("user").to_pylist()
+    assert users == datasets.load_from_disk(str(small_dataset.folder / "test"))["user"][:]
     assert all((ranks["popular"] <= ranks["full"]) & (ranks["full"] >= 1))
 
 
@@ -107,7 +115,8 @@ def test_a_folder_may_come_from_elsewhere(folder: Path, reopen: Callable[..., Da
             r"README\.md: has 1 bytes, metadata\.json says \d+; make it again",
         ),
         (lambda f: flip_byte(f / "train" / "data-00000-of-00001.arrow"), r"its checksum is not that of metadata\.json"),
-        (lambda f: edit_metadata(f, items=100), r"train: column items has an id outside 2…101; make it again"),
+        (lambda f: flip_byte(f / "items.parquet"), r"items\.parquet: its checksum is not that of metadata\.json"),
+        (lambda f: forget_samples(f), r"dataset: an older version of this program has made it; make it again"),
     ],
 )
 def test_a_damaged_folder_is_one_line(
@@ -117,6 +126,62 @@ def test_a_damaged_folder_is_one_line(
     with pytest.raises(DataError, match=message) as caught:
         reopen()
     assert "\n" not in str(caught.value)
+
+
+def forget_samples(folder: Path) -> None:
+    files = json.loads((folder / "metadata.json").read_text())["files"]
+    edit_metadata(folder, files={name: {key: of[key] for key in ("bytes", "sha256")} for name, of in files.items()})
+
+
+def test_other_processes_of_the_host_look_at_sizes_only(folder: Path, small_config: Callable[..., Config]) -> None:
+    settings, train = small_config(), folder / "train" / "data-00000-of-00001.arrow"
+    flip_byte(train)
+    how = {"max_len": settings.model.max_len, "preprocessing": settings.preprocessing.recipe, "verify": False}
+    open_dataset(folder, **how)
+    train.write_bytes(train.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"arrow: has \d+ bytes, metadata\.json says \d+; make it again"):
+        open_dataset(folder, **how)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_an_id_outside_the_table_is_found_where_it_is_read(
+    folder: Path, reopen: Callable[..., Dataset], split: str
+) -> None:
+    lists = datasets.load_from_disk(str(folder / split))["items"]
+    bad = next(row for row, items in enumerate(lists) if row > 3 and max(items) > 101)
+    rows = np.array([*[row for row in range(len(lists)) if max(lists[row]) <= 101][:3], bad])
+    edit_metadata(folder, items=100)
+    with pytest.raises(DataError) as caught:
+        reopen().splits[split].read(rows)
+    item = next(item for item in lists[bad] if item > 101)
+    assert str(caught.value) == (
+        f"{folder / split}: row {bad}: column items has the id {item}, outside 2…101; `python -m bert4rec check "
+        f"{folder}` finds all of them; make it again with `python preprocessing.py` and the same settings"
+    )
+
+
+@pytest.mark.parametrize("column", ["target", "popular_negatives", "uniform_negatives"])
+@pytest.mark.parametrize("id_", [-1, 0, 1, 10_000])
+def test_targets_and_negatives_are_looked_at_too(
+    folder: Path, reopen: Callable[..., Dataset], column: str, id_: int
+) -> None:
+    def spoil(row: dict[str, Any], number: int) -> dict[str, Any]:
+        return row if number != 7 else row | {column: id_ if column == "target" else [*row[column][:-1], id_]}
+
+    rewrite(folder, "test", lambda rows: rows.map(spoil, with_indices=True))
+    split = reopen().splits["test"]
+    split.read(np.array([6, 8]))
+    with pytest.raises(DataError, match=rf"test: row 7: column {column} has the id {id_}, outside 2…\d+; "):
+        split.read(np.array([6, 7, 8]))
+
+
+def test_sampled_negatives_are_equally_many(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    def cut(row: dict[str, Any], number: int) -> dict[str, Any]:
+        return row | {"uniform_negatives": row["uniform_negatives"][: 9 + (number != 3)]}
+
+    rewrite(folder, "test", lambda rows: rows.map(cut, with_indices=True))
+    with pytest.raises(DataError, match="test: column uniform_negatives has more of some rows than of others; make it"):
+        reopen().splits["test"].read(np.arange(5))
 
 
 def flip_byte(path: Path) -> None:

@@ -1,0 +1,102 @@
+"""A bijection whatever the size, and nothing that a shuffled order would not show."""
+
+import itertools
+import math
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.feed.permutation import Permutation
+
+SIX_SIGMA = 6.0  # the seeds are fixed, so that this either holds always or never
+
+
+def whole(n: int, *key: int) -> np.ndarray:
+    return Permutation(n, key).at(np.arange(n))
+
+
+def deviation(found: np.ndarray, expected: float, freedom: int) -> float:
+    """How many standard deviations chi-square lies from its mean."""
+    return (((found - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom)
+
+
+@given(
+    n=st.one_of(st.integers(1, 300), st.integers(1, 20_000)), seed=st.integers(0, 2**32 - 1), epoch=st.integers(0, 99)
+)
+@settings(max_examples=300, deadline=None)
+def test_everything_comes_once(n: int, seed: int, epoch: int) -> None:
+    assert np.bincount(whole(n, seed, epoch), minlength=n).tolist() == [1] * n
+
+
+@given(n=st.integers(1, 2**40), seed=st.integers(0, 2**32 - 1), first=st.integers(0, 2**40), size=st.integers(1, 500))
+@settings(max_examples=200, deadline=None)
+def test_a_part_of_a_huge_one_is_computed_alone(n: int, seed: int, first: int, size: int) -> None:
+    positions = np.arange(first % n, min(first % n + size, n))
+    found = Permutation(n, (seed, 0)).at(positions)
+    assert len(set(found.tolist())) == len(positions)
+    assert (found >= 0).all()
+    assert (found < n).all()
+    one_by_one = [Permutation(n, (seed, 0)).at(positions[i : i + 1])[0] for i in range(min(3, len(positions)))]
+    assert found[:3].tolist() == one_by_one
+
+
+def test_nothing_of_its_size_is_held() -> None:
+    tracemalloc.start()
+    Permutation(10**12, (1, 1)).at(np.arange(64))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+@pytest.mark.parametrize("n", [5, 50, 10_000])
+def test_seeds_and_epochs_differ(n: int) -> None:
+    orders = {tuple(whole(n, seed, epoch)) for seed in range(5) for epoch in range(5)}
+    assert len(orders) == 25 if n > 5 else len(orders) > 15
+
+
+def test_the_order_of_a_seed_and_epoch_stays_what_it_is() -> None:
+    """A run that goes on after an update of the program must meet the same order."""
+    assert whole(10, 1, 0).tolist() == [3, 6, 7, 2, 4, 9, 5, 8, 0, 1]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_all_orders_of_a_few_are_equally_frequent(n: int) -> None:
+    n_keys = 4000
+    orders = Counter(tuple(whole(n, seed, 0).tolist()) for seed in range(n_keys))
+    found = np.array([orders[order] for order in itertools.permutations(range(n))])
+    assert abs(deviation(found, n_keys / len(found), len(found) - 1)) < SIX_SIGMA
+
+
+@pytest.mark.parametrize("n", [6, 7, 10, 25, 37])
+def test_everything_is_as_often_at_every_position(n: int) -> None:
+    n_keys, found = 3000, np.zeros((n, n))
+    for epoch in range(n_keys):
+        found[np.arange(n), whole(n, 7, epoch)] += 1
+    assert abs(deviation(found, n_keys / n, (n - 1) ** 2)) < SIX_SIGMA
+
+
+@pytest.mark.parametrize("n", [1000, 1024, 99_991])
+@pytest.mark.parametrize("apart", [1, 2, 31, 32])
+def test_neighbours_know_nothing_of_each_other(n: int, apart: int) -> None:
+    order = whole(n, 3, 1) / n
+    assert abs(np.corrcoef(order[:-apart], order[apart:])[0, 1]) * math.sqrt(n) < SIX_SIGMA
+    steps = np.histogram((order[apart:] - order[:-apart]) % 1, 20)[0]
+    assert abs(deviation(steps, len(order[apart:]) / 20, 19)) < SIX_SIGMA
+
+
+def test_a_batch_comes_from_everywhere() -> None:
+    n = 20_000_000
+    for step in range(20):
+        batch = Permutation(n, (1, 0)).at(np.arange(64 * step, 64 * (step + 1)))
+        assert len(np.unique(batch // (n // 16))) > 10
+        assert abs(batch.mean() / n - 0.5) * math.sqrt(12 * 64) < SIX_SIGMA
+
+
+def test_epochs_are_unlike_each_other() -> None:
+    first, second = (whole(10_000, 1, epoch) for epoch in (0, 1))
+    assert abs(np.corrcoef(first, second)[0, 1]) * 100 < SIX_SIGMA
+    assert (first == second).sum() < 10

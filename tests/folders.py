@@ -1,0 +1,28 @@
+"""Dataset folders changed by hand, whole again afterwards."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+
+from bert4rec.checksums import sample_sha256, sha256
+
+
+def rewrite(folder: Path, split: str, change: Callable[[datasets.Dataset], datasets.Dataset]) -> None:
+    """Save a split again after `change`, and its checksums."""
+    rows = change(datasets.load_from_disk(str(folder / split), keep_in_memory=True))
+    shutil.rmtree(folder / split)
+    rows.save_to_disk(str(folder / split))
+    path = folder / "metadata.json"
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "metadata.json"]
+    files = {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": sha256(path),
+            "sample_sha256": sample_sha256(path),
+        }
+        for path in paths
+    }
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"files": files}))
