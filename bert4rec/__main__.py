@@ -11,7 +11,8 @@ from bert4rec.plan_command import show_plan
 USAGE = """usage: python -m bert4rec COMMAND
 
 report [RUN]   the test metrics of a run folder, and what to type next (default: the newest finished run under runs/)
-plan …         who would hold what on a cluster that need not be there, and whether it fits (plan --help)"""
+plan …         who would hold what on a cluster that need not be there, and whether it fits (plan --help)
+check FOLDER   whether a dataset folder is whole and leaks nothing, proven row by row (check --help)"""
 
 NEXT_STEPS = """With real data, for instance MovieLens 1M unpacked beside the project:
   python preprocessing.py --config=configs/ml-1m.toml --data.path=../ml-1m
@@ -31,6 +32,10 @@ def main(argv: Sequence[str]) -> int:
         command, *arguments = argv
         if command == "plan":
             return show_plan(arguments)
+        if command == "check":
+            from bert4rec.check.command import show_check  # here: it imports Arrow, which the others need not wait for
+
+            return show_check(arguments)
         if command != "report" or len(arguments) > 1:
             raise UserError(f'"{" ".join(argv)}": no such command; python -m bert4rec --help lists them')
         show_report(Path(arguments[0]) if arguments else _newest_run(Path("runs")))
