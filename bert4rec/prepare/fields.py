@@ -60,7 +60,7 @@ class Fields:
             return self._seconds(column)
         number = _stripped(column).cast(pl.Float32, strict=False)
         if name == "is_read":
-            return (number == 1).set(~number.is_in([0, 1]), None).alias(name)
+            return (number == 1).set((number != 0) & (number != 1), None).alias(name)
         return number.set(~number.is_finite(), None)
 
     def _id(self, name: str, column: pl.Series) -> pl.Series:
@@ -71,8 +71,8 @@ class Fields:
         if self.whole_number_ids and text is not None:
             return _stripped(text).cast(pl.Int64, strict=False)
         whole = (column if text is None else text).cast(pl.Int64, strict=False)
-        same = whole.is_not_null() if text is None else whole.cast(pl.String) == text
-        if (same | column.is_null()).all() if text is None else same.all():
+        same = whole.is_not_null() | column.is_null() if text is None else whole.cast(pl.String).eq_missing(text)
+        if same.all():
             return whole
         self.as_text.add(name)
         return self._id(name, column)
@@ -88,7 +88,7 @@ class Fields:
                 number = column.cast(pl.Float64, strict=False)
             if self.time_unit == "auto":
                 self.time_unit = _unit_of(number)
-            seconds = _floor(number, PER_SECOND[self.time_unit])
+            seconds = _floor(number, PER_SECOND.get(self.time_unit, 1))
             if column.dtype == pl.String and seconds.null_count() > column.null_count():
                 iso = pl.coalesce("seconds", *_iso_8601(pl.col("text")))
                 seconds = pl.DataFrame({"text": column, "seconds": seconds}).select(iso).to_series()
@@ -141,7 +141,7 @@ def _stripped(column: pl.Series) -> pl.Series:
 
 def _unit_of(times: pl.Series) -> TimeUnit:
     """The unit in which the middle one of `times` is a moment before the year 5138."""
-    middle = times.head(DECIDING_ROWS).drop_nulls().median()
+    middle = times.drop_nulls().head(DECIDING_ROWS).median()
     if not isinstance(middle, int | float):
         return "auto"
     units: dict[TimeUnit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
