@@ -8,8 +8,8 @@ size, 20 bytes a row, and read by preprocessing.py with model.max_len = 20, slid
 first limits keep users of 20 to 200 interactions, a fifth of the rows; the second those of 5 and more, nearly all.
 
 Seconds are those that preprocessing.py says of its stages; the total is that of the whole process, from its start.
-Peak memory is the proportional set size of the process and all that it starts, looked at ten times a second: the pages that
-they have mapped, not what the kernel keeps of files. The file has just been written: it is read from the kernel's
+Peak memory is the proportional set size of the process and all that it starts, looked at ten times a second: the pages
+that they have mapped, not what the kernel keeps of files. The file has just been written: it is read from the kernel's
 cache, as far as that holds it.
 With --write the table goes to its place in docs/results.md.
 """

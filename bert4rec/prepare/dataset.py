@@ -103,7 +103,7 @@ class SplitWriter:
         names = [f"data-{i:05d}-of-{len(self._files):05d}.arrow" for i in range(len(self._files))]
         for file, name in zip(self._files, names, strict=True):
             file.rename(self._folder / name)
-        digest = hashlib.sha256("".join(_sha256(self._folder / name) for name in names).encode()).hexdigest()
+        digest = hashlib.sha256("".join(sha256(self._folder / name) for name in names).encode()).hexdigest()
         empty = datasets.Dataset(
             datasets.table.InMemoryTable(self._schema.empty_table()),
             split=datasets.Split(self._folder.name),
