@@ -63,7 +63,7 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
     """The first instant (seconds) from which on no more than `share` of all rows are; `times` reads those of all rows.
 
     >>> instant_of_share(lambda: [pl.Series([10, 20]), pl.Series([30, 40])], 0.5)
-    30
+    21
     """
     spans: list[Any] = [(part.min(), part.max(), len(part)) for part in times() if len(part)]
     low, high = min(first for first, *_ in spans), 1 + max(last for _, last, _ in spans)

@@ -74,7 +74,7 @@ def test_a_missing_id_makes_no_column_of_text() -> None:
     assert (found, bad.counts) == (["a", "2"], {"item is missing": 2})
 
 
-@pytest.mark.parametrize("text", ["x", "2.5", str(BIG), "1e3", " 7", "1 2", "٣"])
+@pytest.mark.parametrize("text", ["x", "2.5", str(BIG), "1e3", "1 2", "٣"])
 def test_an_id_of_a_set_that_has_numbers_must_be_one(text: str) -> None:
     found, bad = cast(["1", text], whole=True)
     assert (found, bad.counts) == ([1], {"item is not a whole number": 1})
