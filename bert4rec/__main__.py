@@ -14,8 +14,8 @@ report [RUN]   the test metrics of a run folder, and what to type next (default:
 plan …         who would hold what on a cluster that need not be there, and whether it fits (plan --help)
 check FOLDER   whether a dataset folder is whole and leaks nothing, proven row by row (check --help)"""
 
-NEXT_STEPS = """With real data, for instance MovieLens 1M unpacked beside the project:
-  python preprocessing.py --config=configs/ml-1m.toml --data.path=../ml-1m
+NEXT_STEPS = """With real data, for instance MovieLens 1M:
+  python preprocessing.py --config=configs/ml-1m.toml --download
   torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --config=configs/ml-1m.toml
 With a CSV or Parquet file of your own:
   python preprocessing.py --data.source=table --data.path=FILE --data.user_column=… --data.item_column=… \\

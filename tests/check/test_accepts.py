@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import preprocessing
 from bert4rec.check import content, reader, tables
-from bert4rec.prepare import dataset, sequences
+from bert4rec.prepare import dataset, splits
 from tests.check.folders import Event, Maker, check, load
 
 N_ITEMS = 30
@@ -159,7 +159,7 @@ def test_originals_may_be_of_any_type(tmp_path: Path, originals: list[Any], exte
 def test_both_sides_of_the_disk_have_the_same_types() -> None:
     lists = {name: pa.list_(kind) for name, kind in (reader.HISTORY | reader.NEGATIVES).items()}
     assert reader.SCALARS | lists == dataset.TYPES
-    assert content.MIN_EVALUATED == sequences.MIN_EVALUATED
+    assert content.MIN_EVALUATED == splits.MIN_EVALUATED
 
 
 def test_help_and_arguments() -> None:
