@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from bert4rec.config import Config, Preprocessing, instant
 from bert4rec.errors import DataError
-from bert4rec.prepare.bad_rows import BadRows
 from bert4rec.prepare.card import dataset_card
 from bert4rec.prepare.chunks import chunked
 from bert4rec.prepare.dataset import (
@@ -45,8 +44,7 @@ from bert4rec.prepare.stages import (
     survey,
 )
 from bert4rec.prepare.statistics import describe, lengths_of
-from bert4rec.prepare.synthetic import GENERATORS, Oracle, everything
-from bert4rec.prepare.titles import read_titles
+from bert4rec.prepare.synthetic import GENERATORS, Generated, everything
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
 WORK = ".work"  # folder, beside the new splits, of what goes over the disk
@@ -85,28 +83,25 @@ class Preparation:
         self._data, self._settings, self._config = config.data, config.preprocessing, config
         self._new, self._work, self._known = new, new / WORK, known
         self._progress = Progress()
-        self._oracle: Oracle | None = None
-        self._data_rows = 0
+        self._source = _source(config)
+        self._source.titles(config.data.titles_path, dtype=pl.String())  # rather refused now than after minutes
 
     def complete(self) -> tuple[dict[str, Any], int]:
         """Write everything; what `metadata.json` says besides the checksums, and the size of the folder in bytes."""
-        raw, source = self._read()
-        titles = self._titles(raw, source)
-        ordered = self._order(raw, source)
+        raw = self._read()
+        titles = self._source.titles(self._data.titles_path, dtype=raw.item_type)
+        ordered = self._order(raw)
         item_ids = self._item_ids(ordered)
         histories = Histories(ordered, item_ids, known=None if self._known is None else self._known.users["original"])
         n_users = self._write_users(histories)
         split, about_split = self._split(ordered)
-        n_items = int(item_ids.max()) + 1 - FIRST_ITEM_ID
-        found = survey(
-            histories, split, n_users=n_users, n_items=n_items, n_rows=int(ordered.counts.sum()),
-            n_validated=self._settings.validation_users, seed=self._settings.seed, progress=self._progress,
-        )  # fmt: skip
+        found = self._survey(histories, split, n_users=n_users, n_items=int(item_ids.max()) + 1 - FIRST_ITEM_ID)
         items = self._write_items(ordered, item_ids, found, titles)
-        metadata = self._about(raw, source, ordered, found) | about_split
-        written = self._write_splits(histories, split, found, items)
+        written = self._write_splits(histories, split, found)
+        self._write_oracle(items)
         names = {"train": "train_windows", "validation": "validation_users", "test": "test_users"}
-        metadata |= {names[name]: n_rows for name, (n_rows, _) in written.items()}
+        sizes = {names[name]: n_rows for name, (n_rows, _) in written.items()}
+        metadata = self._about(raw, ordered, found) | about_split | sizes
         return metadata, self._finish(metadata, written)
 
     @property
@@ -114,50 +109,28 @@ class Preparation:
         """Noise is for catalogues of a given size: its items count whether taken or not."""
         return self._data.source == "random" and self._settings.min_item_interactions == 1
 
-    def _read(self) -> tuple[Raw, Interactions | None]:
-        how: dict[str, Any] = {
-            "folder": self._work,
-            "run_bytes": int(self._settings.memory_gb * 1e9) // RUNS,
-            "max_bad_rows": self._settings.max_bad_rows,
-            "progress": self._progress,
-            "known": None if self._known is None else self._known.users,
-        }
-        if self._data.source in GENERATORS:
-            counts = self._data.model_dump(include={"n_users", "n_items", "n_rows"})
-            rows, self._oracle = GENERATORS[self._data.source](**counts, seed=self._settings.seed)
-            self._data_rows = len(rows)
-            return read([(rows, len(rows))], BadRows(), n_bytes=len(rows), **how), None
-        settings = self._data.model_dump(
-            exclude={"dataset_dir", "titles_path", "extends", "n_users", "n_items", "n_rows"}
-        )
-        block_bytes = int(self._settings.memory_gb * 1e9) // BLOCKS
-        source = open_interactions(**settings, only_read=self._settings.only_read, block_bytes=block_bytes)
-        raw = read(source, source.bad, n_bytes=source.n_bytes, **how)
-        self._show_bad_rows(source.bad)
-        if not len(raw):
-            raise DataError(f"{source.files[0]}: holds no interactions; name another file in data.path")
-        return raw, source
-
-    def _show_bad_rows(self, bad: BadRows) -> None:
+    def _read(self) -> Raw:
+        raw = read(
+            self._source, self._source.bad, folder=self._work, run_bytes=int(self._settings.memory_gb * 1e9) // RUNS,
+            n_bytes=self._source.n_bytes, max_bad_rows=self._settings.max_bad_rows, progress=self._progress,
+            known=None if self._known is None else self._known.users,
+        )  # fmt: skip
+        bad = self._source.bad
         for line in bad.shown:
             self._progress.say(f"unusable: {line}")
         if hidden := bad.total - len(bad.shown):
             self._progress.say(f"unusable: {hidden:,} rows more")
+        if not len(raw):
+            raise DataError(f"{self._data.path}: holds no interactions; name another file in data.path")
+        return raw
 
-    def _titles(self, raw: Raw, source: Interactions | None) -> pl.DataFrame | None:
-        if source is None:
-            return None
-        beside = source.files[0].parent if self._data.source.startswith("ml-") else None
-        return read_titles(self._data.titles_path, beside=beside, dtype=raw.item_type)
-
-    def _order(self, raw: Raw, source: Interactions | None) -> Ordered:
+    def _order(self, raw: Raw) -> Ordered:
         also = [] if self._known is None else [self._known.items["original"]]
         if self._has_whole_catalogue:
             also.append(everything(self._data.n_items))
         filters = _filters(self._config)
         ordered = order(raw, filters, folder=self._work / "parts", progress=self._progress, also=also)
-        if source is not None:
-            source.check(ordered.n_users_read)
+        self._source.check(ordered.n_users_read)
         limit(ordered, filters, progress=self._progress)
         if not ordered.counts.any():
             raise DataError(_nothing_left(raw, ordered, self._settings))
@@ -196,6 +169,15 @@ class Preparation:
         )
         return partial(by_time, instant=moment), {"split_instant": moment}
 
+    def _survey(self, histories: Histories, split: Split, *, n_users: int, n_items: int) -> Survey:
+        found = survey(
+            histories, split, n_users=n_users, n_items=n_items, n_validated=self._settings.validation_users,
+            seed=self._settings.seed, progress=self._progress,
+        )  # fmt: skip
+        if not found.n_tested and self._settings.split != "none":
+            raise DataError(_no_test(self._settings.split, n_users))
+        return found
+
     def _write_items(self, ordered: Ordered, ids: Ids, found: Survey, titles: pl.DataFrame | None) -> pl.DataFrame:
         """`items.parquet`; its content."""
         codes = np.flatnonzero(ids)
@@ -215,9 +197,9 @@ class Preparation:
         writer.close()
         return table
 
-    def _about(self, raw: Raw, source: Interactions | None, ordered: Ordered, found: Survey) -> dict[str, Any]:
+    def _about(self, raw: Raw, ordered: Ordered, found: Survey) -> dict[str, Any]:
         n_rows, n_users, n_items = int(ordered.counts.sum()), len(found.lengths), len(found.train_counts)
-        bad = source.bad if source else BadRows()
+        bad = self._source.bad
         return {
             "source": self._data.source,
             "max_len": self._config.model.max_len,
@@ -239,8 +221,8 @@ class Preparation:
             "has_ratings": "rating" in ordered.parts.columns,
         }
 
-    def _write_splits(self, histories: Histories, split: Split, found: Survey, items: pl.DataFrame) -> Written:
-        """The three splits, and for generated data `oracle.parquet`; how many rows and which columns each split has."""
+    def _write_splits(self, histories: Histories, split: Split, found: Survey) -> Written:
+        """The three splits; how many rows and which columns each has."""
         lists = [LISTS[name] for name in LISTS if name in histories.columns]
         writers = {
             name: SplitWriter(self._new / name, ["user", *lists, *(EVALUATION_COLUMNS if name != "train" else [])])
@@ -250,27 +232,22 @@ class Preparation:
             split, found, max_len=self._config.model.max_len, step=self._config.window_step,
             n_negatives=self._settings.n_eval_negatives, seed=self._settings.seed,
         )  # fmt: skip
-        tests = []
         with self._progress.stage("write", int(found.lengths.sum())) as stage:
             for n_rows, rows in in_order(cutter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
                 for name, writer in writers.items():
                     writer.add(rows[name])
-                if self._oracle is not None:
-                    tests.append(rows["test"])
                 stage.advance(stage.n_rows + n_rows, n_rows)
             for writer in writers.values():
                 writer.close()
-        if not writers["test"].n_rows and self._settings.split != "none":
-            raise DataError(_no_test(self._settings.split, len(found.lengths)))
-        if self._oracle is not None:
-            self._write_oracle(self._oracle, pl.concat(tests), items)
         return {name: (writer.n_rows, writer.columns) for name, writer in writers.items()}
 
-    def _write_oracle(self, oracle: Oracle, test: pl.DataFrame, items: pl.DataFrame) -> None:
-        """`oracle.parquet`, where nothing was dropped: the oracle knows only the walks that it made."""
-        users = pl.read_parquet(self._new / "users.parquet", glob=False)
-        if users["count"].sum() < self._data_rows or not len(test):
+    def _write_oracle(self, items: pl.DataFrame) -> None:
+        """`oracle.parquet` of synthetic data of which nothing was dropped: the oracle knows the walks that it made."""
+        oracle = self._source.oracle if isinstance(self._source, Generated) else None
+        if oracle is None or items["count"].sum() < self._source.n_bytes or self._settings.split != "leave_one_out":
             return
+        test = datasets.load_from_disk(str(self._new / "test")).to_polars()
+        users = pl.read_parquet(self._new / "users.parquet", glob=False)
         ranks = oracle_ranks(oracle, test, users=users, items=items)
         if ranks is None:
             self._progress.say("left oracle.parquet out: too many users × items to rank")
@@ -287,6 +264,18 @@ class Preparation:
         size = write_metadata(self._new, metadata)
         self._progress.say("checksums")
         return size
+
+
+def _source(config: Config) -> Interactions | Generated:
+    data, settings = config.data, config.preprocessing
+    counts = {"n_users", "n_items", "n_rows"}
+    if data.source in GENERATORS:
+        return Generated(data.source, **data.model_dump(include=counts), seed=settings.seed)
+    return open_interactions(
+        **data.model_dump(exclude={"dataset_dir", "titles_path", "extends", *counts}),
+        only_read=settings.only_read,
+        block_bytes=int(settings.memory_gb * 1e9) // BLOCKS,
+    )
 
 
 def _filters(config: Config) -> Filters:

@@ -16,6 +16,7 @@ from bert4rec.prepare import text
 from bert4rec.prepare.bad_rows import BadRows
 from bert4rec.prepare.fields import Fields, TimeUnit
 from bert4rec.prepare.rows import LINE, Layout, parse
+from bert4rec.prepare.titles import read_titles
 from bert4rec.prepare.words import Words
 
 MOVIELENS_CSV = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
@@ -79,6 +80,11 @@ class Interactions:
             for raw, done in self._parquet(path) if is_parquet else self._text(path):
                 yield fields[unit].cast(raw, path, self.bad), before + done
             before += path.stat().st_size
+
+    def titles(self, path: str, dtype: pl.DataType) -> pl.DataFrame | None:
+        """Titles (`item` of type `dtype`, `title`) from `path`, else from beside MovieLens data; None if unknown."""
+        beside = self.files[0].parent if self.source.startswith("ml-") else None
+        return read_titles(path, beside=beside, dtype=dtype)
 
     def check(self, n_users: int) -> None:
         """What only all rows together tell; `n_users` is how many users they have. Raises `DataError`."""

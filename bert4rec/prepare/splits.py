@@ -81,6 +81,16 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
     return high
 
 
+def is_tested() -> pl.Expr:
+    """Whether a history with `before` has something before its target, and the target.
+
+    >>> frame = pl.DataFrame({"items": [[5, 2], [5, 2], [5, 2]], "before": [0, 1, 2]})
+    >>> frame.select(is_tested()).to_series().to_list()
+    [False, True, False]
+    """
+    return (pl.col("before") > 0) & (pl.col("before") < pl.col("items").list.len())
+
+
 def may_be_validated() -> pl.Expr:
     """Whether a history with `before` has a test, and one interaction to train on besides the validation target.
 
@@ -88,7 +98,7 @@ def may_be_validated() -> pl.Expr:
     >>> frame.select(may_be_validated()).to_series().to_list()
     [True, False, False]
     """
-    return (pl.col("before") >= 2) & (pl.col("before") < pl.col("items").list.len())
+    return is_tested() & (pl.col("before") >= 2)
 
 
 def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) -> Ints:
@@ -117,7 +127,7 @@ def cut(histories: pl.DataFrame) -> Splits:
     return Splits(
         _up_to(histories.filter(n_train > 0), n_train),
         _with_target(histories.filter("validated"), before - 1),
-        _with_target(histories.filter(before > 0, before < pl.col("items").list.len()), before),
+        _with_target(histories.filter(is_tested()), before),
     )
 
 

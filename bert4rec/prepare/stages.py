@@ -31,7 +31,7 @@ from bert4rec.prepare.negatives import popular_negatives, train_counts, uniform_
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.sequences import in_time_order, to_histories, with_codes
 from bert4rec.prepare.sources import Part
-from bert4rec.prepare.splits import cut, may_be_validated, validation_sample, windows
+from bert4rec.prepare.splits import cut, is_tested, may_be_validated, validation_sample, windows
 from bert4rec.prepare.spool import Parts, Spool
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
@@ -62,7 +62,8 @@ class Filters:
         return {
             "only_read": partial(drop_unread, only_read=self.only_read),
             "min_rating": partial(drop_low_ratings, min_rating=self.min_rating),
-            "time_from, time_until": partial(keep_times, start=self.time_from, end=self.time_until),
+            "time_from": partial(keep_times, start=self.time_from),
+            "time_until": partial(keep_times, end=self.time_until),
         }
 
     def in_order(self) -> dict[str, Callable[[pl.DataFrame], pl.DataFrame]]:
@@ -116,11 +117,16 @@ class Ordered:
 
 @dataclass
 class Survey:
-    """What a look at all histories tells: `lengths` of each user's history, `train_counts` of each item."""
+    """What a look at all histories tells.
+
+    `lengths` of each user's history; `train_counts` of each item; `validated` users; how many are `n_tested`; the first
+    and the last time, where known.
+    """
 
     lengths: Ints
     train_counts: Ints
     validated: NDArray[np.bool_]
+    n_tested: int
     time_span: tuple[int, int] | None
 
 
@@ -197,6 +203,11 @@ class Histories:
         self._n_known = 0 if known is None else len(known)
 
     @property
+    def n_rows(self) -> int:
+        """Interactions in all."""
+        return int(self._ordered.counts.sum())
+
+    @property
     def columns(self) -> list[str]:
         """Those of the interactions."""
         return self._ordered.parts.columns
@@ -236,31 +247,38 @@ class Histories:
 
 
 def survey(
-    histories: Histories, split: Split, *, n_users: int, n_items: int, n_rows: int,
-    n_validated: int | Literal["all"], seed: int, progress: Progress,
+    histories: Histories, split: Split, *, n_users: int, n_items: int, n_validated: int | Literal["all"], seed: int,
+    progress: Progress,
 ) -> Survey:  # fmt: skip
     """Look at every history, marked by `split`: how long, how popular its training items, who may be validated."""
     lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
-    spans: list[tuple[int, int]] = []
     able: list[pl.DataFrame] = []
-    with progress.stage("split", n_rows) as stage:
+    times: list[int] = []
+    n_tested = 0
+    with progress.stage("split", histories.n_rows) as stage:
         for frame in histories:
             marked = split(frame)
-            lengths[marked["user"].to_numpy()] = marked["items"].list.len().to_numpy()
+            here = marked["items"].list.len().to_numpy()
+            lengths[marked["user"].to_numpy()] = here
             counts += train_counts(marked.select(pl.col("items").list.head(pl.col("before"))), n_items=n_items)
             last = pl.col("items").list.get(pl.col("before") - 1, null_on_oob=True)
             able.append(marked.filter(may_be_validated()).select("user", target=last))
-            if "times" in frame.columns:
-                times = frame["times"].explode()
-                spans.append((times.min(), times.max()))  # type: ignore[arg-type]
-            n_rows_here = int(marked["items"].list.len().sum())
-            stage.advance(stage.n_rows + n_rows_here, n_rows_here)
+            n_tested += marked.filter(is_tested()).height
+            times += _span(marked)
+            stage.advance(stage.n_rows + int(here.sum()), int(here.sum()))
     users, targets = (pl.concat(able)[name].to_numpy() for name in ("user", "target"))
     validated = np.zeros(n_users, bool)
     validated[validation_sample(users.astype(np.int64), n_users=n_validated, seed=seed)] = True
     counts -= np.bincount(targets[validated[users]] - FIRST_ITEM_ID, minlength=n_items)
-    span = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
-    return Survey(lengths, counts, validated, span)
+    return Survey(lengths, counts, validated, n_tested, (min(times), max(times)) if times else None)
+
+
+def _span(histories: pl.DataFrame) -> list[int]:
+    """The first and the last time of all; none where times are not known."""
+    if "times" not in histories.columns:
+        return []
+    low, high = histories.select(low=pl.col("times").list.min().min(), high=pl.col("times").list.max().max()).row(0)
+    return [low, high]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ or goes on to the next one of its cycle, or makes an excursion of one step to an
 So the next item depends on the order of the history: on the last cluster, and on the cycle seen before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bert4rec.errors import DataError
+from bert4rec.prepare.bad_rows import BadRows
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -181,3 +182,23 @@ def everything(n_items: int) -> pl.Series:
 
 Generator: TypeAlias = Callable[..., tuple[pl.DataFrame, Oracle | None]]
 GENERATORS: dict[str, Generator] = {"synthetic": structured, "random": noise}
+
+
+class Generated:
+    """Generated rows where others are read: in one part, none of them bad. They are in memory, all at once."""
+
+    def __init__(self, source: str, *, n_users: int, n_items: int, n_rows: int, seed: int) -> None:
+        self._rows, self.oracle = GENERATORS[source](n_users=n_users, n_items=n_items, n_rows=n_rows, seed=seed)
+        self.bad, self.n_bytes = BadRows(), len(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[tuple[pl.DataFrame, int]]:
+        yield self._rows, len(self._rows)
+
+    def check(self, n_users: int) -> None:
+        """Nothing could be wrong."""
+
+    def titles(self, path: str, dtype: pl.DataType) -> None:
+        """What is made up has none."""
