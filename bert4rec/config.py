@@ -7,13 +7,13 @@ nor Polars, so that a typing error is reported at once.
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import tomli
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bert4rec.errors import SettingsError
 
@@ -121,6 +121,14 @@ class Preprocessing(Table):
         if self.validation_users != "all" and self.validation_users < 1:
             raise ValueError(f'preprocessing.validation_users = {self.validation_users}: must be at least 1, or "all"')
         return self
+
+    @field_validator("time_from", "time_until", "split_at", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        """TOML has dates and times of its own, and seconds are a number there."""
+        if isinstance(value, date):
+            return value.isoformat()
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _instants_are_times(self) -> "Preprocessing":

@@ -1,7 +1,8 @@
 """What of each history is trained on, validated and tested, and the windows of the training.
 
-A split is one number for each history, `before`: how many interactions come before the target of its test. All later
-ones but the target are unused. Histories with none later have no test.
+A split adds two columns to histories: `before` (Int64), how many interactions come before the target of the test, and
+`able` (Boolean), whether the last of these may be held out for validation. What comes after the target is unused; a
+history with nothing from `before` on has no test.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,34 +30,37 @@ class Splits(NamedTuple):
 
 
 def leave_one_out(histories: Frame) -> Frame:
-    """Add `before` (Int64): the last interaction of every history of 3 or more is the target of its test.
+    """The last interaction of every history of 3 or more is the target of its test; it may be validated, too.
 
-    >>> leave_one_out(pl.DataFrame({"items": [[5, 2, 3], [2, 3]]}))["before"].to_list()
-    [2, 2]
+    >>> leave_one_out(pl.DataFrame({"items": [[5, 2, 3], [2, 3]]})).select("before", "able").rows()
+    [(2, True), (2, False)]
     """
     length = pl.col("items").list.len().cast(pl.Int64)
-    return histories.with_columns(before=length - (length >= MIN_EVALUATED))
+    able = length >= MIN_EVALUATED
+    return histories.with_columns(before=length - able, able=able)
 
 
 def by_time(histories: Frame, *, instant: int) -> Frame:
-    """Add `before` (Int64): the first interaction from `instant` (seconds) on is the target of the test.
+    """The first interaction from `instant` (seconds) on is the target; with 2 or more before it, it may be validated.
 
     One instant for all users: nothing that anybody trains on is later than anything that is tested (see Ji et al.,
     "A critical study on data leakage in recommender system offline evaluation", 2023).
 
-    >>> by_time(pl.DataFrame({"times": [[1, 5, 9], [6]]}), instant=5)["before"].to_list()
-    [1, 0]
+    >>> frame = by_time(pl.DataFrame({"times": [[1, 3, 9], [6]]}), instant=5)
+    >>> frame.select("before", "able").rows()
+    [(2, True), (0, False)]
     """
-    return histories.with_columns(before=(pl.col("times").list.eval(pl.element() < instant)).list.sum().cast(pl.Int64))
+    before = pl.col("times").list.eval(pl.element() < instant).list.sum().cast(pl.Int64)
+    return histories.with_columns(before=before, able=before >= 2)
 
 
 def all_for_training(histories: Frame) -> Frame:
-    """Add `before` (Int64): all of every history.
+    """All of every history is trained on.
 
-    >>> all_for_training(pl.DataFrame({"items": [[5, 2, 3]]}))["before"].to_list()
-    [3]
+    >>> all_for_training(pl.DataFrame({"items": [[5, 2, 3]]})).select("before", "able").rows()
+    [(3, False)]
     """
-    return histories.with_columns(before=pl.col("items").list.len().cast(pl.Int64))
+    return histories.with_columns(before=pl.col("items").list.len().cast(pl.Int64), able=False)
 
 
 def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> int:
@@ -89,16 +93,6 @@ def is_tested() -> pl.Expr:
     [False, True, False]
     """
     return (pl.col("before") > 0) & (pl.col("before") < pl.col("items").list.len())
-
-
-def may_be_validated() -> pl.Expr:
-    """Whether a history with `before` has a test, and one interaction to train on besides the validation target.
-
-    >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5, 2], [5, 2]], "before": [2, 2, 1]})
-    >>> frame.select(may_be_validated()).to_series().to_list()
-    [True, False, False]
-    """
-    return is_tested() & (pl.col("before") >= 2)
 
 
 def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) -> Ints:

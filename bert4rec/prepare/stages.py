@@ -31,7 +31,7 @@ from bert4rec.prepare.negatives import popular_negatives, train_counts, uniform_
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.sequences import in_time_order, to_histories, with_codes
 from bert4rec.prepare.sources import Part
-from bert4rec.prepare.splits import cut, is_tested, may_be_validated, validation_sample, windows
+from bert4rec.prepare.splits import cut, is_tested, validation_sample, windows
 from bert4rec.prepare.spool import Parts, Spool
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
@@ -262,7 +262,7 @@ def survey(
             lengths[marked["user"].to_numpy()] = here
             counts += train_counts(marked.select(pl.col("items").list.head(pl.col("before"))), n_items=n_items)
             last = pl.col("items").list.get(pl.col("before") - 1, null_on_oob=True)
-            able.append(marked.filter(may_be_validated()).select("user", target=last))
+            able.append(marked.filter("able").select("user", target=last))
             n_tested += marked.filter(is_tested()).height
             times += _span(marked)
             stage.advance(stage.n_rows + int(here.sum()), int(here.sum()))
@@ -298,21 +298,24 @@ class Cutter:
         validated = pl.Series("validated", self.survey.validated[histories["user"].to_numpy()])
         marked = self.split(histories).with_columns(validated)
         parts = cut(marked)
-        whole = marked.join(parts.test.select("user"), on="user", how="semi", maintain_order="left")
-        counts = self.survey.train_counts
-        how: dict[str, Any] = {"n": self.n_negatives, "seed": self.seed, "block": block}
-        negatives = pl.DataFrame(
-            [
-                parts.test["user"],
-                pl.Series("popular_negatives", popular_negatives(whole, counts, **how)).arr.to_list(),
-                pl.Series("uniform_negatives", uniform_negatives(whole, n_items=len(counts), **how)).arr.to_list(),
-            ]
+        negatives = self._negatives(marked.filter(is_tested() | pl.col("validated")), block)
+        validation, test = (
+            part.join(negatives, on="user", how="left", maintain_order="left")
+            for part in (parts.validation, parts.test)
         )
-        validation = parts.validation.join(negatives, on="user", how="left", maintain_order="left")
-        test = parts.test.with_columns(negatives.drop("user"))
         train = windows(parts.train, max_len=self.max_len, step=self.step)
         n_rows = int(histories["items"].list.len().sum())
         return n_rows, {"train": train, "validation": validation, "test": test}
+
+    def _negatives(self, whole: pl.DataFrame, block: int) -> pl.DataFrame:
+        """`user` and the negatives of whole histories: of a user they are the same in validation and test."""
+        counts = self.survey.train_counts
+        how: dict[str, Any] = {"n": self.n_negatives, "seed": self.seed, "block": block}
+        drawn = {
+            "popular_negatives": popular_negatives(whole, counts, **how),
+            "uniform_negatives": uniform_negatives(whole, n_items=len(counts), **how),
+        }
+        return whole.select("user", *[pl.Series(name, rows).arr.to_list() for name, rows in drawn.items()])
 
 
 def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: int) -> Iterator[R]:

@@ -33,20 +33,20 @@ def describe(metadata: Mapping[str, Any]) -> str:
 
 
 def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{'rows read':32}{metadata['rows_read']:>15,}"
+    yield f"{'rows read':36}{metadata['rows_read']:>15,}"
     for kind, n in metadata["bad_rows"].items():
-        yield f"{f'  unusable: {kind}':32}{-n:>15,}"
+        yield f"{f'  unusable: {kind}':36}{-n:>15,}"
     for name, n in metadata["dropped"].items():
-        yield f"{f'  dropped by {name}':32}{-n:>15,}"
-    yield f"{'rows kept':32}{metadata['rows']:>15,}"
+        yield f"{f'  dropped by {name}':36}{-n:>15,}"
+    yield f"{'rows kept':36}{metadata['rows']:>15,}"
     for name in ("users", "items"):
-        yield f"{name:32}{metadata[name]:>15,}  of {metadata[f'{name}_read']:,} read"
-    yield f"{'density':32}{metadata['density']:>15.4%}"
+        yield f"{name:36}{metadata[name]:>15,}  of {metadata[f'{name}_read']:,} read"
+    yield f"{'density':36}{metadata['density']:>15.4%}"
     if metadata["time_span"]:
         first, last = (datetime.fromtimestamp(time, UTC).date().isoformat() for time in metadata["time_span"])
-        yield f"{'from, to':32}{first:>15}  {last}"
+        yield f"{'from, to':36}{first:>15}  {last}"
     for name in ("train_windows", "validation_users", "test_users"):
-        yield f"{name.replace('_', ' '):32}{metadata[name]:>15,}"
+        yield f"{name.replace('_', ' '):36}{metadata[name]:>15,}"
     lengths = metadata["lengths"]
     yield ""
     yield (
