@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from bert4rec.check.facts import Facts
 from bert4rec.check.part import Array, Bools, Ints, Part, first_true
@@ -49,20 +50,28 @@ def training_histories(train: Part, facts: Facts, *, first: int, n_users: int) -
     begins = np.diff(train.users, prepend=-1) > 0  # windows with which a user begins
     lengths = _check_windows(train, begins, facts)
     later = train.starts[~begins]
-    again = (later[:, None] + np.arange(overlap)).ravel()  # the previous window ends where this one begins
-    new = np.ones(len(train.lists["items"]), bool)
-    new[again] = False
-    for name, values in train.lists.items():
-        if (wrong := first_true(values[again] != values[again - overlap])) is not None:
-            there = values[again[wrong] - overlap]
-            raise train.refusal_at(int(again[wrong]), name, f"the window before has {there} for the same position")
-    if facts.has_times and not overlap:
+    if overlap and len(later):
+        _check_overlaps(train, later, overlap)
+    elif facts.has_times:
         times = train.lists["times"]
         if (wrong := first_true(times[later] < times[later - 1])) is not None:
             raise train.refusal_at(int(later[wrong]), "times", "earlier than the end of the window before")
+    new = np.ones(len(train.lists["items"]), bool)
+    new[(later[:, None] + np.arange(overlap)).ravel()] = False
     whole = np.zeros(n_users, np.int64)
     whole[train.users[begins] - first] = lengths
     return Histories(first, whole, {name: values[new] for name, values in train.lists.items()})
+
+
+def _check_overlaps(train: Part, later: Ints, overlap: int) -> None:
+    """The windows that begin at `later`, behind the end of the one before, repeat its last `overlap` elements."""
+    for name, values in train.lists.items():
+        spans = sliding_window_view(values, overlap)
+        if (wrong := first_true((spans[later] != spans[later - overlap]).ravel())) is not None:
+            row, place = divmod(wrong, overlap)
+            position = int(later[row]) + place
+            what = f"the window before has {values[position - overlap]} for the same position"
+            raise train.refusal_at(position, name, what)
 
 
 def _check_windows(train: Part, begins: Bools, facts: Facts) -> Ints:

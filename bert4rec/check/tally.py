@@ -44,11 +44,8 @@ class Tally:
 
 def add(counts: Array, items: Array) -> None:
     """Count each of `items` (ids) once more in `counts` [items]."""
-    places = items - FIRST_ITEM_ID
-    if len(places) < len(counts):
-        np.add.at(counts, places, 1)
-    else:
-        counts += np.bincount(places, minlength=len(counts)).astype(counts.dtype)
+    # With an index or a number of another type this is 30 times slower.
+    np.add.at(counts, items.astype(np.intp) - FIRST_ITEM_ID, counts.dtype.type(1))
 
 
 def items_table(facts: Facts) -> TableReader:

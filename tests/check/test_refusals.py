@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bert4rec.check import tables
-from tests.check.damages import BY_TIME, LEAVE_ONE_OUT, N_ITEMS, WITHOUT_TEST, made
+from bert4rec.__main__ import main
+from bert4rec.check import progress, tables
+from tests.check.damages import BY_TIME, LEAVE_ONE_OUT, LONG, N_ITEMS, WITHOUT_TEST, made
 from tests.check.folders import Folder, check, load, seal
 
 SPLITS = ("leave_one_out", "time", "none")
@@ -227,3 +229,34 @@ def test_no_byte_makes_it_stumble(sound: dict[str, Path], tmp_path: Path, name: 
         seal(path)
         status, _, err = check(path)
         assert (status, err) == (0, "") or (status == 2 and err.startswith("error: ") and err.count("\n") == 1)
+
+
+def test_times_do_not_decrease_between_windows_that_do_not_overlap(tmp_path: Path) -> None:
+    folder = made("none", step=6)
+    assert check(folder.save(tmp_path / "sound"))[0] == 0
+    window = folder.rows("train", LONG)[1]
+    window["times"] = [0] * len(window["times"])
+    refused(
+        folder.save(tmp_path / "dataset"), r"train: .* \(user 2\): times\[0\] is 0, earlier than the end of the window"
+    )
+
+
+def test_fewer_ranks_than_tests_are_refused(sound: dict[str, Path], tmp_path: Path) -> None:
+    folder = load(sound["leave_one_out"])
+    folder.tables["oracle"] = [{"user": row["user"]} for row in folder.splits["test"]][:5]
+    folder.metadata["test_users"] = 5
+    refused(folder.save(tmp_path / "dataset"), r"test: row 5 \(user \d+\): oracle\.parquet has no row of this user")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_long_check_says_how_far_it_is(
+    sound: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "SECONDS_ON_A_TERMINAL", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert main(["check", str(sound["time"])]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"read [\d,]+ of [\d,]+ bytes for the checksums \(\d+%, 0 s\)", said)
+    assert "checked 24 of 24 users (100%, 0 s)" in said
+    assert said.endswith("\r\033[K" if terminal else "\n")
