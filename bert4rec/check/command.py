@@ -1,5 +1,6 @@
 """`python -m bert4rec check DATASET_DIR`: the checks in their order, and what they have shown."""
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ RULES = {
 
 
 def show_check(argv: Sequence[str]) -> int:
-    """Check the dataset folder that `argv` names, and print what was shown; returns the exit status 0.
+    """Check the dataset folder that `argv` names, and print what was shown; the exit status: 0, or 130 when stopped.
 
     Raises `UserError` for the first thing that is wrong with the folder, or with `argv`.
     """
@@ -39,6 +40,9 @@ def show_check(argv: Sequence[str]) -> int:
         tally = check_content(facts)
     except OSError as error:
         raise DataError(f"{error.filename or argv[0]}: cannot be read: {error.strerror}") from None
+    except KeyboardInterrupt:
+        print("stopped: nothing was shown", file=sys.stderr)
+        return 130
     print(summary(facts, tally, size))
     print(f"whole, and nothing leaks: checked in {time.monotonic() - started:.1f} s")
     return 0

@@ -166,13 +166,14 @@ def _check_fingerprint(path: Path, metadata: Mapping[str, Any]) -> None:
 
 def _check_sums(facts: Facts, ticker: Ticker) -> None:
     done = 0
-    for name, entry in facts.files.items():
-        digest = hashlib.sha256()
-        with (facts.folder / name).open("rb") as file:
-            while block := file.read(BYTES_AT_ONCE):
-                digest.update(block)
-                ticker.at(done := done + len(block))
-        if digest.hexdigest() != entry["sha256"]:
-            ticker.close()
-            raise DataError(f"{facts.folder / name}: its checksum is not that of metadata.json; {REMAKE}")
-    ticker.close()
+    try:
+        for name, entry in facts.files.items():
+            digest = hashlib.sha256()
+            with (facts.folder / name).open("rb") as file:
+                while block := file.read(BYTES_AT_ONCE):
+                    digest.update(block)
+                    ticker.at(done := done + len(block))
+            if digest.hexdigest() != entry["sha256"]:
+                raise DataError(f"{facts.folder / name}: its checksum is not that of metadata.json; {REMAKE}")
+    finally:
+        ticker.close()

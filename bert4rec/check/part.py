@@ -61,10 +61,6 @@ def refusal(place: Path, row: int, user: int, what: str) -> DataError:
 
 
 def first_true(flags: Array) -> int | None:
-    """Where the first true one of `flags` [N] stands, None where none is.
-
-    >>> first_true(np.array([False, True, True])), first_true(np.zeros(0, bool))
-    (1, None)
-    """
+    """Where the first true one of `flags` [N] stands; None where none is."""
     place = int(flags.argmax()) if len(flags) else 0
     return place if len(flags) and flags[place] else None

@@ -27,6 +27,6 @@ class Ticker:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Clear the line of a terminal, also before an error takes its place."""
+        """Clear the line of a terminal for what comes next."""
         if self._terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
