@@ -68,8 +68,7 @@ def read_facts(folder: Path) -> Facts:
     """Read `metadata.json`; raises `DataError` where it is missing, of another format, or contradicts itself."""
     path = folder / METADATA
     metadata = _load(path)
-    if metadata.get("format_version") != DATASET_FORMAT:
-        found = metadata.get("format_version")
+    if (found := metadata.get("format_version")) != DATASET_FORMAT:
         raise DataError(f"{path}: format_version {found}, this program reads {DATASET_FORMAT}; {REMAKE}")
     _check_kinds(path, metadata, KINDS)
     settings = metadata["preprocessing"]
