@@ -6,6 +6,7 @@ from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import polars as pl
 import pyarrow as pa
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import preprocessing
 from bert4rec.check import content, reader, tables
-from bert4rec.prepare import dataset, splits
+from bert4rec.prepare import dataset, pipeline, splits
 from tests.check.folders import Event, Maker, check, load
 
 N_ITEMS = 30
@@ -108,16 +109,22 @@ def prepared(place: Path, rows: list[tuple[int, int, int, int]], columns: list[s
             "preprocessing.n_eval_negatives": st.integers(1, 3),
             "preprocessing.min_user_interactions": st.integers(1, 3),
             "preprocessing.min_item_interactions": st.integers(1, 2),
+            "preprocessing.max_user_interactions": st.sampled_from([0, 5]),
+            "preprocessing.k_core": st.sampled_from(["true", "false"]),
+            "preprocessing.drop_consecutive_duplicates": st.sampled_from(["true", "false"]),
             "preprocessing.repeats": st.sampled_from(["keep", "first", "last"]),
+            "preprocessing.split": st.sampled_from(["leave_one_out", "time", "none"]),
+            "preprocessing.split_at": st.sampled_from([0.1, 0.5, "1970-01-01T00:00:03"]),
             "preprocessing.seed": st.integers(0, 99),
         }
     ),
+    st.sampled_from([pipeline.RUNS, 10**8]),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_what_the_script_writes_is_accepted(
-    rows: list[tuple[int, int, int, int]], columns: list[str], chosen: dict[str, Any]
+    rows: list[tuple[int, int, int, int]], columns: list[str], chosen: dict[str, Any], n_runs: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, patch.object(pipeline, "RUNS", n_runs):  # many: a few rows in each
         folder = prepared(Path(place), rows, columns, **chosen)
         if folder is None:
             reject()
