@@ -4,7 +4,7 @@ A block is parsed by Polars at once. Only where that fails, or does not give one
 again and again, until the few lines in question are looked at one by one.
 """
 
-import csv
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -31,14 +31,15 @@ Problem: TypeAlias = tuple[str, str]  # what kind, and what to say of the line
 class Layout:
     """How the lines of a text file are cut: `columns` in order, the `separator`, whether fields may stand in quotes.
 
-    `header`: the first line names the columns, so that the same line further down is no row. `types`: columns that are
-    numbers in every usable row; where a whole block is so, they are parsed as such, which takes half the time.
+    `header`: the fields of the first line, so that the same line further down is no row; () = there is none. `types`:
+    columns that are numbers in every usable row; where a whole block is so, they are parsed as such, which takes half
+    the time.
     """
 
     columns: tuple[str, ...]
     separator: bytes
     quoted: bool
-    header: bool
+    header: tuple[str, ...]
     types: Mapping[str, type[pl.DataType]] = field(default_factory=dict)
 
 
@@ -62,16 +63,19 @@ def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
 def _at_once(block: Block, layout: Layout) -> pl.DataFrame | None:
     """The rows as Polars reads them; None where they are not one for each line, with all fields."""
     text, separator = block.text, layout.separator
+    if not text.endswith(NEWLINE):
+        text += NEWLINE  # without it, Polars takes no notice of a separator at the end
     if len(separator) > 1:
         if UNIT_SEPARATOR in text:
             return None
         text, separator = text.replace(separator, UNIT_SEPARATOR), UNIT_SEPARATOR
+    inside = inside_quotes(text) if layout.quoted and QUOTE in text else None
+    if b"\r" + separator in text or (inside is not None and not _quotes_whole_fields(text, separator)):
+        return None  # Polars may read them otherwise than a line alone says
     try:
         frame = _read(text, separator, layout)
     except pl.exceptions.PolarsError:
         return None
-    is_quoted = layout.quoted and QUOTE in text
-    inside = inside_quotes(text) if is_quoted else None
     starts = _line_starts(text, inside)
     is_whole = len(frame) == len(starts)
     if not is_whole or (frame[layout.columns[-1]].null_count() and _is_short(text, separator, inside, frame)):
@@ -96,6 +100,24 @@ def _read(text: bytes, separator: bytes, layout: Layout) -> pl.DataFrame:
     return frame
 
 
+def _quotes_whole_fields(text: bytes, separator: bytes) -> bool:
+    """Whether every quote opens a field, closes one, or is one of two within."""
+    letters = np.frombuffer(text, np.uint8)
+    quotes = np.flatnonzero(letters == QUOTE[0])
+
+    def beside(places: NDArray[np.int64], *wanted: bytes) -> NDArray[np.bool_]:
+        is_text = (places >= 0) & (places < len(text))
+        found = np.where(is_text, letters[np.clip(places, 0, len(text) - 1)], NEWLINE[0])
+        return np.isin(found, [letter[0] for letter in wanted])
+
+    ends = (separator, NEWLINE, QUOTE)
+    opening, closing = quotes[::2], quotes[1::2]
+    is_last = beside(closing + 1, b"\r") & beside(closing + 2, NEWLINE)
+    return len(quotes) % 2 == 0 and bool(
+        beside(opening - 1, *ends).all() and (beside(closing + 1, *ends) | is_last).all()
+    )
+
+
 def _line_starts(text: bytes, inside: NDArray[np.uint8] | None) -> NDArray[np.int64]:
     """The index of the line on which each row starts: a quoted field may go over several."""
     n_lines = text.count(NEWLINE) + (not text.endswith(NEWLINE))
@@ -114,14 +136,16 @@ def _is_short(text: bytes, separator: bytes, inside: NDArray[np.uint8] | None, f
 
 
 def _without_headers(frame: pl.DataFrame, block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame:
-    first = layout.columns[0]
-    if frame[first].dtype != pl.String or not (frame[first] == first).any():
+    names, first = dict(zip(layout.columns, layout.header, strict=True)), layout.header[0]
+    if any(frame[name].dtype != pl.String for name in names) or (
+        first and not (frame[layout.columns[0]] == first).any()
+    ):
         return frame
-    again = pl.all_horizontal(pl.col(name) == name for name in layout.columns)
-    for line in frame.filter(again)[LINE]:
+    is_again = pl.all_horizontal(pl.col(name).fill_null("") == text for name, text in names.items())
+    for line in frame.filter(is_again)[LINE]:
         bad.add("header line again")
         bad.show(block.path, "line", line, "is the header line again")
-    return frame.filter(~again.fill_null(False))
+    return frame.filter(~is_again)
 
 
 def _one_by_one(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame:
@@ -138,40 +162,59 @@ def _one_by_one(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame:
 
 def _fields(block: Block, layout: Layout) -> Iterator[tuple[int, list[str], Problem | None]]:
     """Of each row the line on which it starts, its fields, and what is wrong with it: kind and text."""
-    text = block.text.decode("utf-8", "replace" if block.unclosed else "surrogateescape")
-    separator, lines = layout.separator.decode(), text.removesuffix("\n").split("\n")
-    if block.unclosed:
-        yield block.first_line, [], UNCLOSED
-        return
-    if layout.quoted:
-        yield from _quoted_fields(lines, block.first_line, layout)
-        return
-    for number, content in enumerate(lines, block.first_line):
-        fields = content.removesuffix("\r").split(separator)
-        yield number, fields, _problem(fields, layout)
+    lines = block.text.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
+    separator, line = layout.separator.decode(), block.first_line
+    for unit in _units(lines) if layout.quoted else ([line] for line in lines):
+        at = 0
+        while at < len(unit):
+            fields, n_lines = split_fields(unit[at:], separator, quoted=layout.quoted)
+            problem = _problem(fields, layout) if fields else UNCLOSED
+            if n_lines > 1 and len(fields) != len(layout.columns):
+                problem, n_lines = UNCLOSED, 1  # a stray quote: it costs its line only
+            yield line + at, fields, problem
+            at += n_lines
+        line += len(unit)
 
 
-def _quoted_fields(lines: list[str], first: int, layout: Layout) -> Iterator[tuple[int, list[str], Problem | None]]:
-    """As `_fields`. A row over several lines that is none costs its first line only: a stray quote opens there."""
-    at = 0
-    while at < len(lines):
-        reader = csv.reader((line + "\n" for line in lines[at:]), delimiter=layout.separator.decode())
-        begin = at
-        for fields in reader:
-            problem = _problem(fields or [""], layout)
-            next_line = begin + reader.line_num
-            if problem and next_line > at + 1:
-                yield first + at, fields, UNCLOSED
-                at += 1
-                break
-            yield first + at, fields or [""], problem
-            at = next_line
+def _units(lines: list[str]) -> Iterator[list[str]]:
+    """The lines in groups, as long as need be for an even number of quotes: no block of text ends within a group."""
+    first, is_inside = 0, False
+    for number, line in enumerate(lines, 1):
+        is_inside ^= line.count('"') % 2 == 1
+        if not is_inside:
+            yield lines[first:number]
+            first = number
+    if is_inside:
+        yield lines[first:]
+
+
+def split_fields(lines: list[str], separator: str, *, quoted: bool) -> tuple[list[str], int]:
+    """The fields of the row that begins the `lines`, and on how many of them it stands.
+
+    No field: a quote stays open, or is closed on a later line amid other text.
+
+    >>> split_fields(['1,"a', 'b ""c"" ",5"', "2,d,6"], ",", quoted=True)
+    (['1', 'a\\nb "c" ', '5"'], 2)
+    """
+    if not quoted:
+        return lines[0].removesuffix("\r").split(separator), 1
+    text, bar = "\n".join(lines), re.escape(separator)
+    fields: list[str] = []
+    for match in re.finditer(rf'(?:"((?:[^"]|"")*+)")?+([^{bar}\n]*+)({bar}|\n|\Z)', text):
+        within, behind, end = match.groups()
+        behind = behind if end == separator else behind.removesuffix("\r")
+        if (within is None and behind.startswith('"')) or (behind and "\n" in (within or "")):
+            return [], 1
+        fields.append((within or "").replace('""', '"') + behind)
+        if end != separator:
+            break
+    return fields, 1 + text.count("\n", 0, match.end() - len(end))
 
 
 def _problem(fields: list[str], layout: Layout) -> Problem | None:
     if any("\udc80" <= letter <= "\udcff" for field in fields for letter in field):
         return "not UTF-8", NOT_UTF_8
-    if layout.header and fields == list(layout.columns):
+    if layout.header and fields == list(layout.header):
         return "header line again", "is the header line again"
     if len(fields) != len(layout.columns):
         wish = f"{len(layout.columns)} {'as the header has' if layout.header else 'expected'}"

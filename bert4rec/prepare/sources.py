@@ -1,6 +1,5 @@
 """Every format of raw interactions as frames in file order: `user`, `item`, where known `time`, `rating`, `is_read`."""
 
-import csv
 import glob
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from bert4rec.errors import DataError
 from bert4rec.prepare import text
 from bert4rec.prepare.bad_rows import BadRows
 from bert4rec.prepare.fields import Fields, TimeUnit
-from bert4rec.prepare.rows import LINE, Layout, parse
+from bert4rec.prepare.rows import LINE, Layout, parse, split_fields
 from bert4rec.prepare.titles import read_titles
 from bert4rec.prepare.words import Words
 
@@ -106,18 +105,20 @@ class Interactions:
     def _layout(self, path: Path) -> Layout:
         if self.source in ("ml-100k", "ml-1m"):
             bar = b"\t" if self.source == "ml-100k" else b"::"
-            return Layout(SEPARATED, bar, quoted=False, header=False, types=self._types)
+            return Layout(SEPARATED, bar, quoted=False, header=(), types=self._types)
         is_table = self.source == "table"
         start = text.head(path, size=LINE_LIMIT)
         if not start.strip():
             raise DataError(f"{path}: is empty; name another file in data.path")
-        line = start.partition(b"\n")[0].removesuffix(b"\r").decode("utf-8", "replace")
-        separator = _separator(line, self.separator) if is_table else ","
+        lines = start.decode("utf-8", "replace").split("\n")
+        separator = _separator(lines[0], self.separator) if is_table else ","
         quoted = len(separator) == 1
-        cells = next(csv.reader([line], delimiter=separator)) if quoted else line.split(separator)
-        header = self.has_header or not is_table
-        columns = tuple(cells) if header else tuple(str(number) for number in range(1, len(cells) + 1))
-        return Layout(_distinct(columns), separator.encode(), quoted, header, {} if is_table else self._types)
+        cells, n_lines = split_fields(lines, separator, quoted=quoted)
+        header = tuple(cells) if self.has_header or not is_table else ()
+        if not cells or (header and n_lines > 1):
+            raise DataError(f'{path}, line 1: has a quote (") that is not closed on it; correct the line')
+        columns = _distinct(header) or tuple(str(number) for number in range(1, len(cells) + 1))
+        return Layout(columns, separator.encode(), quoted, header, {} if is_table else self._types)
 
     @property
     def _types(self) -> dict[str, type[pl.DataType]]:

@@ -26,15 +26,15 @@ def assert_unseen_and_distinct(drawn: np.ndarray, items: list[list[int]]) -> Non
 @settings(max_examples=30, deadline=None)
 @given(HISTORIES, st.integers(1, 3), st.integers(0, 9), st.lists(st.integers(0, 50), min_size=12, max_size=12))
 def test_negatives_are_unseen_and_distinct(items: list[list[int]], n: int, seed: int, counts: list[int]) -> None:
-    assert_unseen_and_distinct(popular_negatives(frame(items), np.array(counts), n=n, seed=seed), items)
-    assert_unseen_and_distinct(uniform_negatives(frame(items), n_items=N_ITEMS, n=n, seed=seed), items)
+    assert_unseen_and_distinct(popular_negatives(frame(items), np.array(counts), n=n, seed=seed, block=0), items)
+    assert_unseen_and_distinct(uniform_negatives(frame(items), n_items=N_ITEMS, n=n, seed=seed, block=0), items)
 
 
 def test_the_dense_draw_alone_keeps_the_same_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negatives, "MAX_ROUNDS", 0)
     monkeypatch.setattr(negatives, "DENSE_CELLS", 2 * N_ITEMS)  # two users at once
     items = [[2, 3], [4], [5, 5, 6], [13], [2, 13]]
-    drawn = popular_negatives(frame(items), np.arange(N_ITEMS), n=10, seed=1)
+    drawn = popular_negatives(frame(items), np.arange(N_ITEMS), n=10, seed=1, block=0)
     assert_unseen_and_distinct(drawn, items)
     assert drawn[2, -1] == 2  # nobody has trained on item 2: last, or not at all
     assert 2 not in drawn[1]
@@ -43,9 +43,9 @@ def test_the_dense_draw_alone_keeps_the_same_promises(monkeypatch: pytest.Monkey
 def test_rejection_and_dense_draw_have_the_same_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = np.array([0, 40, 30, 20, 10])
     many = frame([[3]] * 20_000)
-    by_rejection = popular_negatives(many, counts, n=2, seed=1)
+    by_rejection = popular_negatives(many, counts, n=2, seed=1, block=0)
     monkeypatch.setattr(negatives, "MAX_ROUNDS", 0)
-    by_keys = popular_negatives(many, counts, n=2, seed=1)
+    by_keys = popular_negatives(many, counts, n=2, seed=1, block=0)
     for drawn in (by_rejection, by_keys):
         first = np.bincount(drawn[:, 0], minlength=7)[2:] / len(many)
         np.testing.assert_allclose(first, [0, 0, 30 / 60, 20 / 60, 10 / 60], atol=0.015)
@@ -54,30 +54,29 @@ def test_rejection_and_dense_draw_have_the_same_distribution(monkeypatch: pytest
 
 
 def test_uniform_negatives_are_equally_likely() -> None:
-    drawn = uniform_negatives(frame([[2]] * 20_000), n_items=5, n=2, seed=3)
+    drawn = uniform_negatives(frame([[2]] * 20_000), n_items=5, n=2, seed=3, block=0)
     np.testing.assert_allclose(np.bincount(drawn.ravel(), minlength=7)[3:] / 20_000, [0.5] * 4, atol=0.015)
 
 
 def test_an_item_without_training_positions_comes_only_when_no_other_is_left() -> None:
-    drawn = popular_negatives(frame([[2]] * 50), np.array([1, 1, 0, 1, 0]), n=3, seed=1)
+    drawn = popular_negatives(frame([[2]] * 50), np.array([1, 1, 0, 1, 0]), n=3, seed=1, block=0)
     assert {tuple(sorted(row[:2])) for row in drawn.tolist()} == {(3, 5)}
     assert set(drawn[:, 2].tolist()) == {4, 6}
 
 
-def test_a_user_does_not_depend_on_the_users_of_later_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(negatives, "USERS_PER_BLOCK", 4)
-    items = [[2 + user % N_ITEMS, 3] for user in range(11)]
-    every = uniform_negatives(frame(items), n_items=N_ITEMS, n=5, seed=1)
-    assert (uniform_negatives(frame(items[:8]), n_items=N_ITEMS, n=5, seed=1) == every[:8]).all()
-    assert (every[:4] != every[4:8]).any()
-    assert (every != uniform_negatives(frame(items), n_items=N_ITEMS, n=5, seed=2)).any()
+def test_blocks_and_seeds_are_drawn_apart() -> None:
+    items = [[2 + user % N_ITEMS, 3] for user in range(4)]
+    draws = [uniform_negatives(frame(items), n_items=N_ITEMS, n=5, seed=s, block=b) for s in (1, 2) for b in (0, 1, 0)]
+    assert (draws[0] == draws[2]).all()
+    assert (draws[0] != draws[1]).any()
+    assert (draws[0] != draws[3]).any()
 
 
 def test_too_few_unseen_items_are_refused_with_the_largest_value_that_works() -> None:
     items = [[2, 3, 3], [4]]
     with pytest.raises(DataError, match=r"n_eval_negatives = 11: .* the largest value that works is 10"):
-        uniform_negatives(frame(items), n_items=N_ITEMS, n=11, seed=1)
-    assert uniform_negatives(frame(items), n_items=N_ITEMS, n=10, seed=1).shape == (2, 10)
+        uniform_negatives(frame(items), n_items=N_ITEMS, n=11, seed=1, block=0)
+    assert uniform_negatives(frame(items), n_items=N_ITEMS, n=10, seed=1, block=0).shape == (2, 10)
 
 
 def test_training_positions_are_counted_once_per_position() -> None:
