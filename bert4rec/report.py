@@ -17,6 +17,12 @@ PROTOCOL_TITLES = {
     "popular": "Among {n} unseen items drawn by popularity (the BERT4Rec paper's protocol)",
     "uniform": "Among {n} unseen items drawn uniformly",
 }
+HELD_OUT = {
+    "leave_one_out": "Test: the last item of each user; validation: the last but one of a sample of the users.",
+    "time": "Test: the first item of each user from `split_at` on; validation: the last one before, of a sample of the "
+    "users.",
+}
+NO_TEST = "This dataset holds nothing out: there is no test."
 
 
 class MetricsLog:
@@ -76,42 +82,43 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def report_page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    training = report["training"]
-    name = report["dataset"]["source"]
+    """The report as Markdown; what was not measured is left out."""
+    sections = [f"# Bert4Rec on {report['dataset']['source']}", _facts(report), f"## Test\n\n{metrics_table(report)}"]
+    if "validation" in report:
+        table = metrics_table({"test": report["validation"], "dataset": report["dataset"]})
+        sections.append(f"## Validation\n\n{table}")
+    shown = "Training loss and validation metrics" if "validation" in report else "Training loss"
+    sections.append(f"## Learning curve\n\n![{shown} by step](learning_curve.png)")
+    measured = f"{HELD_OUT[report['dataset']['split']]} Ties go to the lower id. " if "test" in report else ""
+    sections.append(
+        f"{measured}Settings: `config.toml`; every record: `metrics.jsonl`; versions: `environment.json`; shards: "
+        "`plan.txt`."
+    )
+    return "\n\n".join(sections) + "\n"
+
+
+def _facts(report: Mapping[str, Any]) -> str:
+    """On what was trained, and how it went."""
+    dataset, training = report["dataset"], report["training"]
     peak = max(training["peak_memory_bytes"]) / 2**20
-    lines = [
-        f"# Bert4Rec on {name}",
-        "",
-        f"{report['dataset']['users']} users, {report['dataset']['items']} items, "
-        f"{report['dataset']['rows']} interactions. Mode {report['mode']}, "
-        f"{report['world_size']} process{'es' if report['world_size'] > 1 else ''}.",
-        "",
+    if "validation" in report:
+        kept = f"The weights of epoch {training['best_epoch']} were best on validation and are the ones tested."
+    else:
+        kept = "Nothing was held out for validation: the last weights were kept."
+    return (
+        f"{dataset['users']} users, {dataset['items']} items, {dataset['rows']} interactions. Mode {report['mode']}, "
+        f"{report['world_size']} process{'es' if report['world_size'] > 1 else ''}.\n\n"
         f"Trained {training['epochs']} epochs ({training['steps']} steps) in {training['seconds']:.0f} seconds, "
         f"stopped by {training['stopped_by']}; {training['sequences_per_second']:.0f} sequences/s; "
-        f"peak memory {peak:.0f} MiB a process. The weights of epoch {training['best_epoch']} were best on validation "
-        "and are the ones tested.",
-        "",
-        "## Test",
-        "",
-        metrics_table(report),
-        "",
-        "## Validation",
-        "",
-        metrics_table({"test": report["validation"], "dataset": report["dataset"]}),
-        "",
-        "## Learning curve",
-        "",
-        "![Training loss and validation metrics by step](learning_curve.png)",
-        "",
-        "Test: the last item of each user; validation: the last but one of a sample of the users. Ties go to the lower "
-        "id. Settings: `config.toml`; every record: `metrics.jsonl`; versions: `environment.json`; shards: `plan.txt`.",
-    ]
-    return "\n".join(lines) + "\n"
+        f"peak memory {peak:.0f} MiB a process. {kept}"
+    )
 
 
 def metrics_table(report: Mapping[str, Any]) -> str:
-    """The test metrics as a Markdown table: the model beside popularity and, where known, the best possible."""
+    """The test metrics as a Markdown table: the model beside popularity and, where known, the best possible.
+
+    One line in its place where the dataset has no test.
+    """
     contestants = {"Bert4Rec": "test", "popularity": "popularity_baseline", "best possible": "best_possible"}
     sections = []
     for protocol, title in PROTOCOL_TITLES.items():
@@ -120,7 +127,7 @@ def metrics_table(report: Mapping[str, Any]) -> str:
             users = rows[0][1]["users"]
             heading = title.format(n=report["dataset"].get("n_eval_negatives"))
             sections.append(f"{heading}; {users} users\n\n{_table(rows)}")
-    return "\n\n".join(sections)
+    return "\n\n".join(sections) or NO_TEST
 
 
 def _table(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
@@ -136,23 +143,27 @@ def _table(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
 
 
 def draw_learning_curve(folder: Path) -> None:
-    """`learning_curve.png`: the training loss, and HR@10 and NDCG@10 on validation, by step."""
+    """`learning_curve.png`: the training loss by step, and HR@10 and NDCG@10 on validation where there is one."""
     import matplotlib  # here, since it is slow to import and only the first process draws
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     train, validation = read_records(folder, "train"), read_records(folder, "validation")
+    n_plots = 2 if validation else 1
+    figure, ((left, *right),) = pyplot.subplots(
+        1, n_plots, figsize=(5 * n_plots, 3.6), layout="constrained", squeeze=False
+    )
     left.plot([r["step"] for r in train], [r["loss"] for r in train], marker=".", color="tab:blue")
     left.set(title="Training loss", xlabel="step", ylabel="cross-entropy (nats)")
-    for name, color in (("HR@10", "tab:orange"), ("NDCG@10", "tab:green")):
-        steps, values = [r["step"] for r in validation], [r["full"][name] for r in validation]
-        right.plot(steps, values, marker=".", color=color, label=name)
-    right.set(title="Validation, full catalogue", xlabel="step")
-    right.set_ylim(bottom=0)
-    right.legend()
-    for axes in (left, right):
+    for axes in right:
+        for name, color in (("HR@10", "tab:orange"), ("NDCG@10", "tab:green")):
+            values = [r["full"][name] for r in validation]
+            axes.plot([r["step"] for r in validation], values, marker=".", color=color, label=name)
+        axes.set(title="Validation, full catalogue", xlabel="step")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+    for axes in (left, *right):
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)
     figure.savefig(folder / "learning_curve.png", dpi=120)

@@ -73,6 +73,9 @@ class Run:
         (self._folder / "config.toml").write_text(self._config.to_toml())
         (self._folder / "plan.txt").write_text(page(self._plan))
         print(summary(self._plan), flush=True)
+        if not self._holds_out("validation"):
+            what = "validation" if self._holds_out("test") else "validation or test"
+            print(f"this dataset holds nothing out for {what}: the last weights are kept", flush=True)
         write_json(self._folder / "environment.json", environment(self._world.device, self._world.world_size))
 
     def _trainer(self) -> Trainer:
@@ -90,14 +93,21 @@ class Run:
         )
 
     def _results(self) -> dict[str, Metrics]:
-        """The model on both splits, and on the test split what popularity and the best possible would have got."""
+        """The model on both splits, and on the test split what popularity and the best possible would have got.
+
+        What the dataset holds nobody out for is left out.
+        """
         dataset, protocols = self._dataset, self._config.evaluation.protocols
-        results = {split: self._measure(split, protocols) for split in ("validation", "test")}
-        popularity = by_first(lambda: rank_by_popularity(dataset.popularity, dataset.splits["test"], protocols))
-        results["popularity_baseline"] = to_metrics(popularity, self._ks)
-        if oracle := dataset.oracle_ranks():
-            results["best_possible"] = to_metrics({name: oracle[name] for name in protocols}, self._ks)
+        results = {split: self._measure(split, protocols) for split in ("validation", "test") if self._holds_out(split)}
+        if "test" in results:
+            popularity = by_first(lambda: rank_by_popularity(dataset.popularity, dataset.splits["test"], protocols))
+            results["popularity_baseline"] = to_metrics(popularity, self._ks)
+            if oracle := dataset.oracle_ranks():
+                results["best_possible"] = to_metrics({name: oracle[name] for name in protocols}, self._ks)
         return results
+
+    def _holds_out(self, split: str) -> bool:
+        return len(self._dataset.splits[split]) > 0
 
     def _measure(self, split: str, protocols: Sequence[str]) -> Metrics:
         """The model as it is now."""
@@ -121,6 +131,7 @@ class Run:
             "format_version": FORMAT_VERSION,
             "dataset": {
                 **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
+                "split": self._config.preprocessing.split,
                 "n_eval_negatives": self._config.preprocessing.n_eval_negatives,
             },
             "mode": self._config.parallelism.mode,

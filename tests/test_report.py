@@ -32,6 +32,10 @@ def test_a_protocol_that_was_not_run_is_absent() -> None:
     assert metrics_table({"dataset": {}, "test": {"full": METRICS}}).count("users") == 1
 
 
+def test_without_a_test_there_is_a_line_in_its_place() -> None:
+    assert metrics_table({"dataset": {}}) == "This dataset holds nothing out: there is no test."
+
+
 def test_records_are_lines_of_json(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.add("train", 10, loss=2.5)

@@ -155,6 +155,23 @@ def test_time_and_patience_end_a_run_with_a_report(small_config: Callable[..., C
         assert report["test"]["full"]["users"] == 60
 
 
+def test_all_data_can_be_trained_on(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    """As a person types it, with two loader processes: no validation, no test, and a report all the same."""
+    config = small_config(
+        **{"preprocessing.split": "none", "data.dataset_dir": str(tmp_path / "all"), "training.num_workers": 2}
+    )
+    file = settings_file(config, tmp_path)
+    assert start([sys.executable, "preprocessing.py", file]).returncode == 0
+    done = start([*ALONE, file])
+    assert done.returncode == 0, done.stderr
+    assert "this dataset holds nothing out for validation or test: the last weights are kept\n" in done.stdout
+    folder = tmp_path / "runs" / "synthetic-dmp"
+    line = "This dataset holds nothing out: there is no test."
+    assert done.stdout.endswith(f"\n\n{line}\n\nreport: {folder / 'report.md'}\n")
+    assert {"test", "validation"}.isdisjoint(json.loads((folder / "report.json").read_text()))
+    assert line in start([sys.executable, "-m", "bert4rec", "report", str(folder)]).stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,0 +1,136 @@
+"""Whole runs on datasets that hold out less than the usual ones."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pytest
+import torch
+import torch.distributed as dist
+
+import preprocessing
+from bert4rec.checkpoint import load_weights, save_weights
+from bert4rec.config import Config
+from bert4rec.feed.dataset import open_dataset
+from bert4rec.run import run
+from tests.conftest import SMALL
+from tests.folders import rewrite
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+
+SPLITS = ("validation", "test")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """On the CPU, whatever this machine has, and without a trace in the tests that follow."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    if dist.is_initialized():  # a run that failed leaves its group to the launcher
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def without(tmp_path: Path, small_config: Callable[..., Config]) -> Callable[..., Config]:
+    """Settings for a small dataset, really made with a kind of split, of which some splits are emptied then."""
+
+    def make(split: str, *emptied: str, **changes: Any) -> Config:
+        folder = tmp_path / "dataset"
+        settings = SMALL | {"preprocessing.split": split, "data.dataset_dir": str(folder)}
+        arguments = [f"--{key}={value}" for key, value in settings.items()]
+        assert preprocessing.main(["--config=config.toml", *arguments]) == 0
+        for name in emptied:
+            rewrite(folder, name, lambda rows: rows.select(range(0)))
+        return small_config(**settings | changes)
+
+    return make
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_a_dataset_that_holds_nothing_out_trains_to_the_end(
+    without: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = without("none", **{"training.n_epochs": 3, "training.patience": 1, "training.eval_every_n_epochs": 1})
+    dataset = open_dataset(config.data.folder, max_len=12, preprocessing=config.preprocessing.recipe)
+    assert [len(dataset.splits[name]) for name in SPLITS] == [0, 0]
+    capsys.readouterr()
+    folder = run(config)
+    report, page = report_of(folder), (folder / "report.md").read_text()
+    assert (report["training"]["epochs"], report["training"]["stopped_by"]) == (3, "n_epochs")
+    assert report["training"]["best_epoch"] == 3
+    assert report.keys().isdisjoint({"validation", "test", "popularity_baseline", "best_possible"})
+    assert (folder / "checkpoints" / "best").is_dir()
+    assert [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == ["train"] * 3
+    printed = capsys.readouterr().out
+    assert "this dataset holds nothing out for validation or test: the last weights are kept\n" in printed
+    assert printed.endswith(
+        f"\n\nThis dataset holds nothing out: there is no test.\n\nreport: {folder / 'report.md'}\n"
+    )
+    assert "Nothing was held out for validation: the last weights were kept." in page
+    assert "## Test\n\nThis dataset holds nothing out: there is no test.\n" in page
+    assert "## Validation" not in page
+    assert "HR@" not in page
+    assert matplotlib.image.imread(folder / "learning_curve.png").shape[1] == 600  # one plot, not two
+
+
+def test_the_last_weights_are_kept(without: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    def save(model: torch.nn.Module, folder: Path) -> None:
+        seen.append(weights(model))
+        save_weights(model, folder)
+
+    def load(model: torch.nn.Module, folder: Path) -> None:
+        seen.append(weights(model))
+        load_weights(model, folder)
+        seen.append(weights(model))
+
+    monkeypatch.setattr("bert4rec.trainer.save_weights", save)
+    monkeypatch.setattr("bert4rec.trainer.load_weights", load)
+    run(without("none", **{"parallelism.mode": "ddp", "training.eval_every_n_epochs": 1}))
+    first, second, before, after = seen
+    for name, value in after.items():
+        assert torch.equal(value, before[name])
+        assert torch.equal(value, second[name])
+    assert any(not torch.equal(value, first[name]) for name, value in after.items())
+
+
+def test_time_ends_a_run_without_validation(without: Callable[..., Config]) -> None:
+    report = report_of(run(without("none", **{"training.n_epochs": 50, "training.max_minutes": 1e-6})))
+    assert report["training"]["stopped_by"] == "max_minutes"
+    assert report["training"]["steps"] == 1
+
+
+@pytest.mark.parametrize("split", ["leave_one_out", "time"])
+def test_a_test_without_a_validation_tests_the_last_weights(
+    without: Callable[..., Config], capsys: pytest.CaptureFixture[str], split: str
+) -> None:
+    folder = run(without(split, "validation", **{"training.eval_every_n_epochs": 1, "training.patience": 1}))
+    report, page = report_of(folder), (folder / "report.md").read_text()
+    assert (report["training"]["epochs"], report["training"]["best_epoch"]) == (2, 2)
+    assert "validation" not in report
+    for name in ("test", "popularity_baseline"):
+        assert report[name].keys() == {"full", "popular", "uniform"}
+        assert report[name]["full"]["users"] >= 1
+    assert "this dataset holds nothing out for validation: the last weights are kept\n" in capsys.readouterr().out
+    assert "## Validation" not in page
+    assert "| Bert4Rec" in page
+    assert ("Test: the last item of each user; " in page) == (split == "leave_one_out")
+
+
+def test_a_validation_without_a_test_chooses_the_weights(without: Callable[..., Config]) -> None:
+    folder = run(without("leave_one_out", "test"))
+    report, page = report_of(folder), (folder / "report.md").read_text()
+    assert report["validation"]["full"]["users"] == 20
+    assert report.keys().isdisjoint({"test", "popularity_baseline", "best_possible"})
+    assert "## Test\n\nThis dataset holds nothing out: there is no test.\n\n## Validation\n\nFull catalogue" in page
