@@ -176,7 +176,7 @@ def _files(path: str, *names: str) -> tuple[Path, ...]:
     if not path:
         raise DataError("data.path is empty: name the file with the interactions, or the folder that holds it")
     place = Path(path)
-    if not place.exists() and glob.has_magic(path):
+    if glob.has_magic(path) and not place.exists():
         found = sorted(Path(name) for name in glob.glob(path, recursive=True))
         if files := tuple(file for file in found if file.is_file()):
             return files

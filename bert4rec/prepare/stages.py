@@ -140,10 +140,12 @@ def read(
     rows is above `max_bad_rows`.
     """
     raw = Raw(Spool(folder / "known", run_bytes=run_bytes), Spool(folder / "new", run_bytes=run_bytes))
+    before = last = 0
     with progress.stage("read", n_bytes) as stage:
         for frame, done in source:
-            expected = (len(raw) + len(frame) + bad.total) * n_bytes / max(1, done)
-            _refuse_bad_rows(bad, expected, max_bad_rows)
+            before, last = (last, done) if done > last else (before, last)
+            if before:  # bytes whose rows have all been seen: of those up to `done` some may be still to come
+                _refuse_bad_rows(bad, (len(raw) + len(frame) + bad.total) * n_bytes / before, max_bad_rows)
             raw.items.add(frame["item"])
             for spool, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
                 spool.add(rows)

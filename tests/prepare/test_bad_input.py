@@ -1,20 +1,26 @@
-"""Every bad input is one line that says where, what and what to do; status 2; and no dataset."""
+"""Bad rows are counted and shown with their lines, and none passes; any other bad input is one line and no dataset."""
 
+import gzip
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import preprocessing
+from bert4rec.prepare import pipeline
 
-RATINGS = "userId,movieId,rating,timestamp\n"
 TABLE = ["--data.time_column=t", "--data.rating_column=r"]
+GOOD = [(user, item, 100 * user + item, 1 + item % 5) for user in (1, 2, 3) for item in (6, 2 + user, 7, 8)]
+SETTINGS = ["--preprocessing.n_eval_negatives=1", "--preprocessing.validation_users=1"]
 
 
-def run(tmp_path: Path, *arguments: str) -> int:
+def run(tmp_path: Path, *arguments: str, folder: str = "dataset") -> int:
     (tmp_path / "empty.toml").write_text("")
-    folder = tmp_path / "dataset"
-    return preprocessing.main([f"--config={tmp_path / 'empty.toml'}", f"--data.dataset_dir={folder}", *arguments])
+    target = f"--data.dataset_dir={tmp_path / folder}"
+    return preprocessing.main([f"--config={tmp_path / 'empty.toml'}", target, *SETTINGS, *arguments])
 
 
 def assert_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], *words: str) -> None:
@@ -28,49 +34,217 @@ def assert_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments
     assert sorted({*before, tmp_path / "empty.toml"}) == sorted(tmp_path.iterdir())
 
 
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("metadata.json", "README.md")
+    }
+
+
+def lines_of(separator: str, header: str, row: Callable[..., tuple[object, ...]] = lambda *cells: cells) -> list[bytes]:
+    rows = [separator.join(str(cell) for cell in row(*cells)) for cells in GOOD]
+    return [line.encode() + b"\n" for line in [header] * bool(header) + rows]
+
+
+SOURCES: dict[str, tuple[str, list[bytes], list[str]]] = {
+    "table": ("t.csv", lines_of(",", "user,item,t,r"), TABLE),
+    "ml-100k": ("u.data", lines_of("\t", "", lambda u, i, t, r: (u, i, r, t)), []),
+    "ml-1m": ("ratings.dat", lines_of("::", "", lambda u, i, t, r: (u, i, r, t)), []),
+    "ml-25m": (
+        "ratings.csv", lines_of(",", "userId,movieId,rating,timestamp", lambda u, i, t, r: (u, i, f"{r}.0", t)), [],
+    ),
+    "goodreads": (
+        "goodreads_interactions.csv",
+        lines_of(",", "user_id,book_id,is_read,rating", lambda u, i, t, r: (u, i, 1, r)),
+        ["--preprocessing.only_read=true"],
+    ),
+    "sequences": ("a.txt", lines_of(" ", "", lambda u, i, t, r: (u, i)), []),
+}  # fmt: skip
+NOT_TEXT, OPEN = "is not UTF-8 text; convert the file", 'has a quote (") that nothing closes'
+MISSING, NUMBER, WHOLE, TIME = "is missing", ": must be a number", ": must be a whole number", ": must be a time"
+BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, message
+    ("table", b",6,3,4\n", "user is missing", "user is missing"),
+    ("table", b"1,,3,4\n", "item is missing", "item is missing"),
+    ("table", b'1,"",3,4\n', "item is missing", "item is missing"),
+    ("table", b"1,6,,4\n", "time is missing", "t is missing"),
+    ("table", b"1,6,3,\n", "rating is missing", "r is missing"),
+    ("table", b"1,6,soon,4\n", "time is not a time", f't "soon"{TIME}'),
+    ("table", b"1,6,2024-13-45,4\n", "time is not a time", f't "2024-13-45"{TIME}'),
+    ("table", b"1,6,2024-03-19T25:00:00,4\n", "time is not a time", TIME),
+    ("table", b"1,6,-5,4\n", "time is not a time", f't "-5"{TIME}'),
+    ("table", b"1,6,nan,4\n", "time is not a time", f't "nan"{TIME}'),
+    ("table", b"1,6,99999999999999999999,4\n", "time is not a time", TIME),
+    ("table", b"1,6,3,good\n", "rating is not a number", f'r "good"{NUMBER}'),
+    ("table", b"1,6,3,nan\n", "rating is not a number", f'r "nan"{NUMBER}'),
+    ("table", b"1,6,3,inf\n", "rating is not a number", f'r "inf"{NUMBER}'),
+    ("table", b"1,6,3,-inf\n", "rating is not a number", f'r "-inf"{NUMBER}'),
+    ("table", b"1,6,3,1e39\n", "rating is not a number", f'r "1e39"{NUMBER}'),
+    ("table", b'1,6,3,"4,5"\n', "rating is not a number", f'r "4,5"{NUMBER}'),
+    ("table", b"1,6,3,4\0\n", "rating is not a number", NUMBER),
+    ("table", b"1,6,3\n", "wrong number of fields", "has 3 fields; 4 as the header has"),
+    ("table", b"1\n", "wrong number of fields", "has 1 field; 4 as the header has"),
+    ("table", b"1,6,3,4,5\n", "wrong number of fields", "has 5 fields; 4 as the header has"),
+    ("table", b"1,6,3,4,\n", "wrong number of fields", "has 5 fields; 4 as the header has"),
+    ("table", b"1;6;3;4\n", "wrong number of fields", "has 1 field; 4 as the header has"),
+    ("table", b"\n", "empty line", "is empty; 4 fields as the header has"),
+    ("table", b"\r\n", "empty line", "is empty; 4 fields as the header has"),
+    ("table", b"user,item,t,r\n", "header line again", "is the header line again"),
+    ("table", b'"user","item",t,r\r\n', "header line again", "is the header line again"),
+    ("table", b'1,"6,3,4\n', "unclosed quote", OPEN),
+    ("table", b"1,\xff,3,4\n", "not UTF-8", NOT_TEXT),
+    ("table", b"1,6,3,\xe9\n", "not UTF-8", NOT_TEXT),
+    ("ml-100k", b"1\tx\t3\t4\n", "item is not a whole number", f'item "x"{WHOLE}'),
+    ("ml-100k", b"1 6 3 4\n", "wrong number of fields", "has 1 field; 4 expected"),
+    ("ml-100k", b"1\t6\t\t4\n", "rating is missing", "rating is missing"),
+    ("ml-100k", b"1\t6\t3\t4\t5\n", "wrong number of fields", "has 5 fields; 4 expected"),
+    ("ml-1m", b"1::2.5::3::4\n", "item is not a whole number", f'item "2.5"{WHOLE}'),
+    ("ml-1m", b"1::9223372036854775808::3::4\n", "item is not a whole number", WHOLE),
+    ("ml-1m", b"1::6::good::4\n", "rating is not a number", f'rating "good"{NUMBER}'),
+    ("ml-1m", b"1::6::3\n", "wrong number of fields", "has 3 fields; 4 expected"),
+    ("ml-1m", b"1:6:3:4\n", "wrong number of fields", "has 1 field; 4 expected"),
+    ("ml-1m", b"1::\xff::3::4\n", "not UTF-8", NOT_TEXT),
+    ("ml-25m", b"userId,movieId,rating,timestamp\n", "header line again", "is the header line again"),
+    ("ml-25m", b"1,,3.0,4\n", "item is missing", "movieId is missing"),
+    ("ml-25m", b"1,6,3.0,-1\n", "time is not a time", f'timestamp "-1"{TIME}'),
+    ("ml-25m", b"1,6,3,5,4\n", "wrong number of fields", "has 5 fields; 4 as the header has"),
+    ("goodreads", b"1,6,2,4\n", "is_read is not 0 or 1", 'is_read "2": must be 0 or 1'),
+    ("goodreads", b"1,6,,4\n", "is_read is missing", "is_read is missing"),
+    ("goodreads", b"abc,6,1,4\n", "user is not a whole number", f'user_id "abc"{WHOLE}'),
+    ("sequences", b"1\n", "item is missing", "item is missing"),
+    ("sequences", b"\t \n", "empty line", "is empty"),
+    ("sequences", b"1 \xff\n", "not UTF-8", NOT_TEXT),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
+    """What is written of a source without bad rows."""
+    made: dict[str, dict[str, bytes]] = {}
+
+    def get(source: str) -> dict[str, bytes]:
+        if source not in made:
+            folder = tmp_path_factory.mktemp(source)
+            name, lines, settings = SOURCES[source]
+            (folder / name).write_bytes(b"".join(lines))
+            assert run(folder, f"--data.source={source}", f"--data.path={folder}", *settings) == 0
+            made[source] = content_of(folder / "dataset")
+        return made[source]
+
+    return get
+
+
+@pytest.mark.parametrize(("source", "line", "kind", "message"), BAD_LINES)
+def test_a_bad_line_is_refused_or_counted_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sound: Callable[[str], dict[str, bytes]], source: str,
+    line: bytes, kind: str, message: str,
+) -> None:  # fmt: skip
+    name, lines, settings = SOURCES[source]
+    (tmp_path / name).write_bytes(b"".join([*lines[:3], line, *lines[3:]]))
+    arguments = [f"--data.source={source}", f"--data.path={tmp_path}", *settings]
+    place = f"{tmp_path / name}, line 4: "
+    assert_refused(tmp_path, capsys, arguments, f"error: {place}", message, "; a row cannot be used, more than")
+    assert run(tmp_path, *arguments, "--preprocessing.max_bad_rows=0.1") == 0
+    (shown,) = [text for text in capsys.readouterr().out.splitlines() if "unusable: " + place in text]
+    assert message in shown
+    metadata = json.loads((tmp_path / "dataset" / "metadata.json").read_text())
+    assert (metadata["bad_rows"], metadata["rows_read"], metadata["rows"]) == ({kind: 1}, 13, 12)
+    assert content_of(tmp_path / "dataset") == sound(source)
+
+
+def test_a_truncated_last_line_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines, settings = SOURCES["table"]
+    (tmp_path / "t.csv").write_bytes(b"".join(lines) + b"3,9,")
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings]
+    assert_refused(tmp_path, capsys, arguments, "t.csv, line 14: has 3 fields; 4 as the header has")
+
+
+def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines, settings = SOURCES["table"]
+    (tmp_path / "t.csv").write_bytes(b"".join([*lines, *([b"1,6,soon,4\n"] * 9), *([b"\n"] * 6)]))
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings]
+    assert_refused(tmp_path, capsys, arguments, "15 of 27 rows cannot be used")
+    assert run(tmp_path, *arguments, "--preprocessing.max_bad_rows=0.6") == 0
+    printed = capsys.readouterr().out
+    assert printed.count("unusable: " + str(tmp_path)) == 10
+    assert "unusable: 5 rows more\n" in printed
+    report = [
+        "rows read                                        27",
+        "  unusable: empty line                           -6",
+    ]
+    report += [
+        "  unusable: time is not a time                   -9",
+        "rows kept                                        12",
+    ]
+    assert "\n".join(report) in printed
+    assert "\n".join(report) in (tmp_path / "dataset" / "README.md").read_text()
+
+
 @pytest.mark.parametrize(
-    ("source", "name", "content", "words"),
+    ("column", "value", "message"),
     [
-        ("ml-100k", "u.data", "1\t2\t3\t4\n1\tx\t3\t4\n", ['u.data, line 2: item "x": must be a whole number']),
-        ("ml-100k", "u.data", "1\t2\t3\t4\n1\t2\t3\n", ["u.data, line 2: time is missing"]),
-        ("ml-100k", "u.data", "1\t2\t3\t4\t5\n", ["u.data, line 1: time", "must be a time: seconds"]),
-        ("ml-100k", "u.data", "1\t2\t3\t4\n\n1\t2\t3\t4\n", ["u.data, line 2: user is missing"]),
-        ("ml-100k", "u.data", "", ["u.data", "holds no interactions"]),
-        ("ml-1m", "ratings.dat", "1::2::3::4\n1::2::good::4\n", ['line 2: rating "good": must be a number']),
-        ("ml-1m", "ratings.dat", "1::2::nan::4\n", ['line 1: rating "nan"']),
-        ("ml-1m", "ratings.dat", b"1::2::3::4\n1::\xff::3::4\n", ["ratings.dat: not UTF-8 text", "iconv"]),
-        ("ml-1m", "ratings.csv", RATINGS, ["one file ratings.dat expected here, found: none"]),
-        ("ml-25m", "ratings.csv", "", ["ratings.csv: is empty"]),
-        ("ml-25m", "ratings.csv", RATINGS, ["ratings.csv: holds no interactions"]),
-        ("ml-25m", "ratings.csv", "userId,movie,rating,timestamp\n1,2,3,4\n", ['no column "movieId" (item)', "movie"]),
-        ("ml-25m", "ratings.csv", RATINGS + "1,2,3,4\n1,2,3,4,5\n", ["line 3 has more fields than the header"]),
-        ("ml-25m", "ratings.csv", RATINGS + "1,2,3,4\n1,,3,4\n", ["line 3: movieId is missing"]),
-        ("ml-25m", "ratings.csv", RATINGS.encode() + b"1,2,3,\xe9\n", ["not UTF-8 text"]),
-        ("goodreads", "goodreads_interactions.csv", "user_id,book_id,rating\n1,2.5,3\n", ['line 2: book_id "2.5"']),
-        ("sequences", "a.txt", "1 2\n1\n", ["a.txt, line 2: item is missing"]),
-        ("sequences", "a.txt", "1 2\n1 3 4\n", ["a.txt, line 2: 3 fields", "each user once"]),
-        ("sequences", "a.txt", "1 2 3\n2\n", ["a.txt, line 2: item is missing"]),
-        ("table", "t.csv", "user,item,t,r\n1,2,3,4\n1,2,soon,4\n", ['line 3: t "soon": must be a time: seconds']),
-        ("table", "t.csv", "user,item,t,r\n1,2,3,\n", ["line 2: r is missing"]),
-        ("table", "t.csv", "user,item,t,r,x\n1,2,3,4,5\n1,2,3,4,5,6\n", ["line 3 has more fields than the header"]),
-        ("table", "t.csv", "user,item,r\n1,2,3\n", ['t.csv: no column "t" (time); it has: user, item, r']),
-        ("table", "t.csv", 'user,item,t,r\n1,"2,3,4\n', ["t.csv: cannot be read in this format"]),
-        ("table", "t.parquet", "no parquet", ["t.parquet: cannot be read in this format"]),
+        ("user", None, "row 2: user is missing"),
+        ("item", None, "row 2: item is missing"),
+        ("t", None, "row 2: t is missing"),
+        ("t", -1, f'row 2: t "-1"{TIME}'),
+        ("r", float("nan"), f'row 2: r "nan"{NUMBER}'),
+        ("r", float("inf"), f'row 2: r "inf"{NUMBER}'),
+    ],
+)
+def test_a_bad_row_of_a_parquet_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, value: object, message: str
+) -> None:
+    rows = [{"user": 1, "item": 6, "t": 5, "r": 1.5} for _ in range(3)]
+    rows[1][column] = value  # type: ignore[assignment]
+    pl.DataFrame(rows).write_parquet(tmp_path / "t.parquet")
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", *TABLE]
+    assert_refused(tmp_path, capsys, arguments, f"t.parquet, {message}", "a row cannot be used")
+
+
+RATINGS = b"userId,movieId,rating,timestamp\n"
+ROWS = b"user,item,t,r\n" + b"".join(b"%d,%d,3,4\n" % (line % 7, line) for line in range(5000))
+PARQUET = pl.read_csv(ROWS).write_parquet
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "content", "message"),
+    [
+        ("ml-100k", "u.data", b"", "holds no interactions"),
+        ("ml-1m", "ratings.csv", RATINGS, "one file ratings.dat expected here, found: none"),
+        ("ml-25m", "ratings.csv", b"", "ratings.csv: is empty"),
+        ("ml-25m", "ratings.csv", RATINGS, "holds no interactions"),
+        ("ml-25m", "ratings.csv", b"userId,movie,rating,timestamp\n1,2,3,4\n", 'no column "movieId" (item); it has:'),
+        ("table", "t.csv", b"user,item,r\n1,2,3\n", 't.csv: no column "t" (time); it has: user, item, r; name it with'),
+        ("table", "t.csv", b'user,"item,t,r\n1,2,3,4\n', "t.csv, line 1: has a quote"),
+        ("table", "t.csv", "user,item,t,r\n".encode("utf-16"), "t.csv: not UTF-8 but UTF-16 text; convert it"),
+        ("table", "t.csv", b"user,item,t,r\n" + b"\x00" * 9_000_000, "is longer than"),
+        ("table", "t.csv.gz", gzip.compress(ROWS)[:-20], "t.csv.gz: damaged or cut off"),
+        ("table", "t.csv.gz", gzip.compress(ROWS)[:3000] + b"x" * 99, "t.csv.gz: damaged or cut off"),
+        ("table", "t.csv.zst", pa.compress(ROWS, codec="zstd", asbytes=True)[:900] + b"x" * 99, "damaged or cut off"),
+        ("table", "t.parquet", b"no parquet", "t.parquet: not a Parquet file, or damaged"),
+        ("table", "t.parquet", b"PAR1" + b"x" * 99, "t.parquet: not a Parquet file, or damaged"),
+        ("sequences", "a.txt", b"1 2\n1 3 4\n", "a.txt, line 2: 3 fields, and some users stand on several lines"),
     ],
 )  # fmt: skip
 def test_a_bad_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, name: str, content: str | bytes, words: list[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, name: str, content: bytes, message: str
 ) -> None:
-    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    extra = TABLE if source == "table" else []
-    assert_refused(tmp_path, capsys, [f"--data.source={source}", f"--data.path={tmp_path}", *extra], *words)
+    (tmp_path / name).write_bytes(content)
+    settings = [*TABLE, "--preprocessing.memory_gb=1"] if source == "table" else []
+    assert_refused(tmp_path, capsys, [f"--data.source={source}", f"--data.path={tmp_path}", *settings], message)
 
 
-def test_a_parquet_file_with_a_null_or_a_wrong_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--data.source=table", f"--data.path={tmp_path}"]
-    pl.DataFrame({"user": [1, None], "item": [1, 2]}).write_parquet(tmp_path / "t.parquet")
-    assert_refused(tmp_path, capsys, arguments, "t.parquet, row 2: user is missing")
+@pytest.mark.parametrize("cut", [4000, 9000, -30])
+def test_a_parquet_file_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str], cut: int) -> None:
+    PARQUET(tmp_path / "t.parquet")
+    (tmp_path / "t.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:cut])
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", *TABLE]
+    assert_refused(tmp_path, capsys, arguments, "t.parquet: not a Parquet file, or damaged")
+
+
+def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pl.DataFrame({"user": [1.0], "item": [1]}).write_parquet(tmp_path / "t.parquet")
+    arguments = ["--data.source=table", f"--data.path={tmp_path}"]
     assert_refused(tmp_path, capsys, arguments, 'column "user" has type Float64: must be a whole number or text')
 
 
@@ -83,9 +257,12 @@ def test_a_parquet_file_with_a_null_or_a_wrong_type(tmp_path: Path, capsys: pyte
         (["--data.source=movielens"], ["data.source", "must be"]),
         (["--data.n_rows=10"], ["data.n_rows = 10", "it must be from 15000"]),
         (["--preprocessing.min_rating=4"], ["preprocessing.min_rating = 4", "has no ratings"]),
+        (["--preprocessing.time_from=2020-01-01"], ["0 of 118942 rows", "time_from = 2020-01-01; relax"]),
         (["--preprocessing.min_item_interactions=999999"], ["0 of 118942 rows", "min_item_interactions = 999999"]),
         (["--preprocessing.n_eval_negatives=1999"], ["n_eval_negatives = 1999", "the largest value that works is 18"]),
         (["--preprocessing.seeed=1"], ["preprocessing.seeed: no such key", "seed"]),
+        (["--preprocessing.split=time", "--preprocessing.split_at=2040-01-01"], ["split_at: no test could be made"]),
+        (["--data.extends=no/where"], ["no/where", "data.extends"]),
     ],
 )
 def test_bad_settings(
@@ -115,6 +292,6 @@ def test_help_and_interrupt(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(preprocessing, "write_dataset", interrupted)
+    monkeypatch.setattr(pipeline, "write_metadata", interrupted)
     assert run(tmp_path) == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.toml"]

@@ -12,14 +12,10 @@ import pytest
 import preprocessing
 from bert4rec.errors import DataError
 from bert4rec.prepare import dataset
-from bert4rec.prepare.dataset import write_dataset
+from bert4rec.prepare.dataset import SplitWriter, new_dataset, write_metadata
 
 Prepare = Callable[..., Path]
 ROOT = Path(preprocessing.__file__).parent
-METADATA = {
-    "source": "synthetic", "max_len": 5, "preprocessing": {"seed": 1}, "users": 1, "items": 1, "rows": 1,
-    "users_read": 1, "items_read": 1, "rows_read": 1, "validation_users": 0,
-}  # fmt: skip
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -30,8 +26,13 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {**files, "metadata.json": json.dumps(metadata).encode()}
 
 
-def write(folder: Path, train: pl.DataFrame) -> int:
-    return write_dataset(folder, splits={"train": train}, tables={}, metadata=METADATA)
+def write(folder: Path, *train: pl.DataFrame) -> int:
+    with new_dataset(folder) as new:
+        writer = SplitWriter(new / "train", ["user", "items"])
+        for rows in train:
+            writer.add(rows)
+        writer.close()
+        return write_metadata(new, {})
 
 
 def frame(n_rows: int) -> pl.DataFrame:
@@ -68,19 +69,22 @@ def test_other_settings_write_other_bytes(prepare: Prepare, small: list[str]) ->
     assert all(other[name] != first[name] for name in first if name.endswith((".arrow", ".parquet", "state.json")))
 
 
-def test_chunks_do_not_change_the_bytes(tmp_path: Path) -> None:
-    whole = frame(2500)
+def test_the_frames_in_which_rows_come_do_not_change_the_bytes(tmp_path: Path) -> None:
+    whole = frame(40_000)
     pieces = pl.concat([whole[:1], whole[1:999], whole[999:1700], whole[1700:]], rechunk=False)
     write(tmp_path / "a", whole)
     write(tmp_path / "b", pieces)
+    write(tmp_path / "c", whole[:17_000], whole[17_000:17_000], whole[17_000:17_001], pieces[17_001:])
     assert pieces.n_chunks() == 4
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b") == contents(tmp_path / "c")
 
 
-def test_large_splits_are_cut_into_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "BYTES_PER_SHARD", 20_000)
+def test_large_splits_are_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "BYTES_PER_FILE", 20_000)
+    monkeypatch.setattr(dataset, "ROWS_PER_BATCH", 1000)
     write(tmp_path / "a", frame(2500))
-    assert len(list((tmp_path / "a" / "train").glob("*.arrow"))) > 1
+    names = [f"data-{i:05d}-of-00003.arrow" for i in range(3)]
+    assert sorted(path.name for path in (tmp_path / "a" / "train").glob("*.arrow")) == names
     opened = dataset.datasets.load_from_disk(str(tmp_path / "a" / "train"))
     assert opened["items"][2499] == frame(2500)["items"][2499].to_list()
 
@@ -204,7 +208,7 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(dataset, "_write_metadata", full)
+    monkeypatch.setattr(dataset.SplitWriter, "close", full)
     with pytest.raises(DataError, match="cannot write the dataset: No space left on device"):
         write(tmp_path / "d", frame(5))
     assert contents(tmp_path / "d") == before
@@ -214,22 +218,22 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import polars as pl
 from bert4rec.prepare import dataset
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 {patch}
-frame = pl.DataFrame({{"user": [1], "items": [[2]]}}, schema={{"user": pl.Int32, "items": pl.List(pl.Int32)}})
-dataset.write_dataset(Path(sys.argv[1]), splits={{"train": frame}}, tables={{}}, metadata={metadata!r})
+with dataset.new_dataset(Path(sys.argv[1])) as new:
+    dataset.SplitWriter(new / "train", ["user", "items"]).close()
+    dataset.write_metadata(new, {{}})
 """
 
 
 @pytest.mark.parametrize(
     "patch",
     [
-        "dataset._write_metadata = die",
+        "dataset.write_metadata = die",
         # between the renames: the older dataset is away, the new one not yet in place
         "rename = Path.rename; Path.rename = lambda path, to: die() if '.new-' in path.name else rename(path, to)",
     ],
@@ -237,7 +241,7 @@ dataset.write_dataset(Path(sys.argv[1]), splits={{"train": frame}}, tables={{}},
 def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path: Path, patch: str) -> None:
     write(tmp_path / "d", frame(3))
     before = contents(tmp_path / "d")
-    code = KILLED.format(patch=patch, metadata=METADATA)
+    code = KILLED.format(patch=patch)
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "d")], cwd=ROOT).returncode == -9
     assert len(names(tmp_path)) == 2
     dataset.clear_target(tmp_path / "d")

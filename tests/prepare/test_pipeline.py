@@ -1,0 +1,348 @@
+"""From a file to the folder: the rows by a reference in plain Python; sizes, threads and formats play no role."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import datasets
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+import preprocessing
+from bert4rec.prepare import pipeline
+from bert4rec.prepare.bad_rows import BadRows
+from bert4rec.prepare.progress import Progress
+from bert4rec.prepare.stages import in_order, read
+
+ROOT = Path(preprocessing.__file__).parent
+COLUMNS = ["--data.time_column=at", "--data.rating_column=stars"]
+
+
+class Row(NamedTuple):
+    user: str
+    item: int
+    at: int
+    stars: float
+
+
+def prepared(place: Path, arguments: Sequence[str], *, folder: str = "dataset") -> Path | None:
+    """The folder that the script writes, None where it refuses."""
+    target = place / folder
+    command = ["--config=/dev/null", f"--data.dataset_dir={target}", "--preprocessing.n_eval_negatives=1", *arguments]
+    with redirect_stdout(StringIO()):
+        return target if preprocessing.main(command) == 0 else None
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of the folder, `metadata.json` without the time of making."""
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    metadata = json.loads(files["metadata.json"])
+    del metadata["created_at"]
+    return {**files, "metadata.json": json.dumps(metadata).encode()}
+
+
+def data(folder: Path) -> dict[str, bytes]:
+    """The bytes of the splits and tables: what training reads."""
+    return {name: text for name, text in contents(folder).items() if name.endswith((".arrow", ".parquet"))}
+
+
+def splits(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each split, with the original ids."""
+    users, items = (pl.read_parquet(folder / f"{name}s.parquet") for name in ("user", "item"))
+    user = dict(users.select("user", "original").iter_rows())
+    item = dict(items.select("item", "original").iter_rows())
+    found = {}
+    for name in ("train", "validation", "test"):
+        rows = datasets.load_from_disk(str(folder / name)).to_list()
+        for row in rows:
+            row["user"], row["items"] = user[row["user"]], [item[i] for i in row["items"]]
+            if "target" in row:
+                row["target"] = item[row["target"]]
+        found[name] = rows
+    return found
+
+
+def histories(rows: Sequence[Row], s: dict[str, Any]) -> dict[str, list[Row]]:
+    """Of each user what the filters keep, in order of time; of one time, in the order of the file."""
+    kept = [row for row in rows if row.stars >= s["min_rating"] and s["time_from"] <= row.at < s["time_until"]]
+    found: dict[str, list[Row]] = {}
+    for user in sorted({row.user for row in kept}):
+        mine = sorted((row for row in kept if row.user == user), key=lambda row: row.at)
+        if s["repeats"] == "last":
+            mine = [row for i, row in enumerate(mine) if row.item not in {later.item for later in mine[i + 1 :]}]
+        elif s["repeats"] == "first":
+            mine = [row for i, row in enumerate(mine) if row.item not in {earlier.item for earlier in mine[:i]}]
+        if s["drop_consecutive_duplicates"]:
+            mine = [row for i, row in enumerate(mine) if i == 0 or row.item != mine[i - 1].item]
+        found[user] = mine
+    return limited(found, s)
+
+
+def limited(found: dict[str, list[Row]], s: dict[str, Any]) -> dict[str, list[Row]]:
+    while True:
+        before = found
+        counts = Counter(row.item for mine in found.values() for row in mine)
+        found = {u: [row for row in mine if counts[row.item] >= s["min_item"]] for u, mine in found.items()}
+        most = s["max_user"] or 10**9
+        found = {u: mine for u, mine in found.items() if max(1, s["min_user"]) <= len(mine) <= most}
+        if found == before or not s["k_core"] or s["min_item"] <= 1:
+            return found
+
+
+def windows(rows: list[Row], max_len: int, step: int) -> Iterator[list[Row]]:
+    end, ends = len(rows), []
+    while end > 0:
+        ends.append(end)
+        end = end - step if end > max_len else 0
+    yield from (rows[max(0, end - max_len) : end] for end in reversed(ends))
+
+
+def lists(rows: list[Row]) -> dict[str, list[Any]]:
+    return {
+        "items": [row.item for row in rows],
+        "times": [row.at for row in rows],
+        "ratings": [row.stars for row in rows],
+    }
+
+
+def places(mine: list[Row], s: dict[str, Any]) -> tuple[int, bool]:
+    """How many rows come before the target of the test, and whether the last of them may be held out."""
+    if s["split"] == "none":
+        return len(mine), False
+    if s["split"] == "time":
+        before = sum(row.at < s["split_at"] for row in mine)
+        return before, before >= 2
+    return (len(mine) - 1, True) if len(mine) >= 3 else (len(mine), False)
+
+
+def expected(rows: Sequence[Row], s: dict[str, Any], validated: set[str]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "test": []}
+    for user, mine in histories(rows, s).items():
+        before, _ = places(mine, s)
+        n_train = before - (user in validated)
+        found["train"] += [{"user": user, **lists(part)} for part in windows(mine[:n_train], s["max_len"], s["step"])]
+        if user in validated:
+            found["validation"].append({"user": user, **lists(mine[: before - 1]), "target": mine[before - 1].item})
+        if 0 < before < len(mine):
+            found["test"].append({"user": user, **lists(mine[:before]), "target": mine[before].item})
+    return found
+
+
+SETTINGS = st.fixed_dictionaries(
+    {
+        "max_len": st.integers(3, 6), "step": st.integers(1, 3), "n_validated": st.integers(1, 4),
+        "min_rating": st.sampled_from([0.0, 2.0]), "time_from": st.sampled_from([0, 3]),
+        "time_until": st.sampled_from([9, 10**6]), "repeats": st.sampled_from(["keep", "first", "last"]),
+        "drop_consecutive_duplicates": st.booleans(), "k_core": st.booleans(), "min_item": st.integers(1, 3),
+        "min_user": st.integers(1, 3), "max_user": st.sampled_from([0, 5]),
+        "split": st.sampled_from(["leave_one_out", "time", "none"]), "split_at": st.integers(2, 9),
+        "many_runs": st.booleans(),
+    }
+)  # fmt: skip
+ROWS = st.lists(
+    st.builds(Row, st.sampled_from("abcd"), st.integers(1, 7), st.integers(0, 11), st.sampled_from([1.0, 2.0, 4.5])),
+    min_size=8, max_size=50,
+)  # fmt: skip
+
+
+def instant(seconds: int) -> str:
+    return f"1970-01-01T00:00:{seconds:02d}"
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(ROWS, SETTINGS)
+def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any]) -> None:
+    chosen = {
+        "model.max_len": s["max_len"], "preprocessing.sliding_step": s["step"],
+        "preprocessing.validation_users": s["n_validated"], "preprocessing.min_rating": s["min_rating"],
+        "preprocessing.time_from": instant(s["time_from"]) if s["time_from"] else "",
+        "preprocessing.time_until": instant(s["time_until"]) if s["time_until"] < 60 else "",
+        "preprocessing.repeats": s["repeats"],
+        "preprocessing.drop_consecutive_duplicates": str(s["drop_consecutive_duplicates"]).lower(),
+        "preprocessing.k_core": str(s["k_core"]).lower(), "preprocessing.min_item_interactions": s["min_item"],
+        "preprocessing.min_user_interactions": s["min_user"], "preprocessing.max_user_interactions": s["max_user"],
+        "preprocessing.split": s["split"], "preprocessing.split_at": instant(s["split_at"]),
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as place, patch.object(pipeline, "RUNS", 10**8 if s["many_runs"] else 24):
+        path = Path(place) / "log.csv"
+        pl.DataFrame(rows, schema=list(Row._fields), orient="row").write_csv(path)
+        options = [f"--{name}={value}" for name, value in chosen.items() if value != ""]
+        folder = prepared(Path(place), ["--data.source=table", f"--data.path={path}", *COLUMNS, *options])
+        if folder is None:
+            reject()
+        found = splits(folder)
+    for name in ("validation", "test"):
+        found[name] = [{key: row[key] for key in row if "negatives" not in key} for row in found[name]]
+    able = {user for user, mine in histories(rows, s).items() if places(mine, s)[1]}
+    validated = {row["user"] for row in found["validation"]}
+    assert validated <= able
+    assert len(validated) == min(s["n_validated"], len(able))
+    assert found == expected(rows, s, validated)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A CSV of text ids of which some look like numbers, of users whose rows are scattered."""
+    rng = np.random.default_rng(3)
+    n = 6000
+    table = pl.DataFrame(
+        {
+            "user": [f"u{u}" if u % 3 else str(u) for u in rng.integers(0, 300, n)],
+            "item": (90 * rng.random(n) ** 2).astype(int),
+            "at": rng.integers(10**9, 10**9 + 500, n),
+            "stars": rng.integers(1, 11, n) / 2,
+        }
+    )
+    table.write_csv(tmp_path / "log.csv")
+    return tmp_path / "log.csv"
+
+
+FILTERED = [
+    "--preprocessing.min_user_interactions=5", "--preprocessing.min_item_interactions=40", "--model.max_len=8",
+    "--preprocessing.repeats=last", "--preprocessing.n_eval_negatives=5", "--preprocessing.sliding_step=3",
+]  # fmt: skip
+IN_PARTS = """
+import sys
+import preprocessing
+from bert4rec.prepare import pipeline
+pipeline.RUNS, pipeline.BLOCKS = 50_000, 2_000_000
+sys.exit(preprocessing.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("split", ["leave_one_out", "time"])
+def test_one_and_two_threads_write_the_same_bytes_also_where_the_file_is_larger_than_the_memory(
+    tmp_path: Path, log: Path, split: str
+) -> None:
+    """1 GB of memory in 50,000 runs, in blocks of 500 bytes: what a part holds is a fraction of the file."""
+    arguments = [
+        "--config=/dev/null", "--data.source=table", f"--data.path={log}", *COLUMNS, *FILTERED,
+        f"--preprocessing.split={split}", "--preprocessing.memory_gb=1",
+    ]  # fmt: skip
+    runs = [
+        subprocess.Popen(
+            [sys.executable, *start, f"--data.dataset_dir={tmp_path / f'{how}{threads}'}", *arguments], cwd=ROOT,
+            env={**os.environ, "POLARS_MAX_THREADS": threads}, stdout=subprocess.DEVNULL,
+        )
+        for how, start in (("parts", ["-c", IN_PARTS]), ("whole", ["preprocessing.py"]))
+        for threads in ("1", "2")
+    ]  # fmt: skip
+    assert [run.wait(120) for run in runs] == [0] * 4
+    first, *others = (contents(tmp_path / name) for name in ("whole1", "whole2", "parts1", "parts2"))
+    assert all(other == first for other in others)
+    assert len(first) == 13  # three of each split, two tables, the card and the metadata
+
+
+def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    pairs = [(user, int(item)) for user in range(1, 60) for item in rng.permutation(80)[: 3 + user % 20]]
+    (tmp_path / "pairs.txt").write_text("".join(f"{user} {item}\n" for user, item in pairs))
+    scattered = sorted(((user, item, time) for time, (user, item) in enumerate(pairs)), key=lambda row: row[1])
+    pl.DataFrame(scattered, schema=["user", "item", "at"], orient="row").write_parquet(tmp_path / "log.parquet")
+    shared = ["--model.max_len=6", "--preprocessing.n_eval_negatives=20", "--preprocessing.validation_users=30"]
+    sequences = prepared(tmp_path, ["--data.source=sequences", f"--data.path={tmp_path / 'pairs.txt'}", *shared])
+    table = prepared(
+        tmp_path,
+        ["--data.source=table", f"--data.path={tmp_path / 'log.parquet'}", "--data.time_column=at", *shared],
+        folder="table",
+    )
+    assert sequences is not None
+    assert table is not None
+    without_times = {
+        name: [{key: row[key] for key in row if key != "times"} for row in rows] for name, rows in splits(table).items()
+    }
+    assert without_times == splits(sequences)
+    for name in ("users.parquet", "items.parquet"):
+        assert (sequences / name).read_bytes() == (table / name).read_bytes()
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_new_data_keep_every_id(tmp_path: Path, text: bool) -> None:
+    def rows(users: range, items: range, day: int) -> pl.DataFrame:
+        cells = [
+            (f"u{u}" if text else u, f"i{i}" if text else i, day * 1000 + u + i)
+            for u in users
+            for i in items
+            if (u + i) % 3
+        ]
+        return pl.DataFrame(cells, schema=["user", "item", "at"], orient="row")
+
+    first = rows(range(5, 15), range(4, 12), 1)
+    more = rows(range(20), range(16), 2)
+    first.write_csv(tmp_path / "log-1.csv")
+    more.write_csv(tmp_path / "log-2.csv")
+    arguments = [
+        "--data.source=table",
+        f"--data.path={tmp_path}/log-*.csv",
+        "--data.time_column=at",
+        "--model.max_len=8",
+    ]
+    old = prepared(tmp_path, [*arguments, f"--data.path={tmp_path}/log-1.csv"], folder="old")
+    assert old is not None
+    new = prepared(tmp_path, [*arguments, f"--data.extends={old}"], folder="new")
+    anew = prepared(tmp_path, arguments, folder="anew")
+    assert new is not None
+    assert anew is not None
+    for name, column, n_all in (("users", "user", 20), ("items", "item", 16)):
+        before, after = (pl.read_parquet(folder / f"{name}.parquet") for folder in (old, new))
+        assert after[: len(before)].select(column, "original").equals(before.select(column, "original"))
+        first_id = before[column][0]
+        assert after[column].to_list() == list(range(first_id, first_id + n_all))
+        assert len(before) < n_all
+
+    def by_user(folder: Path) -> list[tuple[Any, ...]]:
+        return sorted((row["user"], row["items"], row["times"], row["target"]) for row in splits(folder)["test"])
+
+    assert by_user(new) == by_user(anew)
+
+
+def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
+    frame = pl.DataFrame({"user": [1] * 1000, "item": [1] * 1000})
+
+    def source(bad: BadRows, *parts: tuple[int, int, int]) -> Iterator[tuple[pl.DataFrame, int]]:
+        for n_bad, n_good, done in parts:
+            bad.add("empty line", n_bad)
+            bad.show(Path("t.csv"), "line", 7, "is empty")
+            yield frame[:n_good], done
+
+    def run(*parts: tuple[int, int, int]) -> int:
+        bad = BadRows()
+        with tempfile.TemporaryDirectory() as place:
+            return len(
+                read(
+                    source(bad, *parts), bad, folder=Path(place), run_bytes=10**6, n_bytes=100, max_bad_rows=0.002,
+                    progress=Progress(),
+                )
+            )  # fmt: skip
+
+    assert run((2, 3, 100), (0, 997, 100)) == 1000  # two bad rows before a quote that nothing closes, and all others
+    with pytest.raises(pipeline.DataError, match=r"t.csv, line 7: is empty; 3 of 1,003 rows cannot be used"):
+        run((3, 1000, 100))
+    with pytest.raises(pipeline.DataError, match="50 of 1,250 rows"):  # said at once: as many again are to come
+        run((50, 500, 50), (0, 75, 100), (0, 1000, 100))
+
+
+def test_threads_keep_the_order() -> None:
+    begun: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(9):
+            begun.append(number)
+            yield number
+
+    results = in_order(lambda number: number**2, numbers(), n_threads=2)
+    assert next(results) == 0
+    assert begun == [0, 1, 2]
+    assert list(results) == [number**2 for number in range(1, 9)]

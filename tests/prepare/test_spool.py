@@ -1,0 +1,85 @@
+"""The external sort, and what is said of a dataset."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.prepare.spool import Parts, Spool
+from bert4rec.prepare.statistics import describe, lengths_of
+
+FRAMES = st.lists(st.lists(st.tuples(st.integers(-3, 20), st.integers(0, 5)), max_size=30), max_size=8)
+
+
+def frame_of(rows: list[tuple[int, int]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64}, orient="row")
+
+
+@settings(max_examples=60, deadline=None)
+@given(FRAMES, st.sampled_from([50, 400, 10**6]), st.integers(0, 8))
+def test_rows_come_back_user_by_user_in_the_order_in_which_they_came(
+    frames: list[list[tuple[int, int]]], run_bytes: int, as_text_from: int
+) -> None:
+    """From frame `as_text_from` on ids are text: those before become text, and sort as such."""
+    with tempfile.TemporaryDirectory() as place:
+        spool = Spool(Path(place) / "spool", run_bytes=run_bytes)
+        for i, rows in enumerate(frames):
+            spool.add(frame_of(rows).cast({"user": pl.String} if i >= as_text_from else {}))
+        parts = [part.collect() for part in spool.partitions()]
+        spool.remove()
+        assert not list(Path(place).iterdir())
+    rows = [row for part in frames for row in part]
+    is_text = any(part for part in frames[as_text_from:])
+    key = (lambda row: str(row[0])) if is_text else (lambda row: row[0])
+    wanted = sorted(((str(user) if is_text else user, item) for user, item in rows), key=lambda row: key(row))
+    assert [row for part in parts for row in part.sort("user", maintain_order=True).rows()] == wanted
+    users = [set(part["user"]) for part in parts]
+    assert sum(map(len, users)) == len({user for user, _ in wanted})  # no user stands in two parts
+    assert spool.n_rows == len(rows)
+
+
+def test_parts_are_replaced_and_read_by_columns(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "parts")
+    for rows in ([(1, 2)], [(3, 4), (5, 6)]):
+        parts.add(frame_of(rows))
+    parts.replace(0, frame_of([(7, 8)]))
+    assert [part.rows() for part in parts] == [[(7, 8)], [(3, 4), (5, 6)]]
+    assert [part.rows() for part in parts.read("item")] == [[(8,)], [(4,), (6,)]]
+    assert (len(parts), parts.columns) == (2, ["user", "item"])
+
+
+def test_the_lengths_are_those_of_numpy() -> None:
+    lengths = np.array([1, 2, 3, 4, 7, 8, 100])
+    assert lengths_of(lengths) == {
+        "min": 1, "median": 4.0, "mean": 17.86, "max": 100,
+        "histogram": [[1, 1, 1], [2, 3, 2], [4, 7, 2], [8, 15, 1], [64, 127, 1]],
+    }  # fmt: skip
+
+
+def test_the_report_of_a_run() -> None:
+    metadata = {
+        "rows_read": 1_000_010, "bad_rows": {"empty line": 10}, "dropped": {"min_rating": 999_000}, "rows": 1000,
+        "users": 20, "users_read": 40, "items": 50, "items_read": 50, "density": 1.0, "time_span": [0, 86_400],
+        "train_windows": 30, "validation_users": 5, "test_users": 20,
+        "lengths": {"min": 1, "median": 3.0, "mean": 50.0, "max": 90, "histogram": [[1, 1, 4], [64, 127, 16]]},
+    }  # fmt: skip
+    assert describe(metadata).splitlines() == [
+        "rows read                                 1,000,010",
+        "  unusable: empty line                          -10",
+        "  dropped by min_rating                    -999,000",
+        "rows kept                                     1,000",
+        "users                                            20  of 40 read",
+        "items                                            50  of 50 read",
+        "density                                   100.0000%",
+        "from, to                                 1970-01-01  1970-01-02",
+        "train windows                                    30",
+        "validation users                                  5",
+        "test users                                       20",
+        "",
+        "interactions of a user: 1 to 90, median 3, mean 50.0",
+        "              1–1           4 ██████████",
+        "           64–127          16 ████████████████████████████████████████",
+    ]
