@@ -1,7 +1,12 @@
 """Batches in one global order: what a step trains on depends on (seed, epoch, step), not on the number of processes."""
 
+import multiprocessing.context
+import os
+import select
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -164,8 +169,8 @@ class MaskedBatches(TorchDataset[Batch]):
             shuffle=False,
             num_workers=num_workers,
             pin_memory=pin_memory,
-            # A forked worker would inherit the thread pools of torch and Arrow in an unknown state.
-            multiprocessing_context="forkserver" if num_workers else None,
+            multiprocessing_context=_fork_server() if num_workers else None,
+            worker_init_fn=partial(_end_with, os.getpid()),
         )
         for batch in loader:
             if isinstance(batch, DataError):
@@ -174,6 +179,33 @@ class MaskedBatches(TorchDataset[Batch]):
 
     def _order_of(self, epoch: int) -> EpochOrder:
         return EpochOrder(len(self._split), **self._dealing, seed=self._seed, epoch=epoch)
+
+
+def _fork_server() -> multiprocessing.context.ForkServerContext:
+    """Starts loader processes from one that has imported what they need, so that they share it, and nothing else.
+
+    Forked from the training process, they would inherit the thread pools of torch and Arrow in an unknown state.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _end_with(pid: int, _worker: int) -> None:
+    """End this loader process as soon as the process `pid` has ended, however it did.
+
+    Torch's own watch looks at the parent, which is the fork server: both would stay behind a training that was killed.
+    """
+    try:
+        training = os.pidfd_open(pid)
+    except ProcessLookupError:
+        os._exit(1)
+
+    def watch() -> None:
+        select.select([training], [], [])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class _ErrorsAsValues(TorchDataset[Batch | DataError]):

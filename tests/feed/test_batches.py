@@ -1,6 +1,11 @@
 """One global order, and batches that read what the dataset holds."""
 
+import os
 import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +51,35 @@ def test_the_ranks_together_walk_the_global_order(n: int, world_size: int, share
         assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
         seen += alone[step].tolist()
     assert sorted(seen) == list(range(n))
+
+
+KILLED = """
+import os, signal, sys
+from multiprocessing import active_children
+from pathlib import Path
+from bert4rec.feed.batches import MaskedBatches
+from bert4rec.feed.dataset import Split
+if __name__ == "__main__":
+    batches = MaskedBatches(
+        Split(Path(sys.argv[1]) / "train", 10**6), n_epochs=9, per_device=2, rank=0, world_size=1, seed=1, n_rows=10**6,
+        mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0, random_token_share=0.0,
+    ).batches(num_workers=2)
+    next(batches)
+    print(*(child.pid for child in active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_loader_processes_end_with_a_training_that_is_killed(small_dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    command = [sys.executable, str(tmp_path / "killed.py"), str(small_dataset.folder)]
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": root}
+    )
+    output, _ = process.communicate(timeout=60)  # which ends when nobody has the pipe any more: all processes are gone
+    assert process.returncode == -signal.SIGKILL
+    assert len(output.split()) == 2
 
 
 def test_epochs_differ() -> None:
