@@ -63,7 +63,7 @@ def main() -> None:
                 figures = measure(contestant, settings[contestant.sequences])
                 measured[contestant].append(figures)
                 shown = ", ".join(f"{COLUMNS[key]} {value:.1f}" for key, value in figures.items())
-                print(f"round {number}  {contestant.sequences:,} sequences, {contestant.workers} workers: {shown}")
+                print(f"round {number}  {contestant.sequences:,} sequences, {contestant.workers} workers: {shown}", flush=True)
     text = table(measured)
     print(f"\n{text}")
     if options.write:
