@@ -63,7 +63,8 @@ def main() -> None:
                 figures = measure(contestant, settings[contestant.sequences])
                 measured[contestant].append(figures)
                 shown = ", ".join(f"{COLUMNS[key]} {value:.1f}" for key, value in figures.items())
-                print(f"round {number}  {contestant.sequences:,} sequences, {contestant.workers} workers: {shown}", flush=True)
+                n, workers = contestant
+                print(f"round {number}  {n:,} sequences, {workers} workers: {shown}", flush=True)
     text = table(measured)
     print(f"\n{text}")
     if options.write:
