@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test lint bench bench-large clean
+.PHONY: help setup demo test test-long lint bench bench-large clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -20,6 +20,9 @@ demo: setup ## the whole way with config.toml: prepare the data, train on two pr
 
 test: setup ## all tests
 	$(call run,python -m pytest)
+
+test-long: setup ## the tests of minutes: processes killed thirty times, every pair of modes and shardings
+	$(call run,python -m pytest -m long)
 
 lint: setup ## ruff, mypy and the import contracts of pyproject.toml
 	$(call run,ruff check)

@@ -1,5 +1,6 @@
 """Dataset folder → run folder: `python train.py`, `torchrun … train.py` or `torchx run … --script train.py`."""
 
+import errno
 import logging
 import os
 import sys
@@ -8,13 +9,15 @@ import warnings
 from collections.abc import Sequence
 
 from bert4rec.config import Config, load_config, parse_command_line, usage
-from bert4rec.errors import UserError
+from bert4rec.errors import Interrupted, UserError
 
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo says of a dead process
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECONDS_FOR_THE_FIRST = 5.0  # the other processes wait so long with an error, since one line is enough
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 finished, 2 bad settings or input, 1 training diverged, 130 interrupted."""
+    """The exit status: 0 finished, 2 bad settings or input, 130 or 143 after SIGINT or SIGTERM, else 1."""
     if "--help" in argv or "-h" in argv:
         print(usage("train.py"))
         return 0
@@ -22,13 +25,14 @@ def main(argv: Sequence[str]) -> int:
         config = load_config(*parse_command_line(argv))
         # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves
         # the traceback of a crash in a file, where the launcher finds the first cause.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
         from torch.distributed.elastic.multiprocessing.errors import record
 
         return record(_train)(config) or 0
     except UserError as error:
         return _show(error)
     except KeyboardInterrupt:
-        print("stopped: this run has no report", file=sys.stderr, flush=True)
+        print("stopped before the first step: nothing was saved", file=sys.stderr, flush=True)
         return 130
 
 
@@ -38,9 +42,28 @@ def _train(config: Config) -> int:
 
     try:
         run(config)
+    except Interrupted as interrupted:
+        return _leave(interrupted)
     except UserError as error:
         return _show(error)  # here: `record` would take it for a crash
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = error.filename or "the run folder"
+        return _show(UserError(f"{where}: {error.strerror}; free the disk and go on with --resume=auto"))
+    except RuntimeError as error:
+        if not any(words in str(error) for words in LOST):
+            raise
+        return _show(UserError(f"lost another process of this run, whose own message tells why: {error}"))
     return 0
+
+
+def _leave(interrupted: Interrupted) -> int:
+    """All processes end together, with what was saved; said once."""
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(f"{interrupted}; go on with --resume=auto", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(interrupted.status)  # at once: the launcher's patience is short, and threads of libraries may be waiting
 
 
 def _show(error: UserError) -> int:

@@ -21,8 +21,9 @@ from bert4rec.feed.dataset import Dataset, Split, open_dataset
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
 from bert4rec.memory import PeakMemory
 from bert4rec.plan import Memory, Plan, make_plan
+from bert4rec.progress import Progress
 from bert4rec.report import MetricsLog
-from bert4rec.run import build, job_of_all, plan_of_all, resolve, sampler
+from bert4rec.run import build, job_of_all, keeper, plan_of_all, resolve, sampler
 from bert4rec.trainer import WARM_STEPS, Trainer
 from bert4rec.vocabulary import table_rows
 
@@ -81,8 +82,9 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
         n_rows=table_rows(dataset.n_items),
         settings=config.training,
         world=world,
-        measure=dict,
-        folder=Path(config.run.dir),
+        measure=lambda _: {},
+        keeper=keeper(config, world, Path(config.run.dir), about={}, say=print),
+        progress=Progress(shown=False),
         log=log,
         sampler=sampler(config, dataset),
     )

@@ -23,7 +23,8 @@ from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.launch import Processes, process_group, this_process
 from bert4rec.parallelize import held_bytes
 from bert4rec.plan import Plan
-from bert4rec.run import build, plan_of_all, resolve
+from bert4rec.progress import Progress
+from bert4rec.run import build, keeper, plan_of_all, resolve
 from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import FIRST_ITEM_ID, table_rows
 
@@ -81,8 +82,9 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
             n_rows=table_rows(n_items),
             settings=settings,
             world=world,
-            measure=dict,
-            folder=Path(folders[0]),
+            measure=lambda _: {},
+            keeper=keeper(config, world, Path(folders[0]), about={}, say=lambda _: None),
+            progress=Progress(shown=world.is_first),
             log=None,
             sampler=None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives),
         ).fit()

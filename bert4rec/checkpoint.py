@@ -1,50 +1,182 @@
-"""Weights on disk by torch.distributed.checkpoint: every process writes its own shards, any number reads them."""
+"""Checkpoints by torch.distributed.checkpoint: every process writes its own shards, any number of processes reads them.
 
+A checkpoint is a folder: the shards, `facts.json` with everything that is no tensor, and a manifest of them all,
+written last. It is made under another name and renamed when whole. It holds a pickle: trusted input, like any program.
+"""
+
+import json
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import nn
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
 from torch.distributed._shard.sharding_spec import ShardMetadata
+from torch.distributed.checkpoint.api import CheckpointException
 
+from bert4rec import manifest
+from bert4rec.errors import DataError, UserError
 from bert4rec.footprint import PIECE_BYTES
-from bert4rec.parallelize import unwrap
+
+FACTS = "facts.json"
+UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
+
+Group: TypeAlias = dist.ProcessGroup | None
+Tensors: TypeAlias = Mapping[str, Any]
+"""Name → Tensor, the same on every process, or ShardedTensor."""
 
 
-def save_weights(model: nn.Module, folder: Path) -> None:
-    """Write the weights of a parallelized model to `folder`, which all hosts share, in place of what was there.
+class SaveError(UserError):
+    """A checkpoint that could not be written; the older ones are as they were."""
 
-    They are written beside it and renamed when whole; at every moment `folder` or `folder.old` is a whole one.
+    status = 1
+
+
+def save(folder: Path, tensors: Tensors, facts: Mapping[str, Any], *, group: Group = None) -> None:
+    """Write a checkpoint to `folder`, which all hosts share; every process of `group` calls this.
+
+    Raises `SaveError` on all of them where one cannot write; then nothing is left of it.
     """
-    unfinished, old = folder.with_name(folder.name + ".tmp"), folder.with_name(folder.name + ".old")
-    if dist.get_rank() == 0:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-    dist.barrier()
-    dcp.save(_in_pieces(unwrap(model).state_dict()), checkpoint_id=unfinished)
-    if dist.get_rank() == 0:
-        if folder.exists():
-            folder.rename(old)
-        unfinished.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    dist.barrier()
+    unfinished = folder.with_name(folder.name + UNFINISHED)
+    try:
+        _on_all(lambda: _begin(unfinished), group, first_only=True)
+        _write_shards(unfinished, tensors, group)
+        files = _on_all(lambda: _describe(unfinished, facts, group), group)
+        _on_all(lambda: _finish(unfinished, folder, files), group, first_only=True)
+    except SaveError:
+        if dist.get_rank() == 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
-def load_weights(model: nn.Module, folder: Path) -> None:
-    """Read the weights from `folder` into `model`, however either is sharded. A checkpoint is trusted input."""
-    state = unwrap(model).state_dict()
-    dcp.load(_in_pieces(state), checkpoint_id=folder)  # in place: the pieces are views of the state's tensors
-    unwrap(model).load_state_dict(state)
+def load(folder: Path, tensors: Tensors) -> None:
+    """Read the tensors of a checkpoint that was verified into `tensors`, in place, however either side is sharded."""
+    dcp.load(in_pieces(tensors), checkpoint_id=folder)  # the pieces are views
 
 
-def _in_pieces(state: dict[str, Any]) -> dict[str, Any]:
-    """The same weights, every shard as several small ones: a shard is copied on its way to and from the disk."""
-    return {name: _cut(value) if isinstance(value, ShardedTensor) else value for name, value in state.items()}
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What a checkpoint that was verified holds beside tensors."""
+    facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
+    return facts
+
+
+def verify(folder: Path) -> None:
+    """Raise `DataError`, on every process, for a checkpoint that is not as it was written; they share the reading."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    problems = _gathered(manifest.problem_of(folder, looks_at=lambda number: number % n == rank), None)
+    if found := next(filter(None, problems), ""):
+        raise DataError(f"{folder}: this checkpoint is damaged: {found}")
+
+
+def in_pieces(tensors: Tensors) -> dict[str, Any]:
+    """The same tensors, every shard as several small ones: a shard is copied on its way to and from the disk."""
+    return {name: _cut(value) if isinstance(value, ShardedTensor) else value for name, value in tensors.items()}
+
+
+class Copies:
+    """Copies of tensors on the CPU, in memory that is kept for the next ones: to get it takes longer than to copy."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, int], torch.Tensor] = {}
+
+    def of(self, tensors: Tensors) -> dict[str, Any]:
+        """The same tensors as they are now; those of the call before are overwritten."""
+        return {name: self._copy(name, value) for name, value in tensors.items()}
+
+    def _copy(self, name: str, value: Any) -> Any:
+        copies = [self._part((name, number), part) for number, part in enumerate(local_parts(value))]
+        if not isinstance(value, ShardedTensor):
+            return copies[0]
+        shards = zip(copies, value.local_shards(), strict=True)
+        return _with_shards(value, [Shard(copy, shard.metadata) for copy, shard in shards])
+
+    def _part(self, key: tuple[str, int], part: torch.Tensor) -> torch.Tensor:
+        if key not in self._parts:
+            self._parts[key] = torch.empty_like(part, device="cpu", requires_grad=False)
+        return self._parts[key].copy_(part.detach())
+
+
+def local_bytes(tensors: Tensors) -> int:
+    """Bytes of `tensors` that this process holds."""
+    return sum(part.numel() * part.element_size() for value in tensors.values() for part in local_parts(value))
+
+
+def local_parts(value: Any) -> list[torch.Tensor]:
+    """The parts of a tensor that this process holds."""
+    return [shard.tensor for shard in value.local_shards()] if isinstance(value, ShardedTensor) else [value]
+
+
+def _begin(unfinished: Path) -> None:
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+
+
+def _write_shards(unfinished: Path, tensors: Tensors, group: Group) -> None:
+    try:
+        dcp.save(in_pieces(tensors), storage_writer=dcp.FileSystemWriter(unfinished), process_group=group)
+    except CheckpointException as error:  # raised on all processes, with what each of them met
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise SaveError(f"{unfinished}: {_reason(cause)} (process {rank})") from None
+
+
+def _describe(unfinished: Path, facts: Mapping[str, Any], group: Group) -> manifest.Files:
+    """Sizes and checksums of what this process has written."""
+    rank = dist.get_rank(group)
+    mine = [path.name for path in unfinished.glob(f"__{rank}_*")]
+    if rank == 0:
+        (unfinished / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+        mine += [FACTS, ".metadata"]
+    return manifest.describe(unfinished, mine)
+
+
+def _finish(unfinished: Path, folder: Path, files: list[manifest.Files]) -> None:
+    manifest.seal(unfinished, {name: file for part in files for name, file in part.items()})
+    replaced = folder.with_name(folder.name + ".old")  # of the same step: at every moment one of them is there
+    if folder.exists():
+        folder.rename(replaced)
+    unfinished.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _on_all(work: Any, group: Group, *, first_only: bool = False) -> list[Any]:
+    """What `work` returns on each process; a failure of one is raised on all."""
+    result, failure = None, ""
+    if dist.get_rank(group) == 0 or not first_only:
+        try:
+            result = work()
+        except OSError as error:
+            failure = f"{error.filename or 'checkpoint'}: {_reason(error)}"
+    outcomes = _gathered((result, failure), group)
+    if failed := [failure for _, failure in outcomes if failure]:
+        raise SaveError(failed[0])
+    return [result for result, _ in outcomes]
+
+
+def _gathered(value: Any, group: Group) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error).splitlines()[0]
+    # What torch says when a write has failed, whatever the reason, while it was still to close the file.
+    return "not all of it could be written, is the disk full?" if "inline_container" in text else text
 
 
 def _cut(value: ShardedTensor) -> ShardedTensor:
@@ -55,10 +187,16 @@ def _cut(value: ShardedTensor) -> ShardedTensor:
         for piece in _pieces(shard.metadata, value.dtype):
             start = piece.shard_offsets[0] - first
             local.append(Shard(shard.tensor[start : start + piece.shard_sizes[0]], piece))
+    return _with_shards(value, local, pieces)
+
+
+def _with_shards(value: ShardedTensor, local: list[Shard], every: list[ShardMetadata] | None = None) -> ShardedTensor:
+    """A tensor like `value` of other shards: those of this process, and where those of all processes lie."""
+    metadata = ShardedTensorMetadata(
+        every or value.metadata().shards_metadata, value.size(), value.metadata().tensor_properties
+    )
     return ShardedTensor._init_from_local_shards_and_global_metadata(
-        local,
-        ShardedTensorMetadata(pieces, value.size(), value.metadata().tensor_properties),
-        process_group=value._process_group,
+        local, metadata, process_group=value._process_group
     )
 
 

@@ -24,7 +24,7 @@ Source: TypeAlias = Literal[
 
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
-SHORT_OPTIONS = {"mode": "parallelism.mode"}
+SHORT_OPTIONS = {"mode": "parallelism.mode", "resume": "run.resume"}
 
 
 def instant(text: str) -> int:
@@ -39,7 +39,7 @@ def instant(text: str) -> int:
 class Table(BaseModel):
     """A table of `config.toml`: strict types, no unknown keys, immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, serialize_by_alias=True)
 
 
 class Data(Table):
@@ -215,6 +215,7 @@ class Training(Table):
     num_workers: int = Field(0, ge=0, description="loader processes per training process; 0 = in the process itself")
     eval_every_n_epochs: int = Field(2, ge=1, description="epochs between two validations")
     patience: int = Field(10, ge=0, description="validations without a better full NDCG@10 before stopping; 0 = never")
+    max_skipped_steps: int = Field(0, ge=0, description="steps that may be left out since their loss is not finite")
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
     seed: int = Field(1, ge=0, lt=2**32, description="of the initial weights, the order, the masks and dropout")
 
@@ -289,11 +290,45 @@ class Evaluation(Table):
         return self
 
 
+class Checkpoint(Table):
+    """What a run that is broken off goes on from; there is one at the end of every epoch, too."""
+
+    every_steps: int = Field(0, ge=0, description="steps between two checkpoints; 0 = at the ends of epochs only")
+    every_minutes: float = Field(10.0, ge=0, description="minutes between two checkpoints; 0 = as every_steps says")
+    keep: int = Field(2, ge=1, description="the last ones that stay; the best on validation stays besides")
+    async_: bool | Literal["auto"] = Field(
+        "auto", alias="async", description="write beside the training, from a copy; auto = where memory has room for it"
+    )
+    on_error: Literal["continue", "stop"] = Field(
+        "continue", description="where the disk is full; the last good checkpoint stays in any case"
+    )
+    seconds_on_signal: float = Field(
+        8.0, ge=0, description="of a save after SIGTERM or Ctrl-C at most; torchx kills after 10"
+    )
+
+
 class Run(Table):
-    """Where the results go."""
+    """Where the results go, and what to go on from."""
 
     dir: str = Field("runs", description="folder of the run folders")
     name: str = Field("", description='name of the run folder; "" = <source>-<mode>; a finished run gets -2, -3, …')
+    resume: str = Field(
+        "",
+        description='go on with a run: its folder, a checkpoint in it, or "auto" = the newest unfinished of that name',
+    )
+    init_from: str = Field("", description="folder of a run whose best weights this one begins with")
+    reset_optimizer: bool = Field(
+        False, description="when resuming: forget the optimizers' state, for instance for others"
+    )
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> "Run":
+        if self.resume and self.init_from:
+            raise ValueError(
+                f'run.init_from = "{self.init_from}": with run.resume = "{self.resume}" the weights are there already; '
+                "choose one of them"
+            )
+        return self
 
 
 class Config(Table):
@@ -305,6 +340,7 @@ class Config(Table):
     training: Training = Field(default_factory=Training)
     parallelism: Parallelism = Field(default_factory=Parallelism)
     evaluation: Evaluation = Field(default_factory=Evaluation)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     run: Run = Field(default_factory=Run)
 
     @model_validator(mode="after")
@@ -386,12 +422,13 @@ def usage(script: str) -> str:
         "",
         "--config=FILE  settings file (default: config.toml)",
         "--mode=…       short for --parallelism.mode",
+        "--resume=…     short for --run.resume",
         "--help         this text",
     ]
     for table, field in Config.model_fields.items():
         cls: Any = field.annotation
         lines += ["", f"[{table}] {cls.__doc__}"]
-        for key, setting in cls.model_fields.items():
+        for key, setting in _keys(cls).items():
             default = tomli_w.dumps({"x": setting.default})[4:].replace("\n", "").replace("    ", " ")
             lines.append(f"  --{table}.{key}={default}".ljust(48) + f"  {setting.description}{_choices(setting)}")
     return "\n".join(lines)
@@ -440,7 +477,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _is_text(table: str, key: str) -> bool:
     """Whether a setting takes any text, so that `--run.name=7` is not a number."""
-    setting = _table(Config.model_fields[table]).model_fields.get(key)
+    setting = _keys(_table(Config.model_fields[table])).get(key)
     return setting is not None and setting.annotation is str
 
 
@@ -459,13 +496,18 @@ def _split_key(name: str) -> tuple[str, str]:
 
 
 def _all_keys() -> list[str]:
-    keys = [f"{table}.{key}" for table, field in Config.model_fields.items() for key in _table(field).model_fields]
+    keys = [f"{table}.{key}" for table, field in Config.model_fields.items() for key in _keys(_table(field))]
     return [*keys, *SHORT_OPTIONS, "config"]
 
 
 def _table(field: Any) -> type[Table]:
     cls: type[Table] = field.annotation
     return cls
+
+
+def _keys(table: type[Table]) -> dict[str, Any]:
+    """The settings of a table by the names that people write: `async` is a word of Python."""
+    return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
 def _nearest(name: str, valid: Any) -> str:
@@ -482,7 +524,7 @@ def _one_line(error: ValidationError) -> str:
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     if problem["type"] == "extra_forbidden":
-        valid = _table(Config.model_fields[keys[0]]).model_fields
+        valid = _keys(_table(Config.model_fields[keys[0]]))
         return f"{name}: no such key{_nearest(keys[1], valid)}"
     value = problem["input"]
     shown = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else value

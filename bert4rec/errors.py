@@ -1,5 +1,7 @@
 """The errors that a person can mend: each is shown as one line."""
 
+import signal
+
 
 class UserError(Exception):
     """Something that the person who typed the command can mend: what is wrong, where, what to do."""
@@ -20,3 +22,11 @@ class DivergenceError(UserError):
 
     status = 1
     ADVICE = "lower training.learning_rate and parallelism.sparse_learning_rate"
+
+
+class Interrupted(UserError):  # noqa: N818  # nothing went wrong
+    """The signal `number` has ended the run on all processes together; the message says what was saved."""
+
+    def __init__(self, number: int, saved: str) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}: {saved}")
+        self.status = 128 + number

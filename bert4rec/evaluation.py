@@ -6,7 +6,7 @@ same figures. The catalogue streams by, a few thousand items at a time, each sco
 it: memory grows neither with the catalogue nor with the number of users.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -35,13 +35,18 @@ USERS_PER_PASS = 8192  # whose hidden states are held while the catalogue stream
 
 
 class ModelRanker:
-    """Ranks by `model` (unwrapped, perhaps sharded) as it is; every process makes the same calls."""
+    """Ranks by `model` (unwrapped, perhaps sharded) as it is; every process makes the same calls.
+
+    `between` is called between two batches, on all processes; it may raise.
+    """
 
     def __init__(
-        self, model: Bert4Rec, *, batch_size: int, device: torch.device, max_len: int, precision: str = "fp32"
-    ) -> None:
+        self, model: Bert4Rec, *, batch_size: int, device: torch.device, max_len: int, precision: str = "fp32",
+        between: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._model, self._share, self._catalogue = model, model.share, Catalogue(model.n_items)
         self._batch_size, self._device, self._max_len, self._precision = batch_size, device, max_len, precision
+        self._between = between
 
     @torch.no_grad()
     def rank(self, split: Split, protocols: Sequence[str]) -> Ranks:
@@ -71,6 +76,7 @@ class ModelRanker:
         users = Users.empty(len(indices), self._model.width, len(sampled), self._device)
         batches = list(_cut(len(indices), self._batch_size))
         for first in range(0, len(batches), self._share.n_processes):
+            self._between()
             mine = first + self._share.rank
             # A rank without a batch of its own runs another's: the lookups of a sharded table need every process.
             where = batches[min(mine, len(batches) - 1)]
@@ -105,6 +111,7 @@ class ModelRanker:
         """How many unseen items [U] come before each target, over the whole catalogue."""
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
         for tiles in self._catalogue.lookups(self._share):
+            self._between()
             first, last = self._catalogue.items(tiles)
             ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
             vectors = self._model.candidates(ids)

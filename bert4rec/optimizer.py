@@ -6,12 +6,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharding_spec import ShardMetadata
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.model import ITEM_TABLE
 from bert4rec.parallelize import unwrap
 from bert4rec.placement import EPSILON
+
+FUSED_STATE = {"momentum1": "sum"}  # fbgemm's names → those of torch.optim
+FUSED_ADAM_STATE = {"momentum1": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum2": "exp_avg_sq"}
 
 
 def learning_rate_scale(step: int, *, n_steps: int, schedule: str, warmup_steps: int = 0) -> float:
@@ -43,17 +48,21 @@ class Optimizers:
         max_grad_norm: float = 0.0,
     ) -> None:
         named = list(unwrap(model).named_parameters())
-        self._dense_parameters = [p for name, p in named if not name.startswith(ITEM_TABLE)]
+        dense = {name: p for name, p in named if not name.startswith(ITEM_TABLE)}
+        self._dense_names, self._dense_parameters = list(dense), list(dense.values())
         self._max_grad_norm = max_grad_norm
         self._rates = {"sparse": sparse_learning_rate, "dense": learning_rate}
         self.dense = _dense_optimizer(optimizer, self._dense_parameters, learning_rate, weight_decay)
         self.sparse: Any
+        self._table, self._sparse_name = unwrap(model).item_table, sparse_optimizer
         shard = unwrap(model).shard
         if isinstance(model, DistributedModelParallel) and shard is None:
             self.sparse = model.fused_optimizer
         else:
             table = [p for name, p in named if name.startswith(ITEM_TABLE)] if shard is None else [shard.weight]
             self.sparse = _sparse_optimizer(sparse_optimizer, table, sparse_learning_rate)
+        for made in (self.sparse, self.dense):
+            _make_state(made)
 
     def begin_step(self, scale: float) -> None:
         """Set the learning rates and forget the gradients; in this order, since fused updates happen in backward."""
@@ -74,6 +83,72 @@ class Optimizers:
         for optimizer in (self.sparse, self.dense):
             for state in optimizer.state_dict()["state"].values():
                 yield from state.values()
+
+    def tensors(self) -> dict[str, Any]:
+        """The state by parameter, but for the number of steps; the same names whatever the mode and the sharding.
+
+        Of the table [rows, d] or, for row-wise Adagrad, [rows]: a ShardedTensor where the table is one.
+        """
+        found = {
+            f"{name}.{slot}": value
+            for name, parameter in zip(self._dense_names, self._dense_parameters, strict=True)
+            for slot, value in self.dense.state[parameter].items()
+            if slot != "step"
+        }
+        return found | {f"{ITEM_TABLE}.{slot}": value for slot, value in self._table_state()}
+
+    def set_steps(self, n: int) -> None:
+        """Say that `n` steps have been made: Adam's correction of its bias needs it."""
+        for optimizer in (self.sparse, self.dense):
+            for state in optimizer.state.values():
+                if "step" in state:
+                    state["step"].fill_(n)
+        if hasattr(self.sparse, "set_optimizer_step"):
+            self.sparse.set_optimizer_step(n)
+
+    def _table_state(self) -> Iterator[tuple[str, Any]]:
+        if isinstance(self.sparse, torch.optim.Optimizer) and not hasattr(self.sparse, "params"):
+            for state in self.sparse.state.values():
+                for slot, value in state.items():
+                    if slot != "step":
+                        yield slot, self._like_table(value)
+            return
+        names = FUSED_ADAM_STATE if self._sparse_name == "adam" else FUSED_STATE
+        for state in self.sparse.state_dict()["state"].values():
+            for name, value in state.items():
+                yield names[name.rpartition(".")[2]], value
+
+    def _like_table(self, state: Tensor) -> Any:
+        """State of the rows that this process holds, as a tensor sharded like the table; itself where that is whole."""
+        state = state.view(-1) if self._sparse_name == "rowwise_adagrad" else state
+        (table,) = self._table.state_dict().values()
+        return _sharded_like(table, state) if isinstance(table, ShardedTensor) else state
+
+
+def _make_state(optimizer: Any) -> None:
+    """The state that Adam would make at its first step: a checkpoint is read into it."""
+    if isinstance(optimizer, torch.optim.Adam):  # AdamW too
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
+
+
+def _sharded_like(table: ShardedTensor, state: Tensor) -> ShardedTensor:
+    """`state` [rows, d] or [rows] of the rows of `table` that this process holds, as a ShardedTensor."""
+    n_dims = state.dim()
+
+    def cut(shard: ShardMetadata) -> ShardMetadata:
+        return ShardMetadata(shard.shard_offsets[:n_dims], shard.shard_sizes[:n_dims], shard.placement)
+
+    metadata = ShardedTensorMetadata(
+        [cut(shard) for shard in table.metadata().shards_metadata],
+        table.size()[:n_dims],
+        table.metadata().tensor_properties,
+    )
+    local = [Shard(state, cut(shard.metadata)) for shard in table.local_shards()]
+    return ShardedTensor._init_from_local_shards_and_global_metadata(
+        local, metadata, process_group=table._process_group
+    )
 
 
 def _dense_optimizer(

@@ -11,7 +11,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.nn.parallel import DistributedDataParallel
-from torchrec.distributed.model_parallel import DistributedModelParallel, get_unwrapped_module
+from torchrec.distributed.model_parallel import (
+    DefaultDataParallelWrapper,
+    DistributedModelParallel,
+    get_unwrapped_module,
+)
 
 from bert4rec.initialization import initialize
 from bert4rec.model import Bert4Rec
@@ -22,23 +26,38 @@ from bert4rec.share import Share
 
 
 def parallelize(
-    model: Bert4Rec, plan: Plan, *, device: torch.device, seed: int, sparse_learning_rate: float = 0.02
+    model: Bert4Rec,
+    plan: Plan,
+    *,
+    device: torch.device,
+    seed: int,
+    sparse_learning_rate: float = 0.02,
+    repeatable: bool = True,
 ) -> nn.Module:
     """Allocate, initialise and wrap a `model` that was built on `meta`, as `plan` says; needs a process group.
 
-    The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards.
+    The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards. With
+    `repeatable`, gradients are summed in the same order at every step, the first one after a break too.
     """
     model.share = Share(dist.get_rank(), dist.get_world_size())
+    # After its first step DDP puts the gradients into an order of its own, and with it the sums of three or more
+    # processes; not where it has to look for parameters without a gradient.
+    keeps_order = repeatable and model.share.n_processes > 2
     if plan.job.mode == "ddp":
         model.to_empty(device=device)
         initialize(model, seed)
-        return DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return DistributedDataParallel(
+            model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=keeps_order
+        )
     sharded = DistributedModelParallel(
         model,
         device=device,
         plan=plan.sharding_plan,
         sharders=[sharder("sgd" if plan.job.trains_shards else plan.job.sparse_optimizer, sparse_learning_rate)],
         init_data_parallel=False,
+        data_parallel_wrapper=DefaultDataParallelWrapper(
+            static_graph=not keeps_order, find_unused_parameters=keeps_order
+        ),
     )
     if plan.job.trains_shards:
         model.shard = _row_shard(model, device)

@@ -11,10 +11,16 @@ SECONDS_BETWEEN_LINES = 10.0
 class Progress:
     """Says how far training is, with loss, learning rate, sequences/s and the time left."""
 
-    def __init__(self, n_steps: int, *, shown: bool) -> None:
-        self._n_steps, self._shown = n_steps, shown
-        self._bar = tqdm(total=n_steps, unit="step", dynamic_ncols=True) if shown and sys.stderr.isatty() else None
+    def __init__(self, *, shown: bool) -> None:
+        self._shown, self._n_steps = shown, 0
+        self._bar: tqdm[None] | None = None
         self._last_line = time.monotonic()
+
+    def begin(self, n_steps: int, *, done: int) -> None:
+        """Of `n_steps`, `done` were made by earlier parts of the run."""
+        self._n_steps, self._last_line = n_steps, time.monotonic()
+        if self._shown and sys.stderr.isatty():
+            self._bar = tqdm(total=n_steps, initial=done, unit="step", dynamic_ncols=True)
 
     def is_due(self) -> bool:
         """Whether `update` would say something now: asked first, since the loss costs a synchronisation."""

@@ -26,20 +26,27 @@ NO_TEST = "This dataset holds nothing out: there is no test."
 
 
 class MetricsLog:
-    """Appends records to `metrics.jsonl` and their numbers to TensorBoard."""
+    """Appends records to `metrics.jsonl` and their numbers to TensorBoard.
 
-    def __init__(self, folder: Path) -> None:
+    A run that goes on after step `purge_from` has its later steps once more: TensorBoard shows the last ones.
+    """
+
+    def __init__(self, folder: Path, *, purge_from: int = 0) -> None:
         self._file = (folder / "metrics.jsonl").open("a")
-        self._events = SummaryWriter(str(folder))
+        self._events = SummaryWriter(str(folder), purge_step=purge_from + 1 if purge_from else None)
 
     def add(self, kind: str, step: int, **values: Any) -> None:
         """One record: its kind ("train", "validation"), the step, and numbers or mappings of numbers."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._file.flush()
+        self.add_note(kind, step, **values)
         for name, value in values.items():
             numbers = value.items() if isinstance(value, Mapping) else [("", value)]
             for key, number in numbers:
                 self._events.add_scalar(f"{kind}/{name}{'/' if key else ''}{key}", number, step)
+
+    def add_note(self, kind: str, step: int, **values: Any) -> None:
+        """A record that is no measurement, such as "resume"."""
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.flush()
 
     def close(self) -> None:
         """Write what is still held back."""
@@ -48,8 +55,13 @@ class MetricsLog:
 
 
 def read_records(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind from a run's `metrics.jsonl`, in order."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    """The records of one kind from a run's `metrics.jsonl`, in order; not those of steps that were made once more."""
+    records: list[dict[str, Any]] = []
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["kind"] == "resume":
+            records = [earlier for earlier in records if earlier["step"] <= record["step"]]
+        records.append(record)
     return [record for record in records if record["kind"] == kind]
 
 

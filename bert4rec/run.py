@@ -3,27 +3,41 @@
 import itertools
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from bert4rec.checkpoint import verify
 from bert4rec.config import FULL_SOFTMAX_UP_TO, Config, with_changes
 from bert4rec.errors import DataError, SettingsError
 from bert4rec.evaluation import Metrics, ModelRanker, rank_by_popularity, to_metrics
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.footprint import Job, trains_shards
+from bert4rec.interruption import Interruption
+from bert4rec.keeper import Keeper, step_folder
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
 from bert4rec.memory import PeakMemory, available
 from bert4rec.model import Bert4Rec
 from bert4rec.optimizer import Optimizers
 from bert4rec.parallelize import compile_blocks, held_bytes, parallelize, unwrap
 from bert4rec.plan import Memory, Plan, make_plan, page, summary
+from bert4rec.progress import Progress
 from bert4rec.refusal import refuse_unless_it_fits
 from bert4rec.report import FORMAT_VERSION, MetricsLog, environment, metrics_table, write_json, write_report
-from bert4rec.trainer import Trainer
+from bert4rec.resume import (
+    CHECKPOINTS,
+    FACTS_VERSION,
+    Resumption,
+    best_of,
+    changes,
+    check_settings,
+    find,
+    set_aside_newer,
+)
+from bert4rec.trainer import State, Trainer
 from bert4rec.vocabulary import table_rows
 
 
@@ -40,25 +54,32 @@ def run(config: Config) -> Path:
 class Run:
     """One run of resolved settings: the dataset is open, the run folder there, the model built as planned.
 
-    Raises `SettingsError`, on every process and before anything is made or allocated, where the job cannot fit.
+    Raises `SettingsError`, on every process and before anything is made or allocated, where the job cannot fit, or is
+    not the one that is to be resumed.
     """
 
     def __init__(self, config: Config, world: Processes, dataset: Dataset) -> None:
         self._config, self._world, self._dataset = config, world, dataset
+        self._settings = config.model_dump(mode="json")
         self._peak_memory = PeakMemory(world.device)
+        self._progress = Progress(shown=world.is_first)
         seed_everything(config.training.seed + world.rank)
         self._plan = plan_of_all(config, world, dataset.n_items)
-        self._folder = Path(by_first(lambda: _new_folder(config)))
+        self._resumption = self._find()
+        self._folder = self._resumption.run if self._resumption else Path(by_first(lambda: _new_folder(config)))
+        self._state = self._restored_state()
         if world.is_first:
             self._describe()
         self._model, self._optimizers = build(config, world, dataset.n_items, self._plan)
-        self._log = MetricsLog(self._folder) if world.is_first else None
+        self._log = MetricsLog(self._folder, purge_from=self._state.step) if world.is_first else None
 
     def complete(self) -> Path:
         """Train, test the best weights, write the report; the run folder."""
-        trainer = self._trainer()
-        trainer.fit()
-        results = self._results()
+        with Interruption() as interruption:
+            trainer = self._trainer(interruption)
+            self._begin(trainer)
+            trainer.fit()
+            results = self._results(trainer)
         peaks = self._world.gather(self._peak_memory.read())
         held = self._world.gather(held_bytes(self._model, self._optimizers.states()))
         if self._log:
@@ -67,6 +88,27 @@ class Run:
             write_report(self._folder, report)
             print(f"\n{metrics_table(report)}\n\nreport: {self._folder / 'report.md'}", flush=True)
         return self._folder
+
+    def _find(self) -> Resumption | None:
+        """What is to be continued, if anything."""
+        run = self._config.run
+        if not run.resume:
+            return None
+        found = find(run.resume, Path(run.dir), self._config.run_name, self._progress.say)
+        if found:
+            fingerprint = self._dataset.metadata["fingerprint"]
+            check_settings(found.facts, self._settings, fingerprint, reset_optimizer=run.reset_optimizer)
+        return found
+
+    def _restored_state(self) -> State:
+        """How far the run is."""
+        if not self._resumption:
+            return State()
+        training, state = self._config.training, State(**self._resumption.facts["state"])
+        is_worse = 0 < training.patience <= state.n_worse
+        is_late = 0 < training.max_minutes <= state.seconds / 60
+        state.stopped_by = "max_minutes" if is_late else "patience" if is_worse else ""
+        return state
 
     def _describe(self) -> None:
         """What is known before the first step."""
@@ -77,8 +119,9 @@ class Run:
             what = "validation" if self._holds_out("test") else "validation or test"
             print(f"this dataset holds nothing out for {what}: the last weights are kept", flush=True)
         write_json(self._folder / "environment.json", environment(self._world.device, self._world.world_size))
+        print(f"run folder: {self._folder}", flush=True)
 
-    def _trainer(self) -> Trainer:
+    def _trainer(self, interruption: Interruption) -> Trainer:
         return Trainer(
             self._model,
             self._optimizers,
@@ -86,19 +129,92 @@ class Run:
             n_rows=table_rows(self._dataset.n_items),
             settings=self._config.training,
             world=self._world,
-            measure=lambda: self._measure("validation", ["full"]),
+            measure=lambda between: self._measure("validation", ["full"], between),
             sampler=sampler(self._config, self._dataset),
-            folder=self._folder,
+            keeper=keeper(
+                self._config,
+                self._world,
+                self._folder,
+                about=self._facts(),
+                last_step=self._state.step,
+                say=self._progress.say,
+            ),
+            progress=self._progress,
+            interruption=interruption,
             log=self._log,
+            state=self._state,
         )
 
-    def _results(self) -> dict[str, Metrics]:
+    def _facts(self) -> dict[str, Any]:
+        """What every checkpoint says of the run."""
+        return {
+            "facts_version": FACTS_VERSION,
+            "config": self._settings,
+            "fingerprint": self._dataset.metadata["fingerprint"],
+            "n_items": self._dataset.n_items,
+            "world_size": self._world.world_size,
+            "global_batch": self._global_batch,
+            "plan": page(self._plan),
+        }
+
+    @property
+    def _global_batch(self) -> int:
+        return self._config.training.per_device_train_batch_size * self._world.world_size
+
+    def _begin(self, trainer: Trainer) -> None:
+        """Go on from a checkpoint, or begin with the weights of another run, or with fresh ones."""
+        if self._resumption:
+            self._continue(trainer, self._resumption)
+        elif self._config.run.init_from:
+            folder, facts = best_of(Path(self._config.run.init_from))
+            for name, then, now in (
+                ("model", facts["config"]["model"], self._settings["model"]),
+                ("n_items", facts["n_items"], self._dataset.n_items),
+            ):
+                if then != now:
+                    raise SettingsError(
+                        f"run.init_from: that run has {name} {then}, this one {now}; they must be equal"
+                    )
+            trainer.restore(folder, optimizers=False, random=False)
+            self._progress.say(f"begins with the weights of {folder}")
+
+    def _continue(self, trainer: Trainer, resumption: Resumption) -> None:
+        facts, state = resumption.facts, self._state
+        same_processes = facts["world_size"] == self._world.world_size
+        trainer.restore(resumption.checkpoint, optimizers=not self._config.run.reset_optimizer, random=same_processes)
+        self._check_best(resumption)
+        n_newer = by_first(lambda: set_aside_newer(resumption))
+        self._progress.say(f"goes on after step {state.step}, epoch {trainer.epoch:.4g}, from {resumption.checkpoint}")
+        if n_newer:
+            self._progress.say(f"{n_newer} newer checkpoints were set aside")
+        if not same_processes:
+            self._progress.say(f"{self._world.world_size} processes in place of {facts['world_size']}")
+        if facts["global_batch"] != self._global_batch:
+            self._progress.say(f"global batches of {self._global_batch} in place of {facts['global_batch']} sequences")
+        if self._log:
+            changed = changes(facts, self._settings)
+            self._log.add_note("resume", state.step, world_size=self._world.world_size, changed=changed)
+
+    def _check_best(self, resumption: Resumption) -> None:
+        """Where the checkpoint of the best weights is lost, those at hand are validated, and the search begins anew."""
+        state = self._state
+        best = step_folder(resumption.run / CHECKPOINTS, state.best_step)
+        if not state.best_step or best == resumption.checkpoint:
+            return
+        try:
+            verify(best)
+        except DataError as error:
+            self._progress.say(f"{error}; the best weights are sought anew, from here on")
+            state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
+
+    def _results(self, trainer: Trainer) -> dict[str, Metrics]:
         """The model on both splits, and on the test split what popularity and the best possible would have got.
 
         What the dataset holds nobody out for is left out.
         """
         dataset, protocols = self._dataset, self._config.evaluation.protocols
-        results = {split: self._measure(split, protocols) for split in ("validation", "test") if self._holds_out(split)}
+        splits = [split for split in ("validation", "test") if self._holds_out(split)]
+        results = {split: self._measure(split, protocols, trainer.leave_if_asked) for split in splits}
         if "test" in results:
             popularity = by_first(lambda: rank_by_popularity(dataset.popularity, dataset.splits["test"], protocols))
             results["popularity_baseline"] = to_metrics(popularity, self._ks)
@@ -109,7 +225,7 @@ class Run:
     def _holds_out(self, split: str) -> bool:
         return len(self._dataset.splits[split]) > 0
 
-    def _measure(self, split: str, protocols: Sequence[str]) -> Metrics:
+    def _measure(self, split: str, protocols: Sequence[str], between: Callable[[], None]) -> Metrics:
         """The model as it is now."""
         ranker = ModelRanker(
             unwrap(self._model),
@@ -117,6 +233,7 @@ class Run:
             device=self._world.device,
             max_len=self._config.model.max_len,
             precision=self._config.training.precision,
+            between=between,
         )
         return to_metrics(ranker.rank(self._dataset.splits[split], protocols), self._ks)
 
@@ -258,6 +375,7 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         device=world.device,
         seed=training.seed,
         sparse_learning_rate=how.sparse_learning_rate,
+        repeatable=world.device.type == "cpu" or training.deterministic,
     )
     if training.compile:
         compile_blocks(wrapped)
@@ -287,6 +405,23 @@ def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
     )
 
 
+def keeper(
+    config: Config, world: Processes, folder: Path, *, about: Mapping[str, Any], say: Callable[[str], None],
+    last_step: int = 0,
+) -> Keeper:  # fmt: skip
+    """What writes the checkpoints of a run into its `folder`."""
+    settings = config.checkpoint
+    return Keeper(
+        folder / CHECKPOINTS,
+        **settings.model_dump(exclude={"async_"}),
+        asynchronous=settings.async_,
+        last_step=last_step,
+        about=about,
+        world=world,
+        say=say,
+    )
+
+
 def _open(config: Config, *, verify: bool) -> Dataset:
     preprocessing = config.preprocessing.recipe
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=verify)
@@ -312,9 +447,9 @@ def _new_folder(config: Config) -> str:
 def _training(trainer: Trainer, peak_memory: list[int]) -> dict[str, Any]:
     state = trainer.state
     return {
-        "epochs": state.epoch,
+        "epochs": trainer.epoch,
         "steps": state.step,
-        "seconds": trainer.seconds,
+        "seconds": state.seconds,
         "best_epoch": state.best_epoch,
         "stopped_by": state.stopped_by,
         "sequences_per_second": trainer.meter.rate,

@@ -1,26 +1,30 @@
-"""The training loop: steps, progress, validation, the best weights."""
+"""The training loop: steps, progress, validation, checkpoints."""
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from bert4rec.checkpoint import load_weights, save_weights
+from bert4rec.checkpoint import load, local_parts
 from bert4rec.config import Training
-from bert4rec.errors import DivergenceError
+from bert4rec.errors import DivergenceError, Interrupted
 from bert4rec.evaluation import Metrics
-from bert4rec.feed.batches import Batch, MaskedBatches
+from bert4rec.feed.batches import Batch, MaskedBatches, Position
 from bert4rec.feed.dataset import Split
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.launch import Processes
+from bert4rec.interruption import SIGNALS, Interruption
+from bert4rec.keeper import Keeper
+from bert4rec.launch import Processes, by_first
 from bert4rec.memory import release_free_memory
 from bert4rec.optimizer import Optimizers, learning_rate_scale
+from bert4rec.parallelize import unwrap
 from bert4rec.progress import Progress
 from bert4rec.report import MetricsLog
 from bert4rec.vocabulary import PAD_ID
@@ -30,14 +34,23 @@ WARM_STEPS = 10  # left out of sequences_per_second
 
 @dataclass
 class State:
-    """How far the training is; the same on every process."""
+    """How far the training is; the same on every process. It goes on from here after a break.
+
+    `epochs` are whole ones, `sequences` those of the one after; `validated` is the one that was validated last;
+    `seconds` are those of all parts of the run; `skipped` steps had a loss that was not finite.
+    """
 
     step: int = 0
-    epoch: float = 0.0
+    epochs: int = 0
+    sequences: int = 0
+    validated: float = 0.0
     best_ndcg: float = -1.0
     best_epoch: float = 0.0
+    best_step: int = 0
     n_worse: int = 0
     stopped_by: str = ""
+    seconds: float = 0.0
+    skipped: int = 0
 
 
 class Meter:
@@ -77,11 +90,11 @@ class Meter:
 
 
 class Trainer:
-    """Trains a parallelized `model` on the windows of a split.
+    """Trains a parallelized `model` on the windows of a split, from a `state` on.
 
-    `measure` gives the validation metrics of the model as it is (`{}` where there is nobody to validate on), `log` is
-    None on all processes but the first, `folder` is the run folder, `sampler` draws what a sampled loss needs. Every
-    process of the run makes the same calls.
+    `measure` gives the validation metrics of the model as it is (`{}` where there is nobody to validate on), and calls
+    what it is given between two batches. `log` is None on all processes but the first, `keeper` writes the checkpoints,
+    `sampler` draws what a sampled loss needs. Every process of the run makes the same calls.
     """
 
     def __init__(
@@ -93,15 +106,22 @@ class Trainer:
         n_rows: int,
         settings: Training,
         world: Processes,
-        measure: Callable[[], Metrics],
-        folder: Path,
+        measure: Callable[[Callable[[], None]], Metrics],
+        keeper: Keeper,
+        progress: Progress,
         log: MetricsLog | None,
+        interruption: Interruption | None = None,
         sampler: NegativeSampler | None = None,
+        state: State | None = None,
     ) -> None:
         self._model, self._optimizers, self._settings, self._world = model, optimizers, settings, world
-        self._measure, self._log = measure, log
-        self._folder, self._best_folder = folder, folder / "checkpoints" / "best"
-        self.state, self.meter, self.seconds = State(), Meter(world.device), 0.0
+        self._measure, self._log, self._progress = measure, log, progress
+        self._keeper, self._interruption = keeper, interruption or Interruption()
+        self.state, self.meter = state or State(), Meter(world.device)
+        self._saved = self._lasting()
+        self._is_done = False
+        self._n_sequences = len(windows)
+        start = Position(self.state.epochs, self.state.sequences, self.state.step)
         self._source = MaskedBatches(
             windows,
             n_epochs=settings.n_epochs,
@@ -111,67 +131,133 @@ class Trainer:
             seed=settings.seed,
             n_rows=n_rows,
             sampler=sampler,
+            start=start,
             mask_prob=settings.mask_prob,
             last_item_mask_prob=settings.last_item_mask_prob,
             mask_token_share=settings.mask_token_share,
             random_token_share=settings.random_token_share,
         )
-        self._progress = Progress(len(self._source), shown=world.is_first)
-        self._began = time.monotonic()
+        self._n_steps = start.steps + len(self._source)
+        self._earlier, self._began = self.state.seconds, time.monotonic()
 
     def fit(self) -> None:
         """Train until epochs, time or patience are used up, then take the weights that were best on validation.
 
-        Raises `DivergenceError` for a loss that is not finite.
+        Raises `DivergenceError` for a loss that is not finite, `Interrupted` after a signal, when all is saved.
         """
         self._began = time.monotonic()
+        settings = self._settings
+        self._progress.begin(self._n_steps, done=self.state.step)
         self._progress.say(
-            f"{self._world.world_size} x {self._world.device.type}, at most {self._settings.n_epochs} epochs of "
-            f"{self._source.steps_per_epoch} steps, into {self._folder}"
+            f"{self._world.world_size} x {self._world.device.type}, at most {settings.n_epochs} epochs of "
+            f"{self._source.steps_per_epoch} steps"
         )
         on_gpu = self._world.device.type == "cuda"
-        batches = self._source.batches(num_workers=self._settings.num_workers, pin_memory=on_gpu)
-        for epoch in range(1, self._settings.n_epochs + 1):
-            self._train_epoch(itertools.islice(batches, self._source.steps_per_epoch))
-            is_last = epoch == self._settings.n_epochs or self.state.stopped_by
-            if is_last or epoch % self._settings.eval_every_n_epochs == 0:
-                self._validate()
-            if self.state.stopped_by:
-                break
+        batches = self._source.batches(num_workers=settings.num_workers, pin_memory=on_gpu)
+        self._end_epoch()  # which an earlier part of the run may not have come to
+        while not (self.state.stopped_by or self.state.epochs >= settings.n_epochs):
+            self._train_epoch(itertools.islice(batches, self._source.steps_of(self.state.epochs)))
+            self._end_epoch()
         self.state.stopped_by = self.state.stopped_by or "n_epochs"
-        self.seconds = time.monotonic() - self._began
+        self._keeper.wait()
         self._progress.close()
-        load_weights(self._model, self._best_folder)
+        self._is_done = True
+        self._take_best()
+
+    def _take_best(self) -> None:
+        best = self._keeper.path_of(self.state.best_step)
+        if by_first(best.is_dir):
+            load_weights(self._model, best)
+            return
+        self._progress.say(f"{best}: could not be saved; the last weights are tested in place of the best")
+        self.state.best_step, self.state.best_epoch = self.state.step, self.epoch
+
+    @property
+    def epoch(self) -> float:
+        """Epochs so far, with the part of the one that is not whole."""
+        return self.state.epochs + self.state.sequences / self._n_sequences
+
+    def restore(self, folder: Path, *, optimizers: bool, random: bool) -> None:
+        """Take the weights, and what is wanted besides, of a checkpoint that was verified."""
+        load_weights(self._model, folder)
+        if optimizers:
+            load(folder, _prefixed("optimizer.", self._optimizers.tensors()))
+            self._optimizers.set_steps(self.state.step - self.state.skipped)
+        if random:
+            mine = _random_state(self._world)
+            load(folder, mine)
+            _set_random_state(mine, self._world)
 
     def _train_epoch(self, batches: Iterator[Batch]) -> None:
-        """All steps of an epoch, or as many as there is time for."""
+        """All steps that are left of an epoch, or as many as there is time for."""
         self._model.train()
         began = time.monotonic()
         for batch in batches:
-            n_positions, say, out_of_time = self._agree(batch)
-            loss = self._train_step(batch.to(self._world.device), n_positions)
+            agreed = self._agree(batch)
+            loss = self._train_step(batch.to(self._world.device), agreed.positions)
             self.state.step += 1
-            self.state.epoch = self.state.step / self._source.steps_per_epoch
+            self.state.sequences += batch.n_sequences
             now = time.monotonic()
-            self.meter.add(loss, n_positions, batch.n_sequences, now - began)  # waiting for the loader counts
-            began = now
-            if say:
+            self.state.seconds = self._seconds()
+            self.meter.add(loss, agreed.positions, batch.n_sequences, now - began)  # waiting for the loader counts
+            if agreed.say:
                 self._say()
-            if out_of_time:
+            if agreed.interrupted:
+                self._leave(agreed.interrupted)
+            if agreed.save and self.state.sequences < self._n_sequences:  # else the end of the epoch is to be saved
+                self._save()
+                now = time.monotonic()
+            began = now
+            if agreed.out_of_time:
                 self.state.stopped_by = "max_minutes"
-                return
+                break
+        if self.state.sequences == self._n_sequences:
+            self.state.epochs, self.state.sequences = self.state.epochs + 1, 0
 
-    def _agree(self, batch: Batch) -> tuple[int, bool, bool]:
-        """Positions to predict on all processes; whether to report now; whether the time is up.
+    def _end_epoch(self) -> None:
+        """Validate, if it is time to, and save."""
+        self._say()
+        self._validate_if_due()
+        self._save()
+
+    def _agree(self, batch: Batch | None = None) -> "Agreed":
+        """What all processes know together: positions to predict; to report or save now; to stop, for what.
 
         One small message between the hosts' CPUs, so that a GPU need not be waited for.
         """
-        minutes = (time.monotonic() - self._began) / 60
-        out_of_time = 0 < self._settings.max_minutes <= minutes
-        mine = [(batch.targets != PAD_ID).sum(), self._world.is_first and self._progress.is_due(), out_of_time]
-        agreed = torch.tensor(mine, dtype=torch.int64)
-        dist.all_reduce(agreed)
-        return int(agreed[0]), bool(agreed[1]), bool(agreed[2])
+        minutes = self._seconds() / 60
+        signals = [self._interruption.number == number for number in SIGNALS]
+        first = self._world.is_first and batch is not None
+        mine = [
+            0 if batch is None else (batch.targets != PAD_ID).sum(),
+            first and self._progress.is_due(),
+            0 < self._settings.max_minutes <= minutes,
+            first and self._keeper.is_due(self.state.step + 1),
+            *signals,
+        ]
+        together = torch.tensor(mine, dtype=torch.int64)
+        dist.all_reduce(together)
+        self._interruption.answered()
+        positions, *others = together.tolist()
+        say, out_of_time, save, *received = map(bool, others)
+        interrupted = next((number for number, is_it in zip(SIGNALS, received, strict=True) if is_it), 0)
+        return Agreed(positions, say, out_of_time, save, interrupted)
+
+    def leave_if_asked(self) -> None:
+        """Between two batches of an evaluation: raise `Interrupted` on all processes where one has got a signal."""
+        if number := self._agree().interrupted:
+            self._leave(number)
+
+    def _leave(self, number: int) -> None:
+        """Save, unless that takes too long, and raise `Interrupted`."""
+        if self._is_done:  # the weights are not those of the last step any more
+            raise Interrupted(number, "the training is done and saved, its test is still to come")
+        self._keeper.wait()
+        if self._keeper.last_step != self.state.step:
+            self._keeper.refuse_to_take_long(self._tensors(), number)
+            self._save()
+            self._keeper.wait()
+        raise Interrupted(number, f"saved after step {self.state.step}")
 
     def _train_step(self, batch: Batch, n_positions: int) -> torch.Tensor:
         """One update by the mean loss over the `n_positions` of the *global* batch; this rank's sum of the loss."""
@@ -179,29 +265,75 @@ class Trainer:
         bf16 = self._settings.precision == "bf16"
         with torch.autocast(self._world.device.type, torch.bfloat16, enabled=bf16):
             loss: torch.Tensor = self._model(batch)
+        if self._settings.max_skipped_steps and not self._is_finite(loss):
+            self._skip(loss)
+            return torch.zeros_like(loss)
         # Gradients are averaged over the processes; times their number, the average is the sum.
         (loss * (self._world.world_size / n_positions)).backward()
         self._optimizers.step()
         return loss
 
+    def _is_finite(self, loss: torch.Tensor) -> bool:
+        """On every process."""
+        return bool(self._world.least(int(torch.isfinite(loss))))
+
+    def _skip(self, loss: torch.Tensor) -> None:
+        self.state.skipped += 1
+        budget = self._settings.max_skipped_steps
+        self._progress.say(
+            f"step {self.state.step + 1}: the loss is not finite, skipped ({self.state.skipped} of {budget})"
+        )
+        if self.state.skipped > budget:
+            raise DivergenceError(
+                f"the training loss was not finite in {self.state.skipped} steps, training.max_skipped_steps = "
+                f"{budget}; {DivergenceError.ADVICE}"
+            )
+
+    def _validate_if_due(self) -> None:
+        state, settings = self.state, self._settings
+        is_last = state.epochs >= settings.n_epochs or state.stopped_by == "max_minutes"
+        is_due = state.sequences == 0 and state.epochs % settings.eval_every_n_epochs == 0
+        if (is_last or is_due) and state.validated != self.epoch:
+            self._validate()
+            state.validated = self.epoch
+
     def _validate(self) -> None:
-        """Measure; keep the weights if they are the best so far, count if they are not."""
-        self._say()
-        state, metrics = self.state, self._measure()
+        """Measure; remember whether the weights are the best so far, count if they are not."""
+        state, metrics = self.state, self._measure(self.leave_if_asked)
         ndcg = metrics["full"]["NDCG@10"] if metrics else 0.0
         if self._log and metrics:
-            self._log.add("validation", state.step, epoch=state.epoch, **metrics)
+            self._log.add("validation", state.step, epoch=self.epoch, **metrics)
             hit_rate = metrics["full"]["HR@10"]
             self._progress.say(
-                f"epoch {state.epoch:.4g}  validation, full catalogue  HR@10 {hit_rate:.4f}  NDCG@10 {ndcg:.4f}"
+                f"epoch {self.epoch:.4g}  validation, full catalogue  HR@10 {hit_rate:.4f}  NDCG@10 {ndcg:.4f}"
             )
         if ndcg > state.best_ndcg or not metrics:
-            state.best_ndcg, state.best_epoch, state.n_worse = ndcg, state.epoch, 0
-            save_weights(self._model, self._best_folder)
+            state.best_ndcg, state.best_epoch, state.best_step, state.n_worse = ndcg, self.epoch, state.step, 0
             return
         state.n_worse += 1
         if state.n_worse == self._settings.patience:
             state.stopped_by = state.stopped_by or "patience"
+
+    def _save(self) -> None:
+        """A checkpoint of all that there is to go on from. Raises `DivergenceError` for weights that are no numbers."""
+        if self._keeper.last_step == self.state.step and self._saved == self._lasting():
+            return
+        tensors = self._tensors()
+        if not self._world.least(int(_are_finite(tensors))):
+            raise DivergenceError(f"weights are not finite after {self.state.step} steps; {DivergenceError.ADVICE}")
+        self._keeper.save(self.state.step, tensors, {"state": asdict(self.state)}, best_step=self.state.best_step)
+        self._saved = self._lasting()
+
+    def _lasting(self) -> dict[str, Any]:
+        """The state, without the clock."""
+        return {**asdict(self.state), "seconds": 0.0}
+
+    def _tensors(self) -> dict[str, Any]:
+        return {
+            **_prefixed("model.", unwrap(self._model).state_dict()),
+            **_prefixed("optimizer.", self._optimizers.tensors()),
+            **_random_state(self._world),
+        }
 
     def _say(self) -> None:
         """Loss and speed since the last time, to the person and to the log; tidies up as well."""
@@ -212,20 +344,68 @@ class Trainer:
         if self._log is None:
             return
         learning_rate = self._settings.learning_rate * self._learning_rate_scale()
-        left = (time.monotonic() - self._began) * (len(self._source) / max(1, state.step) - 1)
+        here = max(1, state.step - (self._n_steps - len(self._source)))  # steps of this part of the run
+        left = (time.monotonic() - self._began) * (len(self._source) / here - 1)
         if self._settings.max_minutes:
-            left = min(left, 60 * self._settings.max_minutes - (time.monotonic() - self._began))
+            left = min(left, 60 * self._settings.max_minutes - self._seconds())
         self._progress.update(
-            state.step, epoch=state.epoch, loss=loss, learning_rate=learning_rate, rate=rate, left=max(0.0, left)
+            state.step, epoch=self.epoch, loss=loss, learning_rate=learning_rate, rate=rate, left=max(0.0, left)
         )
         speed = {"sequences_per_second": rate} if rate else {}
-        self._log.add("train", state.step, epoch=state.epoch, loss=loss, learning_rate=learning_rate, **speed)
+        self._log.add("train", state.step, epoch=self.epoch, loss=loss, learning_rate=learning_rate, **speed)
+
+    def _seconds(self) -> float:
+        """Of all parts of the run."""
+        return self._earlier + time.monotonic() - self._began
 
     def _learning_rate_scale(self) -> float:
         settings = self._settings
         return learning_rate_scale(
             self.state.step,
-            n_steps=len(self._source),
+            n_steps=self._n_steps,
             schedule=settings.lr_schedule,
             warmup_steps=settings.warmup_steps,
         )
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all processes know together before a step."""
+
+    positions: int
+    say: bool
+    out_of_time: bool
+    save: bool
+    interrupted: int
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Read the weights of a checkpoint that was verified into a parallelized `model`, however either is sharded."""
+    state = unwrap(model).state_dict()
+    load(folder, _prefixed("model.", state))
+    unwrap(model).load_state_dict(state)
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {prefix + name: value for name, value in tensors.items()}
+
+
+def _random_state(world: Processes) -> dict[str, torch.Tensor]:
+    """Of the generators from which dropout draws, on this process."""
+    states = {f"random.cpu.{world.rank}": torch.get_rng_state()}
+    if world.device.type == "cuda":
+        states[f"random.cuda.{world.rank}"] = torch.cuda.get_rng_state(world.device)
+    return states
+
+
+def _set_random_state(states: Mapping[str, torch.Tensor], world: Processes) -> None:
+    torch.set_rng_state(states[f"random.cpu.{world.rank}"])
+    if world.device.type == "cuda":
+        torch.cuda.set_rng_state(states[f"random.cuda.{world.rank}"], world.device)
+
+
+def _are_finite(tensors: Mapping[str, Any]) -> bool:
+    """Whether all weights that this process holds are numbers."""
+    parts = (part for name, value in tensors.items() if name.startswith("model.") for part in local_parts(value))
+    # Neither bound is a number where one of the weights is none; and nothing as large as a table is made on the way.
+    return all(bool(bound.isfinite()) for part in parts if part.numel() for bound in part.detach().aminmax())

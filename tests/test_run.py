@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 import preprocessing
-from bert4rec.checkpoint import load_weights, save_weights
 from bert4rec.config import Config
 from bert4rec.feed.dataset import open_dataset
 from bert4rec.run import run
+from bert4rec.trainer import load_weights
 from tests.conftest import SMALL
 from tests.folders import rewrite
 
@@ -83,26 +83,18 @@ def test_a_dataset_that_holds_nothing_out_trains_to_the_end(
 def test_the_last_weights_are_kept(without: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, torch.Tensor]] = []
 
-    def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-        return {name: value.clone() for name, value in model.state_dict().items()}
-
-    def save(model: torch.nn.Module, folder: Path) -> None:
-        seen.append(weights(model))
-        save_weights(model, folder)
-
     def load(model: torch.nn.Module, folder: Path) -> None:
-        seen.append(weights(model))
-        load_weights(model, folder)
-        seen.append(weights(model))
+        for _ in range(2):
+            seen.append({name: value.clone() for name, value in model.state_dict().items()})
+            load_weights(model, folder)
 
-    monkeypatch.setattr("bert4rec.trainer.save_weights", save)
     monkeypatch.setattr("bert4rec.trainer.load_weights", load)
-    run(without("none", **{"parallelism.mode": "ddp", "training.eval_every_n_epochs": 1}))
-    first, second, before, after = seen
-    for name, value in after.items():
-        assert torch.equal(value, before[name])
-        assert torch.equal(value, second[name])
-    assert any(not torch.equal(value, first[name]) for name, value in after.items())
+    folder = run(without("none", **{"parallelism.mode": "ddp", "training.eval_every_n_epochs": 1}))
+    before, after = seen
+    assert all(torch.equal(value, before[name]) for name, value in after.items())
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert names == ["best", "step-000000007", "step-000000014"]
+    assert (folder / "checkpoints" / "best").readlink() == Path("step-000000014")
 
 
 def test_time_ends_a_run_without_validation(without: Callable[..., Config]) -> None:

@@ -3,6 +3,7 @@
 import multiprocessing.context
 import os
 import select
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -67,20 +68,23 @@ class EpochOrder:
 
     A permutation of `n_sequences` by (`seed`, `epoch`) is cut into global batches of `per_device` × `world_size`; each
     is dealt to the ranks in even, contiguous shares. The last global batch may be smaller; where it has fewer
-    sequences than there are ranks, the ranks left over get an empty share.
+    sequences than there are ranks, the ranks left over get an empty share. The first `n_seen` are left out.
     """
 
-    def __init__(self, n_sequences: int, *, per_device: int, rank: int, world_size: int, seed: int, epoch: int) -> None:
-        self._n_sequences, self._permutation = n_sequences, Permutation(n_sequences, (seed, epoch))
+    def __init__(
+        self, n_sequences: int, *, per_device: int, rank: int, world_size: int, seed: int, epoch: int, n_seen: int = 0
+    ) -> None:
+        self._permutation = Permutation(n_sequences, (seed, epoch))
+        self._places = range(n_seen, n_sequences)
         self._global_batch = per_device * world_size
         self._share = Share(rank, world_size)
 
     def __len__(self) -> int:
-        return -(-self._n_sequences // self._global_batch)
+        return -(-len(self._places) // self._global_batch)
 
     def places(self, step: int) -> range:
         """Where the sequences of `step` on all ranks stand in the permutation."""
-        return range(self._n_sequences)[step * self._global_batch : (step + 1) * self._global_batch]
+        return self._places[step * self._global_batch : (step + 1) * self._global_batch]
 
     def first(self, step: int) -> Indices:
         """The first sequence [1] of `step` on any rank."""
@@ -98,12 +102,21 @@ class EpochOrder:
         return self._permutation.at(np.arange(places.start, places.stop))
 
 
+@dataclass(frozen=True)
+class Position:
+    """How far a training is in its data: whole `epochs`, `sequences` of the one after, and the steps that took."""
+
+    epochs: int = 0
+    sequences: int = 0
+    steps: int = 0
+
+
 class MaskedBatches(TorchDataset[Batch]):
-    """The training batches of one rank, by step over all epochs: its share of rows, masked.
+    """The training batches of one rank, by step from `start` over all epochs: its share of rows, masked.
 
     `sampler` draws the negatives of a sampled loss, `masking` are the shares that `mask_items` takes. Batches depend
-    on the arguments and the step alone, so loader processes can make them, and a run can begin at any step. Nothing
-    that grows with the split is held.
+    on the arguments and the step alone, so loader processes can make them, and a run can begin anywhere: also where a
+    global batch of another size has left off. Nothing that grows with the split is held.
     """
 
     def __init__(
@@ -117,30 +130,32 @@ class MaskedBatches(TorchDataset[Batch]):
         seed: int,
         n_rows: int,
         sampler: NegativeSampler | None = None,
+        start: Position = Position(),
         **masking: float,
     ) -> None:
-        self._sampler = sampler
+        self._sampler, self._start = sampler, start
         self._split = split
         self._n_epochs, self._seed, self._n_rows = n_epochs, seed, n_rows
         self._dealing = {"per_device": per_device, "rank": rank, "world_size": world_size}
         self._masking = masking
-        self._epoch, self._order = 0, self._order_of(0)
+        self._epoch, self._order = start.epochs, self._order_of(start.epochs)
+        self._steps_of_first = len(self._order)
+        self.steps_per_epoch = -(-len(split) // (per_device * world_size))
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in an epoch, the same on every rank."""
-        return len(self._order)
+    def steps_of(self, epoch: int) -> int:
+        """Steps that are left of an epoch at the start, the same on every rank."""
+        return self._steps_of_first if epoch == self._start.epochs else self.steps_per_epoch
 
     def __len__(self) -> int:
-        return self.steps_per_epoch * self._n_epochs
+        return sum(map(self.steps_of, range(self._start.epochs, self._n_epochs)))
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of this rank at `step`.
+        """The batch of this rank at `step`, counted from the start.
 
         An empty share becomes one sequence whose targets are padding, which no loss counts: every rank must run every
         forward pass. The rows come sorted by length, so that attention pads little.
         """
-        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        epoch, step_in_epoch = self._find(step)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._order_of(epoch)
         share = self._order[step_in_epoch]
@@ -158,7 +173,7 @@ class MaskedBatches(TorchDataset[Batch]):
         )
         targets = masked.targets if len(share) else torch.full_like(masked.targets, PAD_ID)
         n_sequences = len(self._order.places(step_in_epoch))
-        negatives = self._sampler.draw(step) if self._sampler else None
+        negatives = self._sampler.draw(self._start.steps + step) if self._sampler else None
         return Batch(masked.items, lengths, masked.positions, targets, n_sequences, negatives)
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
@@ -169,6 +184,7 @@ class MaskedBatches(TorchDataset[Batch]):
             shuffle=False,
             num_workers=num_workers,
             pin_memory=pin_memory,
+            generator=torch.Generator(),  # from which it draws a seed that nobody uses, rather than from dropout's
             multiprocessing_context=_fork_server() if num_workers else None,
             worker_init_fn=partial(_end_with, os.getpid()),
         )
@@ -177,8 +193,16 @@ class MaskedBatches(TorchDataset[Batch]):
                 raise batch
             yield batch
 
+    def _find(self, step: int) -> tuple[int, int]:
+        """The epoch of `step`, and the step within what is left of it."""
+        if step < self._steps_of_first:
+            return self._start.epochs, step
+        epochs, step_in_epoch = divmod(step - self._steps_of_first, self.steps_per_epoch)
+        return self._start.epochs + 1 + epochs, step_in_epoch
+
     def _order_of(self, epoch: int) -> EpochOrder:
-        return EpochOrder(len(self._split), **self._dealing, seed=self._seed, epoch=epoch)
+        n_seen = self._start.sequences if epoch == self._start.epochs else 0
+        return EpochOrder(len(self._split), **self._dealing, seed=self._seed, epoch=epoch, n_seen=n_seen)
 
 
 def _fork_server() -> multiprocessing.context.ForkServerContext:
@@ -196,6 +220,7 @@ def _end_with(pid: int, _worker: int) -> None:
 
     Torch's own watch looks at the parent, which is the fork server: both would stay behind a training that was killed.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training process, which still wants batches
     try:
         training = os.pidfd_open(pid)
     except ProcessLookupError:

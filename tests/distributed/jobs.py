@@ -1,26 +1,31 @@
 """What the processes of a pool do in the tests of this folder."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from bert4rec import progress
-from bert4rec.checkpoint import load_weights, save_weights
+from bert4rec.checkpoint import read_facts, verify
 from bert4rec.config import Config
-from bert4rec.errors import SettingsError
+from bert4rec.errors import Interrupted, SettingsError
 from bert4rec.evaluation import ModelRanker, Ranks, to_metrics
 from bert4rec.feed.batches import inference_batch
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.initialization import _shards
+from bert4rec.interruption import Interruption
+from bert4rec.keeper import Keeper
 from bert4rec.launch import Processes, by_first, this_process
+from bert4rec.optimizer import Optimizers
 from bert4rec.parallelize import held_bytes, unwrap
 from bert4rec.row_shard import RowShard
 from bert4rec.run import build, plan_of_all, resolve, sampler
 from bert4rec.share import Share
-from bert4rec.trainer import Trainer
+from bert4rec.trainer import State, Trainer
 from bert4rec.vocabulary import table_rows
 
 CPU = torch.device("cpu")
@@ -57,8 +62,9 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         settings=config.training,
         world=_world(),
         sampler=sampler(config, dataset),
-        measure=dict,  # nothing to choose by: the last weights are kept
-        folder=folder,
+        measure=lambda _: {},  # nothing to choose by: the last weights are kept
+        keeper=keeper(folder),
+        progress=progress.Progress(shown=False),
         log=log,  # type: ignore[arg-type]
     )
     trainer.fit()
@@ -72,18 +78,100 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     }
 
 
-def save(config: Config, folder: Path) -> dict[str, Parts]:
-    """Build the model of `config` and save its weights."""
-    model = _build(config, _open(config))
-    save_weights(model, folder)
-    return weights(model)
+class After(Interruption):
+    """As if a signal came when so many steps were made."""
+
+    def __init__(self, steps: int, trainers: list[Trainer]) -> None:
+        super().__init__()
+        self._steps, self._trainers = steps, trainers
+
+    @property
+    def number(self) -> int:  # type: ignore[override]
+        return signal.SIGTERM if self._trainers and self._trainers[0].state.step + 1 >= self._steps else 0
+
+    @number.setter
+    def number(self, number: int) -> None:
+        pass
 
 
-def load(config: Config, folder: Path) -> dict[str, Parts]:
-    """Build the model of `config`, whatever its seed, and load weights."""
-    model = _build(config, _open(config))
-    load_weights(model, folder)
-    return weights(model)
+def train_part(
+    config: Config, folder: Path, *, until: int = 10**9, go_on_from: Path | None = None, **keeping: Any
+) -> dict[str, Any]:
+    """A training by the real trainer, from a checkpoint on or from the start, until a signal or the end.
+
+    The loss of each step, the weights and the optimizers' state at the end, and whether a signal ended it.
+    """
+    dataset = _open(config)
+    config = resolve(config, "cpu", dataset.n_items)
+    torch.manual_seed(config.training.seed + dist.get_rank())
+    model, optimizers = build(config, _world(), dataset.n_items)
+    log, trainers, facts = Records(), [], None
+    progress.SECONDS_BETWEEN_LINES = -1.0  # a record at every step
+    if go_on_from:
+        verify(go_on_from)
+        facts = read_facts(go_on_from)
+    state = State(**facts["state"]) if facts else State()
+    about = {"world_size": dist.get_world_size()}
+    trainer = Trainer(
+        model,
+        optimizers,
+        dataset.splits["train"],
+        n_rows=table_rows(dataset.n_items),
+        settings=config.training,
+        world=_world(),
+        sampler=sampler(config, dataset),
+        measure=lambda _: to_metrics(_rank(model, config, dataset, "validation", ["full"]), [10]),
+        keeper=keeper(folder, **keeping, about=about, last_step=state.step),
+        progress=progress.Progress(shown=False),
+        interruption=After(until, trainers),
+        log=log,  # type: ignore[arg-type]
+        state=state,
+    )
+    trainers.append(trainer)
+    if go_on_from and facts:
+        trainer.restore(go_on_from, optimizers=True, random=facts["world_size"] == dist.get_world_size())
+    restored = {"weights": weights(model), "moments": _moments(optimizers)}
+    was_interrupted = False
+    try:
+        trainer.fit()
+    except Interrupted:
+        was_interrupted = True
+    return {
+        "losses": log.losses,
+        "restored": restored,
+        "weights": weights(model),
+        "moments": _moments(optimizers),
+        "interrupted": was_interrupted,
+        "state": trainer._lasting(),
+        "metrics": to_metrics(_rank(model, config, dataset, "test", PROTOCOLS), [10]),
+    }
+
+
+def _moments(optimizers: Optimizers) -> dict[str, Parts]:
+    return {name: _parts(value) for name, value in optimizers.tensors().items()}
+
+
+def _parts(value: Any) -> Parts:
+    if not isinstance(value, ShardedTensor):
+        return [(0, 0, value.detach().numpy().copy())]
+    return [
+        ((*shard.metadata.shard_offsets, 0)[0], (*shard.metadata.shard_offsets, 0)[1], shard.tensor.numpy().copy())
+        for shard in value.local_shards()
+    ]
+
+
+def keeper(folder: Path, **settings: Any) -> Keeper:
+    """What writes the checkpoints of a test."""
+    usual: dict[str, Any] = {
+        "every_steps": 0, "every_minutes": 0.0, "keep": 2, "asynchronous": False, "on_error": "stop",
+        "seconds_on_signal": 8.0, "about": {},
+    }  # fmt: skip
+    return Keeper(folder, **(usual | settings), world=_world(), say=print)
+
+
+def start(config: Config) -> dict[str, Parts]:
+    """The weights of a fresh model."""
+    return weights(_build(config, _open(config)))
 
 
 def _build(config: Config, dataset: Dataset) -> torch.nn.Module:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 TIMED = {"sequences_per_second": 100.0, "step_seconds": 0.16, "peak_memory": 5e8, "sent_per_step": 2.5e8}
 
 
+@pytest.mark.long
 def test_both_modes_stand_in_the_table() -> None:
     options = "--items=2000 --width=8 --processes=2 --losses=gbce --rounds=1 --seconds=0.1"
     command = [sys.executable, "-m", "benchmarks.large_catalogue", *options.split()]

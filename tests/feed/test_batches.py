@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.errors import DataError
-from bert4rec.feed.batches import Batch, EpochOrder, MaskedBatches, inference_batch
+from bert4rec.feed.batches import Batch, EpochOrder, MaskedBatches, Position, inference_batch
 from bert4rec.feed.dataset import Dataset, Rows, Split
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.vocabulary import MASK_ID, PAD_ID, table_rows
 
+START = Position()
 MASKING = {"mask_prob": 0.2, "last_item_mask_prob": 0.1, "mask_token_share": 1.0, "random_token_share": 0.0}
 
 
@@ -30,11 +31,12 @@ def orders(n: int, world_size: int, per_device: int, epoch: int = 0) -> list[Epo
 
 
 def source(
-    dataset: Dataset, *, n_epochs: int = 1, per_device: int, rank: int = 0, world_size: int = 1
-) -> MaskedBatches:
+    dataset: Dataset, *, n_epochs: int = 1, per_device: int, rank: int = 0, world_size: int = 1,
+    start: Position = START,
+) -> MaskedBatches:  # fmt: skip
     return MaskedBatches(
         dataset.splits["train"], n_epochs=n_epochs, per_device=per_device, rank=rank, world_size=world_size, seed=5,
-        n_rows=table_rows(dataset.n_items), **MASKING,
+        n_rows=table_rows(dataset.n_items), start=start, **MASKING,
     )  # fmt: skip
 
 
@@ -80,6 +82,36 @@ def test_loader_processes_end_with_a_training_that_is_killed(small_dataset: Data
     output, _ = process.communicate(timeout=60)  # which ends when nobody has the pipe any more: all processes are gone
     assert process.returncode == -signal.SIGKILL
     assert len(output.split()) == 2
+
+
+@given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1, 2, 3]), st.integers(1, 7))
+@settings(max_examples=80, deadline=None)
+def test_an_epoch_goes_on_behind_what_was_seen(n: int, n_seen: int, world_size: int, per_device: int) -> None:
+    n_seen = min(n_seen, n)
+    whole = EpochOrder(n, per_device=n, rank=0, world_size=1, seed=5, epoch=2)[0].tolist()
+    ranks = [
+        EpochOrder(n, per_device=per_device, rank=rank, world_size=world_size, seed=5, epoch=2, n_seen=n_seen)
+        for rank in range(world_size)
+    ]
+    dealt = [sequence for step in range(len(ranks[0])) for order in ranks for sequence in order[step].tolist()]
+    assert dealt == whole[n_seen:]
+
+
+@pytest.mark.parametrize(("epochs", "sequences", "per_device"), [(0, 0, 16), (0, 48, 16), (1, 96, 16), (2, 30, 10)])
+def test_batches_begin_where_a_training_was_broken_off(
+    small_dataset: Dataset, epochs: int, sequences: int, per_device: int
+) -> None:
+    split = small_dataset.splits["train"]
+    steps = 7 * epochs + sequences // 16
+    whole = source(small_dataset, n_epochs=4, per_device=16)
+    rest = source(small_dataset, n_epochs=4, per_device=per_device, start=Position(epochs, sequences, steps))
+    left = -(-(len(split) - sequences) // per_device) + (3 - epochs) * -(-len(split) // per_device)
+    assert len(rest) == sum(rest.steps_of(epoch) for epoch in range(epochs, 4)) == left
+    if per_device == 16:
+        for step in range(left):
+            expected, found = whole[steps + step], rest[step]
+            for name in ("items", "lengths", "positions", "targets"):
+                assert torch.equal(getattr(found, name), getattr(expected, name))
 
 
 def test_epochs_differ() -> None:

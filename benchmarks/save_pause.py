@@ -1,0 +1,123 @@
+"""How long a training waits for a checkpoint: between two steps, beyond what a step takes, at once and from a copy.
+
+    torchrun --standalone --nproc_per_node=2 -m benchmarks.save_pause [--items=3900000] [--rounds=5] [--table.key=…]
+
+Two processes train on random batches with an item table of about 1 GB, 64 wide, row-wise Adagrad, against sampled
+negatives. In turn a checkpoint is written while they wait (`checkpoint.async = false`), and by a thread from a copy
+(`true`). Printed are medians over the rounds: seconds of a step without a save; how much longer the gap between two
+steps is with one; how much longer all steps took in sum until the checkpoint was whole, and when it was.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.plan_accuracy import RandomWindows
+from bert4rec.checkpoint import local_bytes
+from bert4rec.config import Config, load_config, parse_command_line
+from bert4rec.feed.negatives import NegativeSampler
+from bert4rec.keeper import Keeper
+from bert4rec.launch import Processes, process_group, this_process
+from bert4rec.progress import Progress
+from bert4rec.run import build, keeper, resolve
+from bert4rec.trainer import Trainer
+from bert4rec.vocabulary import table_rows
+
+USUAL = {
+    "model.max_len": 16, "training.loss": "sampled_softmax", "training.per_device_train_batch_size": 64,
+    "parallelism.device": "cpu", "parallelism.mode": "dmp", "checkpoint.keep": 1,
+}  # fmt: skip
+STEPS = 20  # before each save, for the normal step
+
+
+def main() -> None:
+    """Measure and print."""
+    own = {"items": 3_900_000, "rounds": 5}
+    words = [word for word in sys.argv[1:] if not _take(word, own)]
+    _, overrides = parse_command_line(words)
+    world = this_process("cpu")
+    config = resolve(load_config(None, USUAL | overrides), "cpu", own["items"])
+    with process_group(world):
+        figures = measure(config, world, own["items"], own["rounds"])
+        if world.is_first:
+            for name, rounds in figures.items():
+                step, gap, delay, whole = (statistics.median(values) for values in zip(*rounds, strict=True))
+                print(f"{name:12} step {step:.3f} s, gap {gap:.3f} s, in all {delay:.2f} s, whole after {whole:.2f} s")
+
+
+def _take(word: str, own: dict[str, int]) -> bool:
+    name, _, value = word.removeprefix("--").partition("=")
+    if name in own:
+        own[name] = int(value)
+    return name in own
+
+
+def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> dict[str, list[list[float]]]:
+    """For saves at once and from a copy: the four figures of each round."""
+    model, optimizers = build(config, world, n_items)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(world.gather(folder)[0])
+        writer = keeper(config, world, place, about={}, say=lambda _: None)
+        trainer = Trainer(
+            model,
+            optimizers,
+            RandomWindows(10**6, config.model.max_len, n_items),  # type: ignore[arg-type]
+            n_rows=table_rows(n_items),
+            settings=config.training,
+            world=world,
+            measure=lambda _: {},
+            keeper=writer,
+            progress=Progress(shown=False),
+            log=None,
+            sampler=NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1),
+        )
+        batches = trainer._source.batches()
+
+        def step() -> float:
+            began = time.perf_counter()
+            batch = next(batches)
+            trainer._train_step(batch, trainer._agree(batch).positions)
+            return time.perf_counter() - began
+
+        if world.is_first:
+            print(f"{local_bytes(trainer._tensors()) / 1e6:,.0f} MB a process", flush=True)
+        figures: dict[str, list[list[float]]] = {"at once": [], "from a copy": []}
+        for number in range(n_rounds):
+            for name, rounds in figures.items():
+                writer._asynchronous = name == "from a copy"
+                rounds.append(_round(trainer, writer, step, 2 * number + writer._asynchronous + 1))
+        dist.barrier()
+    return figures
+
+
+def _round(trainer: Trainer, writer: Keeper, step: Callable[[], float], number: int) -> list[float]:
+    """Seconds: of a step, the gap of a save, the delay of all steps until it was whole, how long that took."""
+    normal = statistics.median(step() for _ in range(STEPS))
+    dist.barrier()
+    began = time.perf_counter()
+    trainer.state.step = number  # each save has a folder of its own
+    trainer._save()
+    gap, n_steps = time.perf_counter() - began, 0
+    while _is_writing(writer):
+        step()
+        n_steps += 1
+    whole = time.perf_counter() - began
+    writer.wait()
+    return [normal, gap, whole - n_steps * normal, whole]
+
+
+def _is_writing(writer: Keeper) -> bool:
+    """On some process."""
+    lives = torch.tensor(int(writer._thread is not None and writer._thread.is_alive()))
+    dist.all_reduce(lives)
+    return bool(lives)
+
+
+if __name__ == "__main__":
+    main()

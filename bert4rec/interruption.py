@@ -1,0 +1,58 @@
+"""SIGTERM and SIGINT: remembered until all processes of a run can act on them together, or cannot any more."""
+
+import os
+import signal
+import sys
+import threading
+from types import TracebackType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = 8.0  # seconds; torchx kills ten seconds after it has asked
+
+
+class Interruption:
+    """As a context: the first of `SIGNALS` does not end the process but becomes `number`; later ones do nothing.
+
+    All processes compare notes at every step and say so by `answered`. Where that does not come within `PATIENCE`
+    seconds of a signal, the others are gone or stuck: the process ends, with the status of the signal.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._answered = threading.Event()
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is not threading.main_thread():
+            return self  # of a program that has other plans for signals
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        # By a pipe, since Python calls handlers in the main thread only, which may be waiting for a message.
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._before:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.set_wakeup_fd(-1)
+            os.close(self._write)
+
+    def answered(self) -> None:
+        """All processes have just compared notes."""
+        self._answered.set()
+
+    def _watch(self) -> None:
+        received = os.read(self._read, 1)
+        if not received:
+            return  # the end of the context
+        self._answered.clear()
+        self.number = received[0]
+        if not self._answered.wait(PATIENCE):
+            name = signal.Signals(self.number).name
+            print(f"{name}: no answer from the other processes, left without saving", file=sys.stderr, flush=True)
+            os._exit(128 + self.number)

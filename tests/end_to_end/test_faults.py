@@ -1,0 +1,193 @@
+"""Runs of real processes that are killed, and disks that are full: what is lost, what is said, how long it takes."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert4rec.checkpoint import FACTS
+from bert4rec.config import Config
+from bert4rec.keeper import found
+from tests.end_to_end.test_scripts import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
+
+PROMPTLY = 15.0  # seconds
+STEP = re.compile(r"goes on after step (\d+)")
+
+
+class Started:
+    """A torchrun of two processes, and what it prints."""
+
+    def __init__(self, file: str) -> None:
+        variables = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
+        self.process = subprocess.Popen(
+            [*TORCHRUN, file, "--resume=auto"], cwd=ROOT, env=variables, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self.output = ""
+
+    def wait_for(self, words: str) -> bool:
+        """Whether a line with these words came; not where the run ends before."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            if words in line:
+                return True
+        return False
+
+    def ranks(self) -> list[int]:
+        """The processes that train."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        children = [pid for task in tasks for pid in (task / "children").read_text().split()]
+        return [int(pid) for pid in children if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def end(self) -> float:
+        """Seconds until all of it has ended."""
+        began = time.monotonic()
+        self.output += self.process.communicate(timeout=120)[0]
+        return time.monotonic() - began
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    report = json.loads((folder / "report.json").read_text())
+    return {name: report[name] for name in ("validation", "test")} | {
+        name: report["training"][name] for name in ("epochs", "steps", "best_epoch", "stopped_by")
+    }
+
+
+def kill_and_go_on(config: Config, folder: Path, n_kills: int, seed: int) -> list[float]:
+    """Kill one of two processes, again and again, at moments drawn from `seed`; then go on to the end.
+
+    Seconds from each death to the end of the job. Every part must begin at the newest checkpoint that the one before
+    has left.
+    """
+    file, draw, seconds = settings_file(config, folder), random.Random(seed), []
+    run, newest = Path(config.run.dir) / config.run_name, 0
+    while True:
+        started = Started(file)
+        assert started.wait_for(" epochs of "), started.output
+        begun = STEP.search(started.output)
+        assert (int(begun[1]) if begun else 0) == newest
+        if len(seconds) == n_kills:
+            assert started.end() < 120
+            assert started.process.returncode == 0, started.output
+            return seconds
+        while not found(run / "checkpoints"):
+            time.sleep(0.05)  # without a checkpoint the next part would be another run
+        time.sleep(draw.uniform(0.0, 2.0))
+        os.kill(draw.choice(started.ranks()), signal.SIGKILL)
+        seconds.append(started.end())
+        assert started.process.returncode == 1, started.output
+        assert "Signal 9 (SIGKILL)" in started.output
+        whole = [path for path in found(run / "checkpoints") if (path / FACTS).exists()]
+        newest = int(whole[-1].name.removeprefix("step-")) if whole else 0
+
+
+@pytest.fixture
+def make(small_config: Callable[..., Config]) -> Callable[..., Config]:
+    """Settings of runs of two processes that make a checkpoint every few steps."""
+
+    def settings(**changes: Any) -> Config:
+        usual = {
+            "training.n_epochs": 60, "training.per_device_train_batch_size": 4, "training.patience": 0,
+            "checkpoint.every_steps": 10, "training.eval_every_n_epochs": 10,
+        }  # fmt: skip
+        return small_config(**usual | changes)
+
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("mode", "n_kills"),
+    [("dmp", 1), pytest.param("dmp", 15, marks=pytest.mark.long), pytest.param("ddp", 15, marks=pytest.mark.long)],
+)
+@pytest.mark.timeout(1200)
+def test_a_killed_process_costs_nothing_but_time(
+    make: Callable[..., Config], tmp_path: Path, mode: str, n_kills: int
+) -> None:
+    n_epochs = 8 if n_kills == 1 else 15 * n_kills  # so that all kills find it at work
+    how = {"parallelism.mode": mode, "training.n_epochs": n_epochs}
+    whole = start([*TORCHRUN, settings_file(make(**{"run.name": "whole"}, **how), tmp_path)])
+    assert whole.returncode == 0, whole.stderr
+    seconds = kill_and_go_on(make(**{"run.name": "killed"}, **how), tmp_path, n_kills, seed=1)
+    assert report_of(tmp_path / "runs" / "killed") == report_of(tmp_path / "runs" / "whole")
+    assert max(seconds) < PROMPTLY
+    print(f"{mode}: {n_kills} kills, {max(seconds):.1f} s at most from a death to the end of the job")
+
+
+def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp_path: Path) -> None:
+    file = settings_file(make(**{"training.n_epochs": 100_000}), tmp_path)
+    started = Started(file)
+    assert started.wait_for(" epochs of ")
+    time.sleep(1.0)
+    started.process.send_signal(signal.SIGTERM)
+    assert started.end() < PROMPTLY
+    assert started.process.returncode != 0
+    (step,) = re.findall(r"stopped by SIGTERM: saved after step (\d+); go on with --resume=auto\n", started.output)
+    folder = tmp_path / "runs" / "synthetic-dmp"
+    assert found(folder / "checkpoints")[-1].name == f"step-{int(step):09d}"
+
+
+NOT_WRITTEN = (
+    r".*\.tmp.*: (File too large|No space left on device|not all of it could be written, is the disk full\?).*"
+)
+LIMITED = """
+import resource, runpy, sys
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("asynchronous", ["true", pytest.param("false", marks=pytest.mark.long)])
+def test_a_checkpoint_that_the_disk_does_not_take(
+    make: Callable[..., Config], tmp_path: Path, asynchronous: str
+) -> None:
+    """Files may have 200 kB, a checkpoint has more: the training goes on without, or ends, as set."""
+    short = {
+        "training.n_epochs": 2, "checkpoint.every_steps": 0, "training.eval_every_n_epochs": 1, "model.embed_dim": 64,
+        "model.n_layers": 6,
+    }  # fmt: skip
+    file = settings_file(make(**short), tmp_path)
+    command = [sys.executable, "-c", LIMITED, "200000", file, f"--checkpoint.async={asynchronous}"]
+    done = start([*command, "--run.name=on"])
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(rf"cannot save: {NOT_WRITTEN}; there is none yet; the training goes on\n", done.stdout)) == 2
+    assert "could not be saved; the last weights are tested in place of the best\n" in done.stdout
+    assert list((tmp_path / "runs" / "on" / "checkpoints").iterdir()) == []
+    done = start([*command, "--run.name=stop", "--checkpoint.on_error=stop"])
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"error: cannot save: {NOT_WRITTEN}; there is none yet; free the disk and go on with --resume=auto\n",
+        done.stderr,
+    )
+
+
+@pytest.mark.long
+def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Callable[..., Config], tmp_path: Path) -> None:
+    """A real one of 400 kB, in which two checkpoints have room; where the system lets us mount it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("this system lets nobody mount a file system here")
+    try:
+        changes = {"training.n_epochs": 3, "checkpoint.keep": 9, "checkpoint.every_steps": 0, "run.dir": str(disk)}
+        file = settings_file(
+            make(**changes, **{"checkpoint.on_error": "stop", "training.eval_every_n_epochs": 1}), tmp_path
+        )
+        done = start([*ALONE, file])
+        assert done.returncode == 1
+        assert re.search(rf"cannot save: {NOT_WRITTEN}; step-\d+ is the last checkpoint; free", done.stderr)
+        last = found(disk / "synthetic-dmp" / "checkpoints")[-1]
+        resumed = start([*ALONE, file, "--checkpoint.keep=1", f"--resume={disk / 'synthetic-dmp'}"])
+        assert f"from {last}\n" in resumed.stdout
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

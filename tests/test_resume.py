@@ -1,0 +1,365 @@
+"""Whole runs that are broken off, damaged, and gone on with: in one process, by the function that train.py calls."""
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from bert4rec import checkpoint, evaluation, manifest
+from bert4rec.config import Config, load_config
+from bert4rec.errors import DataError, DivergenceError, Interrupted, SettingsError
+from bert4rec.feed.dataset import Dataset
+from bert4rec.interruption import Interruption
+from bert4rec.keeper import found
+from bert4rec.model import Bert4Rec
+from bert4rec.report import read_records
+from bert4rec.run import run
+from tests.conftest import SMALL
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+
+Make = Callable[..., Config]
+USUAL = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1, "checkpoint.keep": 9}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """On the CPU, whatever this machine has, and without a trace in the tests that follow."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    leave_group()
+
+
+def leave_group() -> None:
+    if dist.is_initialized():  # a run that failed leaves its group to the launcher
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def make(small_config: Make) -> Make:
+    """Settings of short runs that are validated after every epoch."""
+
+    def settings(**changes: Any) -> Config:
+        return small_config(**USUAL | changes)
+
+    return settings
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "report.json").read_text())
+
+
+def assert_same_results(one: Path, other: Path) -> None:
+    first, second = report_of(one), report_of(other)
+    for name in ("validation", "test"):
+        assert first[name] == second[name]
+    for name in ("epochs", "steps", "best_epoch", "stopped_by"):
+        assert first["training"][name] == second["training"][name]
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in found(folder / "checkpoints")]
+
+
+@pytest.fixture(scope="module")
+def made(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without a break: 3 epochs of 7 steps."""
+    places = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path_factory.mktemp("runs"))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.device_count", lambda: 0)
+        return run(load_config(None, SMALL | USUAL | places | {"run.name": "whole"}))
+
+
+@pytest.fixture
+def whole(made: Path, tmp_path: Path) -> Path:
+    """A copy of that run, to be gone on with."""
+    return Path(shutil.copytree(made, tmp_path / "runs" / "whole", symlinks=True))
+
+
+def interrupted(config: Config) -> str:
+    """What a run says that a signal ends."""
+    with pytest.raises(Interrupted) as caught:
+        run(config)
+    leave_group()
+    assert caught.value.status == 143
+    return str(caught.value)
+
+
+def in_step(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, number: int) -> None:
+    """Send this process a SIGTERM when `target.name` is called for the time `number`."""
+    original, calls = getattr(target, name), 0
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(target, name, wrapped)
+
+
+FORWARD, EVALUATION = (Bert4Rec, "forward"), (evaluation.ModelRanker, "_encode_batch")
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "kept", "asynchronous"),
+    [
+        (FORWARD, 4, 4, False),  # in the first epoch
+        (FORWARD, 15, 15, True),  # in the first step of the third
+        (FORWARD, 21, 21, False),  # in the very last step
+        (EVALUATION, 1, 7, False),  # in the first validation
+        (EVALUATION, 4, 14, True),
+        ((checkpoint, "_write_shards"), 1, 7, False),  # while the first checkpoint is written
+        ((checkpoint, "_write_shards"), 2, 14, True),
+        ((checkpoint, "_finish"), 2, 14, False),
+    ],
+)
+def test_a_signal_at_any_moment_loses_nothing(
+    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str], number: int, kept: int,
+    asynchronous: bool,
+) -> None:  # fmt: skip
+    changes = {"run.name": "broken", "run.resume": "auto", "checkpoint.async": asynchronous}
+    with monkeypatch.context() as patch:
+        in_step(patch, *where, number)
+        message = interrupted(make(**changes))
+    step = int(message.removeprefix("stopped by SIGTERM: saved after step "))
+    assert kept <= step <= 21  # a signal while a checkpoint is written is heard at a later step
+    assert_same_results(run(make(**changes)), whole)
+
+
+def test_a_signal_after_the_training_leaves_the_test_to_the_next_part(
+    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        in_step(patch, evaluation.ModelRanker, "_encode_batch", 9)  # two batches each: three validations, then the test
+        message = interrupted(make(**{"run.name": "broken"}))
+    assert message == "stopped by SIGTERM: the training is done and saved, its test is still to come"
+    assert_same_results(run(make(**{"run.name": "broken", "run.resume": "auto"})), whole)
+
+
+def test_a_save_that_takes_too_long_is_left_out_after_a_signal(
+    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"run.name": "broken", "checkpoint.every_steps": 3, "checkpoint.seconds_on_signal": 0.0}
+    with monkeypatch.context() as patch:
+        in_step(patch, *FORWARD, 5)
+        message = interrupted(make(**changes))
+    assert re.fullmatch(
+        r"stopped by SIGTERM: a checkpoint would take some \d+ s, more than checkpoint.seconds_on_signal = 0; the last "
+        r"one is of step 3",
+        message,
+    )
+    assert_same_results(run(make(**changes, **{"run.resume": "auto"})), whole)
+
+
+def test_another_global_batch_goes_on_behind_the_sequences_that_were_seen(
+    make: Make, small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    n_sequences = len(small_dataset.splits["train"])
+    with monkeypatch.context() as patch:
+        in_step(patch, *FORWARD, 4)
+        message = interrupted(make(**{"run.name": "broken"}))
+    assert message == "stopped by SIGTERM: saved after step 5"  # of 16 sequences each
+    changes = {"training.per_device_train_batch_size": 10, "run.name": "broken", "run.resume": "auto"}
+    report = report_of(run(make(**changes)))
+    assert "global batches of 10 in place of 16 sequences\n" in capsys.readouterr().out
+    assert report["training"]["steps"] == 5 + -(-(n_sequences - 80) // 10) + 2 * -(-n_sequences // 10)
+    assert report["training"]["epochs"] == 3
+
+
+def test_a_finished_run_goes_on_with_more_epochs(make: Make, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    longer = run(make(**{"run.name": "longer", "training.n_epochs": 5}))
+    capsys.readouterr()
+    assert run(make(**{"run.resume": str(whole), "training.n_epochs": 5})) == whole
+    assert_same_results(whole, longer)
+    assert (
+        f"goes on after step 21, epoch 3, from {whole / 'checkpoints' / 'step-000000021'}\n" in capsys.readouterr().out
+    )
+    assert report_of(longer)["training"]["epochs"] == 5
+    assert (whole / "report-before.json").exists()
+    records = [read_records(folder, "validation") for folder in (whole, longer)]
+    assert records[0] == records[1]
+    (resumed,) = read_records(whole, "resume")
+    assert resumed == {
+        "kind": "resume", "step": 21, "world_size": 1, "changed": {"training.n_epochs": [3, 5]},
+    }  # fmt: skip
+
+
+def test_from_an_earlier_checkpoint_the_newer_ones_are_set_aside(make: Make, whole: Path) -> None:
+    before = report_of(whole)
+    run(make(**{"run.resume": str(whole / "checkpoints" / "step-000000007")}))
+    assert report_of(whole)["test"] == before["test"]
+    assert steps(whole) == [7, 14, 21]
+    aside = sorted(path.name for path in (whole / "checkpoints" / "set-aside").iterdir())
+    assert aside == ["step-000000014", "step-000000021"]
+    assert [record["step"] for record in read_records(whole, "validation")] == [7, 14, 21]
+    assert len((whole / "metrics.jsonl").read_text().splitlines()) == 2 * 3 + 1 + 2 * 2
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_a_damaged_checkpoint_is_passed_over_aloud(make: Make, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, newest = report_of(whole), found(whole / "checkpoints")[-1]
+    flip(newest / "__0_0.distcp", 1000)
+    run(make(**{"run.resume": str(whole)}))
+    damaged = f"{newest}: this checkpoint is damaged: __0_0.distcp has another checksum; the one before is taken\n"
+    assert damaged in capsys.readouterr().out
+    assert report_of(whole)["test"] == before["test"]
+    for path in found(whole / "checkpoints"):
+        flip(path / "facts.json", 5)
+    with pytest.raises(DataError, match="no checkpoint is whole; start anew without --resume"):
+        run(make(**{"run.resume": str(whole)}))
+
+
+def test_where_the_best_is_lost_it_is_sought_anew(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    seed = {"training.seed": 4}  # with which the second epoch is the best
+    folder = run(make(**seed))
+    assert report_of(folder)["training"]["best_epoch"] == 2
+    shutil.rmtree((folder / "checkpoints" / "best").resolve())
+    run(make(**{"run.resume": str(folder)}, **seed))
+    assert "manifest.json is missing; the best weights are sought anew, from here on\n" in capsys.readouterr().out
+    assert report_of(folder)["training"]["best_epoch"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.embed_dim": 32}, r"model.embed_dim = 16 in the run, 32 now: a run goes on with what it began with"),
+        ({"training.learning_rate": 0.5}, r"training.learning_rate = 0.001 in the run, 0.5 now"),
+        (
+            {"parallelism.sparse_optimizer": "sgd"},
+            r'parallelism.sparse_optimizer = "rowwise_adagrad" in the run, "sgd" now: .* --run.reset_optimizer=true',
+        ),
+        ({"training.optimizer": "sgd"}, r'training.optimizer = "adamw" in the run, "sgd" now'),
+    ],
+)
+def test_what_a_run_began_with_stays(make: Make, whole: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        run(make(**{"run.resume": str(whole)}, **changes))
+    assert steps(whole) == [7, 14, 21]
+    assert (whole / "report.json").exists()
+
+
+def test_another_dataset_is_refused(
+    make: Make, whole: Path, tmp_path: Path, small_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(small_folder, copy)
+    metadata = json.loads((copy / "metadata.json").read_text())
+    (copy / "metadata.json").write_text(json.dumps(metadata | {"fingerprint": "f" * 64}))
+    with pytest.raises(SettingsError, match=f"trained on {metadata['fingerprint'][:12]}…, this one is ffffffffffff…"):
+        run(make(**{"run.resume": str(whole), "data.dataset_dir": str(copy)}))
+
+
+def test_another_optimizer_begins_afresh_where_that_is_wanted(make: Make, whole: Path) -> None:
+    changes = {"training.optimizer": "sgd", "run.reset_optimizer": True, "training.n_epochs": 4}
+    assert report_of(run(make(**{"run.resume": str(whole)}, **changes)))["training"]["steps"] == 28
+
+
+@pytest.mark.parametrize("resume", ["no/where", "", "auto"])
+def test_what_is_not_there(make: Make, resume: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if resume == "auto":
+        assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp"
+        assert "nothing to resume: no unfinished run" in capsys.readouterr().out
+        assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp-2"  # the first is finished
+        return
+    with pytest.raises(SettingsError, match=r'run.resume = ".*": has no checkpoint; name a run folder'):
+        run(make(**{"run.resume": resume or str(tmp_path)}))
+
+
+def test_a_run_may_begin_with_the_weights_of_another(make: Make, whole: Path) -> None:
+    begun = run(make(**{"run.name": "begun", "run.init_from": str(whole), "training.max_minutes": 1e-9}))
+    first = read_records(begun, "train")[0]["loss"]
+    assert first < read_records(whole, "train")[0]["loss"] - 0.05
+    assert report_of(begun)["training"]["steps"] == 1
+    with pytest.raises(SettingsError, match=r"run.init_from: that run has model"):
+        run(make(**{"run.init_from": str(whole), "model.n_layers": 1}))
+    leave_group()
+    with pytest.raises(SettingsError, match=r"run.init_from: .* is not there"):
+        run(make(**{"run.init_from": "no/where"}))
+
+
+def test_a_hundred_damages_are_recognised(whole: Path, tmp_path: Path) -> None:
+    sound = found(whole / "checkpoints")[0]
+    assert manifest.problem_of(sound) == ""
+    rng = np.random.default_rng(1)
+    names = sorted(path.name for path in sound.iterdir())
+    assert names == [".metadata", "__0_0.distcp", "facts.json", "manifest.json"]
+    for number in range(100):
+        folder, name = tmp_path / f"damaged-{number}", names[number % len(names)]
+        shutil.copytree(sound, folder)
+        path = folder / name
+        content = path.read_bytes()
+        how = number // len(names) % 3
+        if how == 0:
+            place = int(rng.integers(len(content)))
+            path.write_bytes(
+                content[:place] + bytes([content[place] ^ int(rng.integers(1, 256))]) + content[place + 1 :]
+            )
+        elif how == 1:
+            path.write_bytes(content[: int(rng.integers(len(content)))])
+        else:
+            path.unlink()
+        assert manifest.problem_of(folder) != ""
+        shutil.rmtree(folder)
+
+
+def test_the_last_checkpoints_and_the_best_stay(make: Make) -> None:
+    folder = run(make(**{"training.n_epochs": 6, "checkpoint.keep": 1, "checkpoint.every_steps": 3}))
+    best = int((folder / "checkpoints" / "best").resolve().name.removeprefix("step-"))
+    assert steps(folder) == sorted({best, 42})
+    assert best == report_of(folder)["training"]["best_epoch"] * 7
+
+
+def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original, calls = Bert4Rec.forward, 0
+
+    def sometimes(self: Bert4Rec, *args: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return original(self, *args) * (float("nan") if calls % 9 == 5 else 1.0)
+
+    monkeypatch.setattr(Bert4Rec, "forward", sometimes)
+    report = report_of(run(make(**{"training.max_skipped_steps": 2, "training.n_epochs": 2})))
+    assert report["training"]["steps"] == 14
+    assert "step 5: the loss is not finite, skipped (1 of 2)\n" in capsys.readouterr().out
+    calls = 0
+    with pytest.raises(DivergenceError, match=r"not finite in 2 steps, training.max_skipped_steps = 1"):
+        run(make(**{"training.max_skipped_steps": 1, "training.n_epochs": 2}))
+    leave_group()
+    calls = 0
+    with pytest.raises(DivergenceError, match="the training loss is nan"):
+        run(make(**{"training.n_epochs": 2}))
+
+
+def test_without_an_answer_a_signal_ends_the_process_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("bert4rec.interruption.PATIENCE", 0.2)
+    monkeypatch.setattr("os._exit", ended.append)
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(100):
+            if not ended:
+                signal.sigtimedwait([], 0.02)
+    assert (ended, interruption.number) == ([143], signal.SIGTERM)
+    assert capsys.readouterr().err == "SIGTERM: no answer from the other processes, left without saving\n"
