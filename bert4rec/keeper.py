@@ -45,7 +45,7 @@ class Keeper:
         self.last_step = last_step  # with a whole checkpoint, or one that is being written; 0 = none
         self._saved_at = time.monotonic()
         if world.is_first:
-            for unfinished in folder.glob(f"*{UNFINISHED}"):  # by a process that was killed
+            for unfinished in folder.glob(f"{STEP}*{UNFINISHED}"):  # by a process that was killed
                 shutil.rmtree(unfinished, ignore_errors=True)
 
     def is_due(self, step: int) -> bool:
@@ -104,9 +104,8 @@ class Keeper:
             return
         self._bytes_per_second = local_bytes(tensors) / max(1e-3, time.monotonic() - began)
         if self._world.is_first:
-            if best_step:
-                self._link(self.path_of(best_step))
             self._remove_old(best_step)
+            self._link(best_step)
 
     def _report(self) -> None:
         failure, self._failure = self._failure, None
@@ -134,13 +133,18 @@ class Keeper:
             self._say(f"checkpoints of {local_bytes(tensors) / 1e6:,.1f} MB a process are written {how}")
         return self._asynchronous
 
-    def _link(self, best: Path) -> None:
+    def _link(self, best_step: int) -> None:
         """`best` points at the best checkpoint, for people and other programs."""
+        if not best_step:
+            return
         link = self._folder / BEST
         new = link.with_name(BEST + UNFINISHED)
-        new.unlink(missing_ok=True)
-        new.symlink_to(best.name)
-        new.replace(link)
+        try:
+            new.unlink(missing_ok=True)
+            new.symlink_to(self.path_of(best_step).name)
+            new.replace(link)
+        except OSError as error:
+            self._say(f"{link}: cannot be made: {error.strerror}; the best checkpoint is of step {best_step}")
 
     def _remove_old(self, best_step: int) -> None:
         paths = found(self._folder)

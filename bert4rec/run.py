@@ -66,6 +66,7 @@ class Run:
         seed_everything(config.training.seed + world.rank)
         self._plan = plan_of_all(config, world, dataset.n_items)
         self._resumption = self._find()
+        self._origin = self._find_origin()
         self._folder = self._resumption.run if self._resumption else Path(by_first(lambda: _new_folder(config)))
         self._state = self._restored_state()
         if world.is_first:
@@ -99,6 +100,20 @@ class Run:
             fingerprint = self._dataset.metadata["fingerprint"]
             check_settings(found.facts, self._settings, fingerprint, reset_optimizer=run.reset_optimizer)
         return found
+
+    def _find_origin(self) -> Path | None:
+        """The checkpoint with whose weights this run begins, if with any."""
+        run = self._config.run
+        if not run.init_from:
+            return None
+        folder, facts = best_of(Path(run.init_from))
+        for name, then, now in (
+            ("model", facts["config"]["model"], self._settings["model"]),
+            ("n_items", facts["n_items"], self._dataset.n_items),
+        ):
+            if then != now:
+                raise SettingsError(f"run.init_from: that run has {name} {then}, this one {now}; they must be equal")
+        return folder
 
     def _restored_state(self) -> State:
         """How far the run is."""
@@ -165,18 +180,9 @@ class Run:
         """Go on from a checkpoint, or begin with the weights of another run, or with fresh ones."""
         if self._resumption:
             self._continue(trainer, self._resumption)
-        elif self._config.run.init_from:
-            folder, facts = best_of(Path(self._config.run.init_from))
-            for name, then, now in (
-                ("model", facts["config"]["model"], self._settings["model"]),
-                ("n_items", facts["n_items"], self._dataset.n_items),
-            ):
-                if then != now:
-                    raise SettingsError(
-                        f"run.init_from: that run has {name} {then}, this one {now}; they must be equal"
-                    )
-            trainer.restore(folder, optimizers=False, random=False)
-            self._progress.say(f"begins with the weights of {folder}")
+        elif self._origin:
+            trainer.restore(self._origin, optimizers=False, random=False)
+            self._progress.say(f"begins with the weights of {self._origin}")
 
     def _continue(self, trainer: Trainer, resumption: Resumption) -> None:
         facts, state = resumption.facts, self._state
