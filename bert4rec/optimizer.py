@@ -56,7 +56,8 @@ class Optimizers:
         self.sparse: Any
         self._table, self._sparse_name = unwrap(model).item_table, sparse_optimizer
         shard = unwrap(model).shard
-        if isinstance(model, DistributedModelParallel) and shard is None:
+        self._is_fused = isinstance(model, DistributedModelParallel) and shard is None
+        if self._is_fused:
             self.sparse = model.fused_optimizer
         else:
             table = [p for name, p in named if name.startswith(ITEM_TABLE)] if shard is None else [shard.weight]
@@ -103,11 +104,11 @@ class Optimizers:
             for state in optimizer.state.values():
                 if "step" in state:
                     state["step"].fill_(n)
-        if hasattr(self.sparse, "set_optimizer_step"):
+        if self._is_fused:
             self.sparse.set_optimizer_step(n)
 
     def _table_state(self) -> Iterator[tuple[str, Any]]:
-        if isinstance(self.sparse, torch.optim.Optimizer) and not hasattr(self.sparse, "params"):
+        if not self._is_fused:
             for state in self.sparse.state.values():
                 for slot, value in state.items():
                     if slot != "step":

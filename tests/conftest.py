@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import preprocessing
 from bert4rec.config import Config, load_config
@@ -49,6 +51,21 @@ def small_config(small_folder: Path, tmp_path: Path) -> Callable[..., Config]:
 def small_dataset(small_folder: Path) -> Dataset:
     metadata = json.loads((small_folder / "metadata.json").read_text())
     return open_dataset(small_folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Runs in this process: on the CPU, whatever this machine has, and without a trace in the tests that follow."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    leave_group()
+
+
+def leave_group() -> None:
+    if dist.is_initialized():  # a run that failed leaves its group to the launcher
+        dist.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

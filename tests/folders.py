@@ -1,4 +1,4 @@
-"""Dataset folders changed by hand, whole again afterwards."""
+"""Dataset folders compared, and changed by hand, whole again afterwards."""
 
 import json
 import shutil
@@ -26,3 +26,11 @@ def rewrite(folder: Path, split: str, change: Callable[[datasets.Dataset], datas
         for path in paths
     }
     path.write_text(json.dumps(json.loads(path.read_text()) | {"files": files}))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of the folder, `metadata.json` without the time of making."""
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    metadata = json.loads(files["metadata.json"])
+    del metadata["created_at"]
+    return {**files, "metadata.json": json.dumps(metadata).encode()}

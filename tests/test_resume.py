@@ -5,14 +5,13 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from bert4rec import checkpoint, evaluation, manifest
 from bert4rec.config import Config, load_config
@@ -23,27 +22,15 @@ from bert4rec.keeper import found
 from bert4rec.model import Bert4Rec
 from bert4rec.report import read_records
 from bert4rec.run import run
-from tests.conftest import SMALL
+from tests.conftest import SMALL, leave_group
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
 
 Make = Callable[..., Config]
 USUAL = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1, "checkpoint.keep": 9}
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """On the CPU, whatever this machine has, and without a trace in the tests that follow."""
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    leave_group()
-
-
-def leave_group() -> None:
-    if dist.is_initialized():  # a run that failed leaves its group to the launcher
-        dist.destroy_process_group()
 
 
 @pytest.fixture

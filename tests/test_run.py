@@ -1,14 +1,13 @@
 """Whole runs on datasets that hold out less than the usual ones."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib.image
 import pytest
 import torch
-import torch.distributed as dist
 
 import preprocessing
 from bert4rec.config import Config
@@ -18,20 +17,12 @@ from bert4rec.trainer import load_weights
 from tests.conftest import SMALL
 from tests.folders import rewrite
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
 
 SPLITS = ("validation", "test")
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """On the CPU, whatever this machine has, and without a trace in the tests that follow."""
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    if dist.is_initialized():  # a run that failed leaves its group to the launcher
-        dist.destroy_process_group()
 
 
 @pytest.fixture

@@ -54,19 +54,8 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     initial = weights(model)
     log = Records()
     progress.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
-    trainer = Trainer(
-        model,
-        optimizers,
-        dataset.splits["train"],
-        n_rows=table_rows(dataset.n_items),
-        settings=config.training,
-        world=_world(),
-        sampler=sampler(config, dataset),
-        measure=lambda _: {},  # nothing to choose by: the last weights are kept
-        keeper=keeper(folder),
-        progress=progress.Progress(shown=False),
-        log=log,  # type: ignore[arg-type]
-    )
+    measure = dict  # nothing to choose by: the last weights are kept
+    trainer = _trainer(config, dataset, model, optimizers, measure=measure, keeper=keeper(folder), log=log)
     trainer.fit()
     (metrics,) = to_metrics(_rank(model, config, dataset, "test", ["full"]), [10]).values()
     return {
@@ -112,19 +101,15 @@ def train_part(
         facts = read_facts(go_on_from)
     state = State(**facts["state"]) if facts else State()
     about = {"world_size": dist.get_world_size()}
-    trainer = Trainer(
+    trainer = _trainer(
+        config,
+        dataset,
         model,
         optimizers,
-        dataset.splits["train"],
-        n_rows=table_rows(dataset.n_items),
-        settings=config.training,
-        world=_world(),
-        sampler=sampler(config, dataset),
-        measure=lambda _: to_metrics(_rank(model, config, dataset, "validation", ["full"]), [10]),
+        measure=lambda: to_metrics(_rank(model, config, dataset, "validation", ["full"]), [10]),
         keeper=keeper(folder, **keeping, about=about, last_step=state.step),
-        progress=progress.Progress(shown=False),
         interruption=After(until, trainers),
-        log=log,  # type: ignore[arg-type]
+        log=log,
         state=state,
     )
     trainers.append(trainer)
@@ -145,6 +130,24 @@ def train_part(
         "state": trainer._lasting(),
         "metrics": to_metrics(_rank(model, config, dataset, "test", PROTOCOLS), [10]),
     }
+
+
+def _trainer(
+    config: Config, dataset: Dataset, model: torch.nn.Module, optimizers: Optimizers, *, measure: Any, **more: Any
+) -> Trainer:
+    """The real one, of resolved settings; `measure` takes nothing."""
+    return Trainer(
+        model,
+        optimizers,
+        dataset.splits["train"],
+        n_rows=table_rows(dataset.n_items),
+        settings=config.training,
+        world=_world(),
+        sampler=sampler(config, dataset),
+        measure=lambda _: measure(),
+        progress=progress.Progress(shown=False),
+        **more,
+    )
 
 
 def _moments(optimizers: Optimizers) -> dict[str, Parts]:

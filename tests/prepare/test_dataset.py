@@ -13,17 +13,10 @@ import preprocessing
 from bert4rec.errors import DataError
 from bert4rec.prepare import dataset
 from bert4rec.prepare.dataset import SplitWriter, new_dataset, write_metadata
+from tests.folders import contents
 
 Prepare = Callable[..., Path]
 ROOT = Path(preprocessing.__file__).parent
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of the folder, `metadata.json` without the time of making."""
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    metadata = json.loads(files["metadata.json"])
-    del metadata["created_at"]
-    return {**files, "metadata.json": json.dumps(metadata).encode()}
 
 
 def write(folder: Path, *train: pl.DataFrame) -> int:

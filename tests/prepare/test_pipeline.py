@@ -1,6 +1,5 @@
 """From a file to the folder: the rows by a reference in plain Python; sizes, threads and formats play no role."""
 
-import json
 import os
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from bert4rec.prepare import pipeline
 from bert4rec.prepare.bad_rows import BadRows
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.stages import in_order, read
+from tests.folders import contents
 
 ROOT = Path(preprocessing.__file__).parent
 COLUMNS = ["--data.time_column=at", "--data.rating_column=stars"]
@@ -43,19 +43,6 @@ def prepared(place: Path, arguments: Sequence[str], *, folder: str = "dataset") 
     command = ["--config=/dev/null", f"--data.dataset_dir={target}", "--preprocessing.n_eval_negatives=1", *arguments]
     with redirect_stdout(StringIO()):
         return target if preprocessing.main(command) == 0 else None
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of the folder, `metadata.json` without the time of making."""
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    metadata = json.loads(files["metadata.json"])
-    del metadata["created_at"]
-    return {**files, "metadata.json": json.dumps(metadata).encode()}
-
-
-def data(folder: Path) -> dict[str, bytes]:
-    """The bytes of the splits and tables: what training reads."""
-    return {name: text for name, text in contents(folder).items() if name.endswith((".arrow", ".parquet"))}
 
 
 def splits(folder: Path) -> dict[str, list[dict[str, Any]]]:
