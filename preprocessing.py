@@ -5,11 +5,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert4rec.config import Config, load_config, parse_command_line, usage, with_changes
+from bert4rec.config import Config
 from bert4rec.errors import UserError
 from bert4rec.prepare.download import ARCHIVES, fetch_movielens
 from bert4rec.prepare.pipeline import prepare
 from bert4rec.prepare.synthetic import GENERATORS
+from bert4rec.settings import load_config, parse_command_line, usage, with_changes
 
 TRAIN = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
 DOWNLOAD = "--download"

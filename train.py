@@ -8,8 +8,9 @@ import time
 import warnings
 from collections.abc import Sequence
 
-from bert4rec.config import Config, load_config, parse_command_line, usage
+from bert4rec.config import Config
 from bert4rec.errors import Interrupted, UserError
+from bert4rec.settings import load_config, parse_command_line, usage
 
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo says of a dead process
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

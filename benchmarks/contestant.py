@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from bert4rec.config import Config, load_config, parse_command_line
+from bert4rec.build import build, job_of_all, keeper, plan_of_all, sampler
+from bert4rec.config import Config
 from bert4rec.errors import SettingsError
 from bert4rec.feed.dataset import Dataset, Split, open_dataset
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
@@ -23,7 +24,8 @@ from bert4rec.memory import PeakMemory
 from bert4rec.plan import Memory, Plan, make_plan
 from bert4rec.progress import Progress
 from bert4rec.report import MetricsLog
-from bert4rec.run import build, job_of_all, keeper, plan_of_all, resolve, sampler
+from bert4rec.resolve import resolve
+from bert4rec.settings import load_config, parse_command_line
 from bert4rec.trainer import WARM_STEPS, Trainer
 from bert4rec.vocabulary import table_rows
 

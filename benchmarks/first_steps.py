@@ -22,8 +22,8 @@ def main(target: str, began: float, settings: list[str]) -> None:
     import torch.distributed as dist
 
     from bert4rec import trainer
-    from bert4rec.config import load_config, parse_command_line
     from bert4rec.run import run
+    from bert4rec.settings import load_config, parse_command_line
 
     figures: dict[str, float] = {}
 

@@ -17,14 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec.config import Config, load_config, parse_command_line
+from bert4rec.build import build, keeper, plan_of_all
+from bert4rec.config import Config
 from bert4rec.feed.dataset import Rows
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.launch import Processes, process_group, this_process
 from bert4rec.parallelize import held_bytes
 from bert4rec.plan import Plan
 from bert4rec.progress import Progress
-from bert4rec.run import build, keeper, plan_of_all, resolve
+from bert4rec.resolve import resolve
+from bert4rec.settings import load_config, parse_command_line
 from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import FIRST_ITEM_ID, table_rows
 

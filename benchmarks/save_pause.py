@@ -19,13 +19,15 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.plan_accuracy import RandomWindows
+from bert4rec.build import build, keeper
 from bert4rec.checkpoint import local_bytes
-from bert4rec.config import Config, load_config, parse_command_line
+from bert4rec.config import Config
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.keeper import Keeper
 from bert4rec.launch import Processes, process_group, this_process
 from bert4rec.progress import Progress
-from bert4rec.run import build, keeper, resolve
+from bert4rec.resolve import resolve
+from bert4rec.settings import load_config, parse_command_line
 from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import table_rows
 

@@ -15,6 +15,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.feed.batches import Batch
+from bert4rec.gate import Gate
 from bert4rec.losses import gbce_loss, sampled_softmax_loss, softmax_loss
 from bert4rec.row_shard import RowShard
 from bert4rec.share import Share
@@ -58,9 +59,10 @@ class Bert4Rec(nn.Module):
         self.n_rows, self.n_items = n_rows, n_rows - FIRST_ITEM_ID
         self.embed_dim, self.max_len = embed_dim, max_len
         self.loss, self.gbce_calibration = loss, gbce_calibration
-        # Set from outside, where the catalogue's rows lie on several processes:
+        # Set from outside; the first two where the catalogue's rows lie on several processes:
         self.share = Share()  # of the catalogue, to be scored by this process
         self.shard: RowShard | None = None  # of the item table, trained as an ordinary parameter
+        self.gate: Gate | None = None  # before the item table, where gradients are to be looked at first
         tied = head == "tied"
         features = ["item", "candidate"] if tied else ["item"]
         self.width = embed_dim + (BIAS_COLUMNS if tied else 1) * output_bias  # D, of what is multiplied to a score
@@ -96,8 +98,10 @@ class Bert4Rec(nn.Module):
         Scores are `hidden @ vectors.T`: D is d and, where there is a bias, its columns. One lookup serves both.
         """
         looked_up = self.item_table(_features(batch, candidates if self.head is None else None))
-        hidden = self._encode(looked_up["item"].values(), batch)
-        return hidden, self._of_head(candidates) if self.head is not None else looked_up["candidate"].values()
+        hidden = self._encode(self._held(looked_up["item"].values()), batch)
+        if self.head is not None:
+            return hidden, self._of_head(candidates)
+        return hidden, self._held(looked_up["candidate"].values())
 
     def candidates(self, ids: Tensor) -> Tensor:
         """Vectors [C, D] of the items `ids` [C]."""
@@ -124,6 +128,9 @@ class Bert4Rec(nn.Module):
         hidden = self._encode(self.shard.connect(looked_up, batch.items), batch)
         first = self.shard.first - FIRST_ITEM_ID
         return softmax_loss(hidden, self.shard.weight, targets, first=first, share=self.share, averaged=True)
+
+    def _held(self, vectors: Tensor) -> Tensor:
+        return self.gate.hold(vectors) if self.gate else vectors
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
         """Item vectors [N, D] → hidden states [M, D], with a 1 where candidates have their bias."""

@@ -1,7 +1,7 @@
 """One optimizer for the tables, one for the dense part, and the schedule of both learning rates."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch.distributed._shard.sharding_spec import ShardMetadata
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
+from bert4rec.gate import Gate
 from bert4rec.model import ITEM_TABLE
 from bert4rec.parallelize import unwrap
 from bert4rec.placement import EPSILON
@@ -33,7 +34,7 @@ class Optimizers:
     """The optimizers of a parallelized model.
 
     Under `dmp` the tables are updated inside backward by fbgemm's fused optimizers, under `ddp` by the ordinary
-    optimizer of the same arithmetic.
+    optimizer of the same arithmetic. With `gated` nothing is updated before `step`, so that a step can be left out.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Optimizers:
         sparse_learning_rate: float,
         weight_decay: float = 0.0,
         max_grad_norm: float = 0.0,
+        gated: bool = False,
     ) -> None:
         named = list(unwrap(model).named_parameters())
         dense = {name: p for name, p in named if not name.startswith(ITEM_TABLE)}
@@ -57,11 +59,15 @@ class Optimizers:
         self._table, self._sparse_name = unwrap(model).item_table, sparse_optimizer
         shard = unwrap(model).shard
         self._is_fused = isinstance(model, DistributedModelParallel) and shard is None
+        self._gate = Gate() if gated and self._is_fused else None
+        self._ordinary_parameters = self._dense_parameters
         if self._is_fused:
             self.sparse = model.fused_optimizer
+            unwrap(model).gate = self._gate
         else:
             table = [p for name, p in named if name.startswith(ITEM_TABLE)] if shard is None else [shard.weight]
             self.sparse = _sparse_optimizer(sparse_optimizer, table, sparse_learning_rate)
+            self._ordinary_parameters = self._dense_parameters + table
         for made in (self.sparse, self.dense):
             _make_state(made)
 
@@ -71,11 +77,20 @@ class Optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale
             optimizer.zero_grad()
+        if self._gate:
+            self._gate.forget()
+
+    def gradients(self) -> list[Tensor]:
+        """Of this step, after backward: all that this process has seen."""
+        found = [p.grad for p in self._ordinary_parameters if p.grad is not None]
+        return found + (self._gate.gradients() if self._gate else [])
 
     def step(self) -> None:
         """Update, after backward. Only the dense gradient is clipped: fused updates never show theirs."""
         if self._max_grad_norm:
             nn.utils.clip_grad_norm_(self._dense_parameters, self._max_grad_norm)
+        if self._gate:
+            self._gate.let_pass()
         self.sparse.step()
         self.dense.step()
 
@@ -124,6 +139,12 @@ class Optimizers:
         state = state.view(-1) if self._sparse_name == "rowwise_adagrad" else state
         (table,) = self._table.state_dict().values()
         return _sharded_like(table, state) if isinstance(table, ShardedTensor) else state
+
+
+def are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all values are numbers; nothing as large as one of the tensors is made on the way."""
+    # Neither bound is a number where one of the values is none.
+    return all(bool(bound.isfinite()) for part in tensors if part.numel() for bound in part.detach().aminmax())
 
 
 def _make_state(optimizer: Any) -> None:

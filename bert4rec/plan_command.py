@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bert4rec.config import Config, load_config, parse_command_line
+from bert4rec.config import Config
 from bert4rec.errors import SettingsError, UserError
+from bert4rec.settings import load_config, parse_command_line
 
 if TYPE_CHECKING:  # importing torch takes seconds, which an error need not wait for
     from bert4rec.plan import Memory, Plan
@@ -74,8 +75,9 @@ def show_plan(argv: Sequence[str]) -> int:
 
 
 def _plan(config: Config, cluster: Cluster, n_items: int) -> "Plan":
+    from bert4rec.build import job
     from bert4rec.plan import make_plan
-    from bert4rec.run import job, resolve
+    from bert4rec.resolve import resolve
 
     wanted = job(
         resolve(config, cluster.device_type, n_items),

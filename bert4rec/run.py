@@ -1,32 +1,25 @@
 """One run, from settings and a dataset folder to a run folder with its report."""
 
 import itertools
-import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
+from bert4rec.build import build, keeper, plan_of_all, sampler
 from bert4rec.checkpoint import verify
-from bert4rec.config import FULL_SOFTMAX_UP_TO, Config, with_changes
+from bert4rec.config import Config
 from bert4rec.errors import DataError, SettingsError
 from bert4rec.evaluation import Metrics, ModelRanker, rank_by_popularity, to_metrics
 from bert4rec.feed.dataset import Dataset, open_dataset
-from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.footprint import Job, trains_shards
 from bert4rec.interruption import Interruption
-from bert4rec.keeper import Keeper, step_folder
+from bert4rec.keeper import step_folder
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
-from bert4rec.memory import PeakMemory, available
-from bert4rec.model import Bert4Rec
-from bert4rec.optimizer import Optimizers
-from bert4rec.parallelize import compile_blocks, held_bytes, parallelize, unwrap
-from bert4rec.plan import Memory, Plan, make_plan, page, summary
+from bert4rec.memory import PeakMemory
+from bert4rec.parallelize import held_bytes, unwrap
+from bert4rec.plan import page, summary
 from bert4rec.progress import Progress
-from bert4rec.refusal import refuse_unless_it_fits
 from bert4rec.report import FORMAT_VERSION, MetricsLog, environment, metrics_table, write_json, write_report
+from bert4rec.resolve import resolve
 from bert4rec.resume import (
     CHECKPOINTS,
     FACTS_VERSION,
@@ -260,172 +253,6 @@ class Run:
             "mode": self._config.parallelism.mode,
             "world_size": self._world.world_size,
         }
-
-
-def resolve(config: Config, device_type: str, n_items: int) -> Config:
-    """The settings with every "auto" decided, for a catalogue of `n_items`.
-
-    Raises `SettingsError` for what this device cannot do.
-    """
-    config = _resolve_loss(config, n_items)
-    how = config.parallelism
-    optimizer = how.sparse_optimizer
-    on_cpu = device_type == "cpu"
-    if optimizer == "auto":
-        optimizer = "rowwise_adagrad" if how.mode == "dmp" and on_cpu else "adam"
-    is_fused = how.mode == "dmp" and not trains_shards(
-        how.mode, config.training.loss, config.model.head, how.sharding_type, how.compute_kernel
-    )
-    if optimizer == "adam" and is_fused and on_cpu:
-        raise SettingsError(
-            'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; with mode = "dmp" it goes there '
-            'with training.loss = "softmax" and sharding_type = "row_wise" only; else valid: "sgd", "adagrad", '
-            '"rowwise_adagrad", or --mode=ddp'
-        )
-    if how.compute_kernel != "fused" and on_cpu:
-        raise SettingsError(
-            f'parallelism.compute_kernel = "{how.compute_kernel}": only on CUDA, these processes are on CPU; '
-            'valid there: "fused"'
-        )
-    if config.training.compile and on_cpu and not _has_compiler():
-        raise SettingsError(
-            "training.compile = true: torch.compile needs a C++ compiler on CPU; install g++, or set it to false"
-        )
-    rate = how.sparse_learning_rate
-    if rate == "auto":
-        rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
-    changed = {"sparse_optimizer": optimizer, "sparse_learning_rate": rate, "device": device_type}
-    # Checked again: what "auto" became must fit the sharding type too.
-    return with_changes(config, "parallelism", changed)
-
-
-def _resolve_loss(config: Config, n_items: int) -> Config:
-    training = config.training
-    loss = training.loss
-    if loss == "auto":
-        loss = "softmax" if n_items <= FULL_SOFTMAX_UP_TO else "sampled_softmax"
-    if loss != "softmax" and training.n_train_negatives >= n_items:
-        raise SettingsError(
-            f"training.n_train_negatives = {training.n_train_negatives}: the catalogue has {n_items} items; "
-            'draw fewer, or set training.loss = "softmax"'
-        )
-    return with_changes(config, "training", {"loss": loss})
-
-
-def _has_compiler() -> bool:
-    return any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")))
-
-
-def job(config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int) -> Job:
-    """What resolved settings want trained, and on how many processes."""
-    how, training = config.parallelism, config.training
-    return Job(
-        model={"n_rows": table_rows(n_items), **config.model.model_dump(exclude={"kind"})},
-        mode=how.mode,
-        device_type=device_type,
-        world_size=world_size,
-        local_world_size=local_world_size,
-        sparse_optimizer=how.sparse_optimizer,
-        optimizer=training.optimizer,
-        batch_size=training.per_device_train_batch_size,
-        mask_prob=training.mask_prob,
-        loss=training.loss,
-        n_train_negatives=training.n_train_negatives,
-        sharding_type=how.sharding_type,
-        compute_kernel=how.compute_kernel,
-        cache_load_factor=how.cache_load_factor,
-    )
-
-
-def job_of_all(config: Config, world: Processes, n_items: int) -> Job:
-    """What resolved settings want trained, on the processes that are there."""
-    return job(
-        config,
-        n_items,
-        device_type=world.device.type,
-        world_size=world.world_size,
-        local_world_size=world.local_world_size,
-    )
-
-
-def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
-    """The plan that all processes follow, for the host and the GPU with the least memory.
-
-    Raises `SettingsError`, on every process, where the job cannot fit.
-    """
-    mine = available(world.device, world.local_world_size)
-    memory = Memory(host=world.least(mine.host), device=world.least(mine.device))
-    wanted = job_of_all(config, world, n_items)
-
-    def planned() -> Plan:
-        plan = make_plan(wanted, memory)
-        refuse_unless_it_fits(plan)
-        return plan
-
-    return by_first(planned)
-
-
-def build(config: Config, world: Processes, n_items: int, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
-    """The parallelized model and its optimizers, of resolved settings; `plan` is made here if there is none yet."""
-    how, training = config.parallelism, config.training
-    assert how.sparse_learning_rate != "auto", "the settings are resolved"
-    model = Bert4Rec(
-        n_rows=table_rows(n_items),
-        loss=training.loss,
-        gbce_calibration=training.gbce_calibration,
-        **config.model.model_dump(exclude={"kind"}),
-    )
-    wrapped = parallelize(
-        model,
-        plan or plan_of_all(config, world, n_items),
-        device=world.device,
-        seed=training.seed,
-        sparse_learning_rate=how.sparse_learning_rate,
-        repeatable=world.device.type == "cpu" or training.deterministic,
-    )
-    if training.compile:
-        compile_blocks(wrapped)
-    optimizers = Optimizers(
-        wrapped,
-        optimizer=training.optimizer,
-        learning_rate=training.learning_rate,
-        sparse_optimizer=how.sparse_optimizer,
-        sparse_learning_rate=how.sparse_learning_rate,
-        weight_decay=training.weight_decay,
-        max_grad_norm=training.max_grad_norm,
-    )
-    return wrapped, optimizers
-
-
-def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
-    """What draws the negatives of a sampled loss."""
-    training = config.training
-    if training.loss == "softmax":
-        return None
-    return NegativeSampler(
-        n_items=dataset.n_items,
-        n=training.n_train_negatives,
-        power=training.negatives_power,
-        seed=training.seed,
-        popularity=dataset.popularity if training.negatives_power else None,
-    )
-
-
-def keeper(
-    config: Config, world: Processes, folder: Path, *, about: Mapping[str, Any], say: Callable[[str], None],
-    last_step: int = 0,
-) -> Keeper:  # fmt: skip
-    """What writes the checkpoints of a run into its `folder`."""
-    settings = config.checkpoint
-    return Keeper(
-        folder / CHECKPOINTS,
-        **settings.model_dump(exclude={"async_"}),
-        asynchronous=settings.async_,
-        last_step=last_step,
-        about=about,
-        world=world,
-        say=say,
-    )
 
 
 def _open(config: Config, *, verify: bool) -> Dataset:

@@ -23,7 +23,7 @@ from bert4rec.interruption import SIGNALS, Interruption
 from bert4rec.keeper import Keeper
 from bert4rec.launch import Processes, by_first
 from bert4rec.memory import release_free_memory
-from bert4rec.optimizer import Optimizers, learning_rate_scale
+from bert4rec.optimizer import Optimizers, are_finite, learning_rate_scale
 from bert4rec.parallelize import unwrap
 from bert4rec.progress import Progress
 from bert4rec.report import MetricsLog
@@ -37,7 +37,7 @@ class State:
     """How far the training is; the same on every process. It goes on from here after a break.
 
     `epochs` are whole ones, `sequences` those of the one after; `validated` is the one that was validated last;
-    `seconds` are those of all parts of the run; `skipped` steps had a loss that was not finite.
+    `seconds` are those of all parts of the run; `skipped` steps had a loss or a gradient that was not finite.
     """
 
     step: int = 0
@@ -199,7 +199,8 @@ class Trainer:
             self.state.sequences += batch.n_sequences
             now = time.monotonic()
             self.state.seconds = self._seconds()
-            self.meter.add(loss, agreed.positions, batch.n_sequences, now - began)  # waiting for the loader counts
+            if loss is not None:
+                self.meter.add(loss, agreed.positions, batch.n_sequences, now - began)  # waiting for the loader counts
             if agreed.say:
                 self._say()
             if agreed.interrupted:
@@ -259,34 +260,36 @@ class Trainer:
             self._keeper.wait()
         raise Interrupted(number, f"saved after step {self.state.step}")
 
-    def _train_step(self, batch: Batch, n_positions: int) -> torch.Tensor:
-        """One update by the mean loss over the `n_positions` of the *global* batch; this rank's sum of the loss."""
+    def _train_step(self, batch: Batch, n_positions: int) -> torch.Tensor | None:
+        """One update by the mean loss over the `n_positions` of the *global* batch.
+
+        This rank's sum of the loss; None where the step was left out.
+        """
         self._optimizers.begin_step(self._learning_rate_scale())
         bf16 = self._settings.precision == "bf16"
         with torch.autocast(self._world.device.type, torch.bfloat16, enabled=bf16):
             loss: torch.Tensor = self._model(batch)
-        if self._settings.max_skipped_steps and not self._is_finite(loss):
-            self._skip(loss)
-            return torch.zeros_like(loss)
         # Gradients are averaged over the processes; times their number, the average is the sum.
         (loss * (self._world.world_size / n_positions)).backward()
+        if self._settings.max_skipped_steps and (problem := self._problem(loss)):
+            self._skip(problem)
+            return None
         self._optimizers.step()
         return loss
 
-    def _is_finite(self, loss: torch.Tensor) -> bool:
-        """On every process."""
-        return bool(self._world.least(int(torch.isfinite(loss))))
+    def _problem(self, loss: torch.Tensor) -> str:
+        """What is not finite in this step, on any of the processes; "" where all is."""
+        checks = {"the loss": [loss], "a gradient": self._optimizers.gradients()}
+        mine = next((number for number, tensors in enumerate(checks.values()) if not are_finite(tensors)), len(checks))
+        return [*checks, ""][self._world.least(mine) or 0]
 
-    def _skip(self, loss: torch.Tensor) -> None:
+    def _skip(self, problem: str) -> None:
         self.state.skipped += 1
-        budget = self._settings.max_skipped_steps
-        self._progress.say(
-            f"step {self.state.step + 1}: the loss is not finite, skipped ({self.state.skipped} of {budget})"
-        )
-        if self.state.skipped > budget:
+        skipped, budget = self.state.skipped, self._settings.max_skipped_steps
+        self._progress.say(f"step {self.state.step + 1}: {problem} is not finite, skipped ({skipped} of {budget})")
+        if skipped > budget:
             raise DivergenceError(
-                f"the training loss was not finite in {self.state.skipped} steps, training.max_skipped_steps = "
-                f"{budget}; {DivergenceError.ADVICE}"
+                f"{skipped} steps were not finite, training.max_skipped_steps = {budget}; {DivergenceError.ADVICE}"
             )
 
     def _validate_if_due(self) -> None:
@@ -319,7 +322,8 @@ class Trainer:
         if self._keeper.last_step == self.state.step and self._saved == self._lasting():
             return
         tensors = self._tensors()
-        if not self._world.least(int(_are_finite(tensors))):
+        weights = (part for name, value in tensors.items() if name.startswith("model.") for part in local_parts(value))
+        if not self._world.least(int(are_finite(weights))):
             raise DivergenceError(f"weights are not finite after {self.state.step} steps; {DivergenceError.ADVICE}")
         self._keeper.save(self.state.step, tensors, {"state": asdict(self.state)}, best_step=self.state.best_step)
         self._saved = self._lasting()
@@ -402,10 +406,3 @@ def _set_random_state(states: Mapping[str, torch.Tensor], world: Processes) -> N
     torch.set_rng_state(states[f"random.cpu.{world.rank}"])
     if world.device.type == "cuda":
         torch.cuda.set_rng_state(states[f"random.cuda.{world.rank}"], world.device)
-
-
-def _are_finite(tensors: Mapping[str, Any]) -> bool:
-    """Whether all weights that this process holds are numbers."""
-    parts = (part for name, value in tensors.items() if name.startswith("model.") for part in local_parts(value))
-    # Neither bound is a number where one of the weights is none; and nothing as large as a table is made on the way.
-    return all(bool(bound.isfinite()) for part in parts if part.numel() for bound in part.detach().aminmax())

@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 
 import preprocessing
-from bert4rec.config import Config, load_config
+from bert4rec.config import Config
 from bert4rec.feed.dataset import Dataset, open_dataset
+from bert4rec.settings import load_config
 from tests.distributed.pool import ProcessPool
 
 SMALL = {

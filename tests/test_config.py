@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import tomli
 
-from bert4rec.config import Config, load_config, parse_command_line, usage
+from bert4rec.config import Config
 from bert4rec.errors import SettingsError
+from bert4rec.settings import load_config, parse_command_line, usage
 
 ROOT = Path(__file__).parent.parent
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from bert4rec.config import load_config
 from bert4rec.errors import SettingsError
 from bert4rec.launch import choose_device, this_process
-from bert4rec.run import resolve
+from bert4rec.resolve import resolve
+from bert4rec.settings import load_config
 
 
 @pytest.mark.parametrize(

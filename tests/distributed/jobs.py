@@ -1,8 +1,10 @@
 """What the processes of a pool do in the tests of this folder."""
 
+import itertools
 import signal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -10,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from bert4rec import progress
+from bert4rec.build import build, plan_of_all, sampler
 from bert4rec.checkpoint import read_facts, verify
 from bert4rec.config import Config
 from bert4rec.errors import Interrupted, SettingsError
@@ -20,10 +23,11 @@ from bert4rec.initialization import _shards
 from bert4rec.interruption import Interruption
 from bert4rec.keeper import Keeper
 from bert4rec.launch import Processes, by_first, this_process
+from bert4rec.model import Encoder
 from bert4rec.optimizer import Optimizers
 from bert4rec.parallelize import held_bytes, unwrap
+from bert4rec.resolve import resolve
 from bert4rec.row_shard import RowShard
-from bert4rec.run import build, plan_of_all, resolve, sampler
 from bert4rec.share import Share
 from bert4rec.trainer import State, Trainer
 from bert4rec.vocabulary import table_rows
@@ -130,6 +134,21 @@ def train_part(
         "state": trainer._lasting(),
         "metrics": to_metrics(_rank(model, config, dataset, "test", PROTOCOLS), [10]),
     }
+
+
+def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dict[str, Any]:
+    """`train_part` until that step, in which the last process has a gradient that is no number."""
+    original, n_steps = Encoder.forward, itertools.count(1)
+
+    def forward(self: Encoder, vectors: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        if self.training and next(n_steps) == step and dist.get_rank() == dist.get_world_size() - 1:
+            vectors = vectors.view_as(vectors)
+            spoiled = vectors if where == "table" else self.norm.bias
+            spoiled.register_hook(lambda gradient: gradient * torch.nan)
+        return original(self, vectors, *others)
+
+    with mock.patch.object(Encoder, "forward", forward):
+        return train_part(config, folder, until=step)
 
 
 def _trainer(

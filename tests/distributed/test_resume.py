@@ -145,3 +145,20 @@ def test_a_training_goes_on_with_other_processes_and_other_shards(
             np.testing.assert_array_equal(arrived, assemble([part[kind].get(name, []) for part in saved]), name)
     assert other[0]["state"]["step"] == whole[0]["state"]["step"] == 33
     assert other[0]["state"]["sequences"] == whole[0]["state"]["sequences"]
+
+
+@pytest.mark.parametrize("where", ["table", "dense"])
+@pytest.mark.parametrize("how", ["dmp", "dmp, sampled", "ddp"])
+def test_a_step_with_a_gradient_that_is_no_number_never_was(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, how: str, where: str
+) -> None:
+    """One process has it, all leave the step out: bit by bit, and a run that never meets one is as it was."""
+    config = small_config(**HOW[how], **{"training.per_device_train_batch_size": 6, "training.max_skipped_steps": 1})
+    ungated = small_config(**HOW[how], **{"training.per_device_train_batch_size": 6})
+    before = pools(2).run(jobs.train_part, ungated, tmp_path / "before", until=6)
+    after = pools(2).run(jobs.train_spoiled, config, tmp_path / "after", step=7, where=where)
+    for mine, earlier in zip(after, before, strict=True):
+        assert (mine["state"]["step"], mine["state"]["skipped"]) == (7, 1)
+        mine["state"] = earlier["state"]
+    assert after[0]["losses"] == before[0]["losses"]
+    assert_equal(after, before)

@@ -41,7 +41,7 @@ def settings_file(config: Config, folder: Path) -> str:
 @pytest.fixture(scope="module")
 def runs(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
     """The report of a run by launcher and mode, started when first asked for."""
-    from bert4rec.config import load_config
+    from bert4rec.settings import load_config
     from tests.conftest import SMALL
 
     parent, known = tmp_path_factory.mktemp("runs"), {}
