@@ -20,7 +20,6 @@ import torch.distributed as dist
 
 from benchmarks.plan_accuracy import RandomWindows
 from bert4rec.build import build, keeper
-from bert4rec.checkpoint import local_bytes
 from bert4rec.config import Config
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.keeper import Keeper
@@ -28,6 +27,7 @@ from bert4rec.launch import Processes, process_group, this_process
 from bert4rec.progress import Progress
 from bert4rec.resolve import resolve
 from bert4rec.settings import load_config, parse_command_line
+from bert4rec.shards import local_bytes
 from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import table_rows
 
@@ -88,7 +88,7 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
             return time.perf_counter() - began
 
         if world.is_first:
-            print(f"{local_bytes(trainer._tensors()) / 1e6:,.0f} MB a process", flush=True)
+            print(f"{local_bytes(trainer._tensors().values()) / 1e6:,.0f} MB a process", flush=True)
         figures: dict[str, list[list[float]]] = {"at once": [], "from a copy": []}
         for number in range(n_rounds):
             for name, rounds in figures.items():

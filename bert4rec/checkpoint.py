@@ -14,13 +14,14 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.checkpoint.api import CheckpointException
 
 from bert4rec import manifest
 from bert4rec.errors import DataError, UserError
 from bert4rec.footprint import PIECE_BYTES
+from bert4rec.shards import local_parts, sharded_like
 
 FACTS = "facts.json"
 UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
@@ -92,22 +93,13 @@ class Copies:
         if not isinstance(value, ShardedTensor):
             return copies[0]
         shards = zip(copies, value.local_shards(), strict=True)
-        return _with_shards(value, [Shard(copy, shard.metadata) for copy, shard in shards])
+        local = [Shard(copy, shard.metadata) for copy, shard in shards]
+        return sharded_like(value, local, value.metadata().shards_metadata)
 
     def _part(self, key: tuple[str, int], part: torch.Tensor) -> torch.Tensor:
         if key not in self._parts:
             self._parts[key] = torch.empty_like(part, device="cpu", requires_grad=False)
         return self._parts[key].copy_(part.detach())
-
-
-def local_bytes(tensors: Tensors) -> int:
-    """Bytes of `tensors` that this process holds."""
-    return sum(part.numel() * part.element_size() for value in tensors.values() for part in local_parts(value))
-
-
-def local_parts(value: Any) -> list[torch.Tensor]:
-    """The parts of a tensor that this process holds."""
-    return [shard.tensor for shard in value.local_shards()] if isinstance(value, ShardedTensor) else [value]
 
 
 def _begin(unfinished: Path) -> None:
@@ -187,17 +179,7 @@ def _cut(value: ShardedTensor) -> ShardedTensor:
         for piece in _pieces(shard.metadata, value.dtype):
             start = piece.shard_offsets[0] - first
             local.append(Shard(shard.tensor[start : start + piece.shard_sizes[0]], piece))
-    return _with_shards(value, local, pieces)
-
-
-def _with_shards(value: ShardedTensor, local: list[Shard], every: list[ShardMetadata] | None = None) -> ShardedTensor:
-    """A tensor like `value` of other shards: those of this process, and where those of all processes lie."""
-    metadata = ShardedTensorMetadata(
-        every or value.metadata().shards_metadata, value.size(), value.metadata().tensor_properties
-    )
-    return ShardedTensor._init_from_local_shards_and_global_metadata(
-        local, metadata, process_group=value._process_group
-    )
+    return sharded_like(value, local, pieces)
 
 
 def _pieces(shard: ShardMetadata, dtype: torch.dtype) -> Iterator[ShardMetadata]:

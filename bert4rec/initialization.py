@@ -7,13 +7,12 @@ blocks of rows, each with a generator of its own; the dense part is drawn in a f
 
 import math
 import zlib
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from bert4rec.model import ITEM_TABLE, Bert4Rec
+from bert4rec.shards import placed_parts
 
 ROWS_PER_BLOCK = 4096
 EMBEDDING_SCALE = 0.02  # standard deviation of item and position vectors, as in BERT (Devlin et al. 2019)
@@ -25,7 +24,7 @@ def initialize(model: Bert4Rec, seed: int) -> None:
     """Fill every weight of an allocated, perhaps sharded `model` as a pure function of `seed`."""
     for name, value in model.state_dict().items():
         if name.startswith(ITEM_TABLE):
-            for part, row, column in _shards(value):
+            for part, row, column in placed_parts(value):
                 _fill_rows(part, name, row, column, model.embed_dim, seed)
         else:
             value.copy_(_dense_weight(name, value, seed))
@@ -46,16 +45,6 @@ def _fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed:
         vectors = initial_rows(name, row + start, len(piece), width, seed)[:, column : column + part.shape[1]]
         piece[:, : vectors.shape[1]] = vectors
         piece[:, vectors.shape[1] :] = 0
-
-
-def _shards(value: Tensor | ShardedTensor) -> Iterator[tuple[Tensor, int, int]]:
-    """This process's parts of a table, each with the row and column at which it begins."""
-    if not isinstance(value, ShardedTensor):
-        yield value, 0, 0
-        return
-    for shard in value.local_shards():
-        row, column = shard.metadata.shard_offsets
-        yield shard.tensor, row, column
 
 
 def _dense_weight(name: str, value: Tensor, seed: int) -> Tensor:

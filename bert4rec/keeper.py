@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 
-from bert4rec.checkpoint import UNFINISHED, Copies, SaveError, Tensors, local_bytes, save
+from bert4rec.checkpoint import UNFINISHED, Copies, SaveError, Tensors, save
 from bert4rec.errors import Interrupted
 from bert4rec.launch import Processes
 from bert4rec.memory import host_memory
+from bert4rec.shards import local_bytes
 
 STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
 BEST = "best"  # a link to one of them
@@ -82,7 +83,7 @@ class Keeper:
         Judged by the pace of the last one, for the process that needs longest, and only where there is one to go on
         from.
         """
-        milliseconds = self._world.least(-round(1e3 * local_bytes(tensors) / self._bytes_per_second)) or 0
+        milliseconds = self._world.least(-round(1e3 * local_bytes(tensors.values()) / self._bytes_per_second)) or 0
         seconds = -milliseconds / 1e3
         if self.last_step and seconds > self._seconds_on_signal:
             raise Interrupted(
@@ -102,7 +103,7 @@ class Keeper:
         except BaseException as error:  # perhaps in the thread: raised by the next call that waits for it
             self._failure = error
             return
-        self._bytes_per_second = local_bytes(tensors) / max(1e-3, time.monotonic() - began)
+        self._bytes_per_second = local_bytes(tensors.values()) / max(1e-3, time.monotonic() - began)
         if self._world.is_first:
             self._remove_old(best_step)
             self._link(best_step)
@@ -123,14 +124,14 @@ class Keeper:
 
     def _is_asynchronous(self, tensors: Tensors) -> bool:
         if self._asynchronous == "auto":
-            room = host_memory() // self._world.local_world_size - MARGIN * local_bytes(tensors)
+            room = host_memory() // self._world.local_world_size - MARGIN * local_bytes(tensors.values())
             self._asynchronous = (self._world.least(round(room)) or 0) >= 0
             how = (
                 "beside the training, from a copy"
                 if self._asynchronous
                 else "while the training waits: no memory for a copy"
             )
-            self._say(f"checkpoints of {local_bytes(tensors) / 1e6:,.1f} MB a process are written {how}")
+            self._say(f"checkpoints of {local_bytes(tensors.values()) / 1e6:,.1f} MB a process are written {how}")
         return self._asynchronous
 
     def _link(self, best_step: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from torch.distributed._shard.sharding_spec import ShardMetadata
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
@@ -15,6 +15,7 @@ from bert4rec.gate import Gate
 from bert4rec.model import ITEM_TABLE
 from bert4rec.parallelize import unwrap
 from bert4rec.placement import EPSILON
+from bert4rec.shards import sharded_like
 
 FUSED_STATE = {"momentum1": "sum"}  # fbgemm's names → those of torch.optim
 FUSED_ADAM_STATE = {"momentum1": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum2": "exp_avg_sq"}
@@ -138,7 +139,15 @@ class Optimizers:
         """State of the rows that this process holds, as a tensor sharded like the table; itself where that is whole."""
         state = state.view(-1) if self._sparse_name == "rowwise_adagrad" else state
         (table,) = self._table.state_dict().values()
-        return _sharded_like(table, state) if isinstance(table, ShardedTensor) else state
+        if not isinstance(table, ShardedTensor):
+            return state
+        n_dims = state.dim()
+
+        def cut(shard: ShardMetadata) -> ShardMetadata:
+            return ShardMetadata(shard.shard_offsets[:n_dims], shard.shard_sizes[:n_dims], shard.placement)
+
+        local = [Shard(state, cut(shard.metadata)) for shard in table.local_shards()]
+        return sharded_like(table, local, [cut(shard) for shard in table.metadata().shards_metadata])
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
@@ -153,24 +162,6 @@ def _make_state(optimizer: Any) -> None:
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
             optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
-
-
-def _sharded_like(table: ShardedTensor, state: Tensor) -> ShardedTensor:
-    """`state` [rows, d] or [rows] of the rows of `table` that this process holds, as a ShardedTensor."""
-    n_dims = state.dim()
-
-    def cut(shard: ShardMetadata) -> ShardMetadata:
-        return ShardMetadata(shard.shard_offsets[:n_dims], shard.shard_sizes[:n_dims], shard.placement)
-
-    metadata = ShardedTensorMetadata(
-        [cut(shard) for shard in table.metadata().shards_metadata],
-        table.size()[:n_dims],
-        table.metadata().tensor_properties,
-    )
-    local = [Shard(state, cut(shard.metadata)) for shard in table.local_shards()]
-    return ShardedTensor._init_from_local_shards_and_global_metadata(
-        local, metadata, process_group=table._process_group
-    )
 
 
 def _dense_optimizer(

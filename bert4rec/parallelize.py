@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.model_parallel import (
     DefaultDataParallelWrapper,
@@ -22,6 +21,7 @@ from bert4rec.model import Bert4Rec
 from bert4rec.placement import sharder
 from bert4rec.plan import Plan
 from bert4rec.row_shard import RowShard
+from bert4rec.shards import local_bytes, local_parts
 from bert4rec.share import Share
 
 
@@ -70,7 +70,7 @@ def _row_shard(model: Bert4Rec, device: torch.device) -> RowShard:
     """The rows that this process holds: TorchRec gives each as many, the last one what is left."""
     (value,) = model.item_table.state_dict().values()
     rows_per_process = -(-model.n_rows // model.share.n_processes)
-    (weight,) = [shard.tensor for shard in value.local_shards()] or [torch.empty(0, model.width, device=device)]
+    (weight,) = local_parts(value) or [torch.empty(0, model.width, device=device)]
     first = model.share.rank * rows_per_process
     return RowShard(weight, first=first, rows_per_process=rows_per_process, share=model.share)
 
@@ -89,12 +89,6 @@ def compile_blocks(model: nn.Module) -> None:
 def held_bytes(model: nn.Module, optimizer_states: Any) -> dict[str, int]:
     """Bytes of weights and of optimizer state that this process holds."""
     return {
-        "weights": sum(map(_bytes, unwrap(model).state_dict().values())),
-        "optimizer_state": sum(map(_bytes, optimizer_states)),
+        "weights": local_bytes(unwrap(model).state_dict().values()),
+        "optimizer_state": local_bytes(optimizer_states),
     }
-
-
-def _bytes(value: Any) -> int:
-    if isinstance(value, ShardedTensor):
-        return sum(_bytes(shard.tensor) for shard in value.local_shards())
-    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bert4rec.checkpoint import load, local_parts
+from bert4rec.checkpoint import load
 from bert4rec.config import Training
 from bert4rec.errors import DivergenceError, Interrupted
 from bert4rec.evaluation import Metrics
@@ -27,6 +27,7 @@ from bert4rec.optimizer import Optimizers, are_finite, learning_rate_scale
 from bert4rec.parallelize import unwrap
 from bert4rec.progress import Progress
 from bert4rec.report import MetricsLog
+from bert4rec.shards import local_parts
 from bert4rec.vocabulary import PAD_ID
 
 WARM_STEPS = 10  # left out of sequences_per_second

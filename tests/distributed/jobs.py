@@ -19,7 +19,6 @@ from bert4rec.errors import Interrupted, SettingsError
 from bert4rec.evaluation import ModelRanker, Ranks, to_metrics
 from bert4rec.feed.batches import inference_batch
 from bert4rec.feed.dataset import Dataset, open_dataset
-from bert4rec.initialization import _shards
 from bert4rec.interruption import Interruption
 from bert4rec.keeper import Keeper
 from bert4rec.launch import Processes, by_first, this_process
@@ -28,6 +27,7 @@ from bert4rec.optimizer import Optimizers
 from bert4rec.parallelize import held_bytes, unwrap
 from bert4rec.resolve import resolve
 from bert4rec.row_shard import RowShard
+from bert4rec.shards import placed_parts
 from bert4rec.share import Share
 from bert4rec.trainer import State, Trainer
 from bert4rec.vocabulary import table_rows
@@ -216,7 +216,7 @@ def _rank(model: torch.nn.Module, config: Config, dataset: Dataset, split: str, 
 def weights(model: torch.nn.Module) -> dict[str, Parts]:
     """Every weight, tables in the parts that this process holds."""
     return {
-        name: [(row, column, part.detach().numpy().copy()) for part, row, column in _shards(value)]
+        name: [(row, column, part.detach().numpy().copy()) for part, row, column in placed_parts(value)]
         for name, value in unwrap(model).state_dict().items()
     }
 

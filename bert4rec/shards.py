@@ -1,0 +1,40 @@
+"""Tensors of which every process holds some parts: TorchRec's ShardedTensor, read and made."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharding_spec import ShardMetadata
+
+
+def local_parts(value: Any) -> list[Tensor]:
+    """The parts of a tensor that this process holds; all of it, where it is no ShardedTensor."""
+    return [shard.tensor for shard in value.local_shards()] if isinstance(value, ShardedTensor) else [value]
+
+
+def placed_parts(table: Any) -> Iterator[tuple[Tensor, int, int]]:
+    """The parts of a `table` that this process holds, each with the row and column at which it begins."""
+    if not isinstance(table, ShardedTensor):
+        yield table, 0, 0
+        return
+    for shard in table.local_shards():
+        row, column = shard.metadata.shard_offsets
+        yield shard.tensor, row, column
+
+
+def local_bytes(values: Iterable[Any]) -> int:
+    """Bytes that this process holds of all the tensors."""
+    return sum(part.numel() * part.element_size() for value in values for part in local_parts(value))
+
+
+def sharded_like(table: ShardedTensor, local: list[Shard], every: list[ShardMetadata]) -> ShardedTensor:
+    """A tensor of other shards, or of other values for the shards, than `table`; perhaps of its first dimensions only.
+
+    `local` are those of this process, `every` says where those of all processes lie.
+    """
+    size = table.size()[: len(every[0].shard_sizes)]
+    metadata = ShardedTensorMetadata(every, size, table.metadata().tensor_properties)
+    return ShardedTensor._init_from_local_shards_and_global_metadata(
+        local, metadata, process_group=table._process_group
+    )
