@@ -127,6 +127,16 @@ def test_a_signal_at_any_moment_loses_nothing(
     assert_same_results(run(make(**changes)), whole)
 
 
+def test_loader_processes_may_come_and_go(make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken off without any, gone on with by two, then by one: the same run."""
+    changes = {"run.name": "broken", "run.resume": "auto"}
+    for n_workers, call in ((0, 4), (2, 8)):
+        with monkeypatch.context() as patch:
+            in_step(patch, *FORWARD, call)
+            assert "saved after step" in interrupted(make(**changes, **{"training.num_workers": n_workers}))
+    assert_same_results(run(make(**changes, **{"training.num_workers": 1})), whole)
+
+
 def test_a_signal_after_the_training_leaves_the_test_to_the_next_part(
     make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

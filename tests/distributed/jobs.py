@@ -1,6 +1,8 @@
 """What the processes of a pool do in the tests of this folder."""
 
 import itertools
+import os
+import pkgutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -58,7 +60,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     initial = weights(model)
     log = Records()
     progress.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
-    measure = dict  # nothing to choose by: the last weights are kept
+    measure = lambda _: {}  # nothing to choose by: the last weights are kept
     trainer = _trainer(config, dataset, model, optimizers, measure=measure, keeper=keeper(folder), log=log)
     trainer.fit()
     (metrics,) = to_metrics(_rank(model, config, dataset, "test", ["full"]), [10]).values()
@@ -88,11 +90,17 @@ class After(Interruption):
 
 
 def train_part(
-    config: Config, folder: Path, *, until: int = 10**9, go_on_from: Path | None = None, **keeping: Any
+    config: Config,
+    folder: Path,
+    *,
+    until: int = 10**9,
+    go_on_from: Path | None = None,
+    interruption: Interruption | None = None,
+    **keeping: Any,
 ) -> dict[str, Any]:
     """A training by the real trainer, from a checkpoint on or from the start, until a signal or the end.
 
-    The loss of each step, the weights and the optimizers' state at the end, and whether a signal ended it.
+    The loss of each step, the weights and the optimizers' state at the end, and what was said if a signal ended it.
     """
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
@@ -110,9 +118,9 @@ def train_part(
         dataset,
         model,
         optimizers,
-        measure=lambda: to_metrics(_rank(model, config, dataset, "validation", ["full"]), [10]),
+        measure=lambda between: to_metrics(_rank(model, config, dataset, "validation", ["full"], between), [10]),
         keeper=keeper(folder, **keeping, about=about, last_step=state.step),
-        interruption=After(until, trainers),
+        interruption=interruption or After(until, trainers),
         log=log,
         state=state,
     )
@@ -120,20 +128,35 @@ def train_part(
     if go_on_from and facts:
         trainer.restore(go_on_from, optimizers=True, random=facts["world_size"] == dist.get_world_size())
     restored = {"weights": weights(model), "moments": _moments(optimizers)}
-    was_interrupted = False
+    message = ""
     try:
         trainer.fit()
-    except Interrupted:
-        was_interrupted = True
+    except Interrupted as interrupted:
+        message = str(interrupted)
     return {
         "losses": log.losses,
         "restored": restored,
         "weights": weights(model),
         "moments": _moments(optimizers),
-        "interrupted": was_interrupted,
+        "interrupted": message,
         "state": trainer._lasting(),
         "metrics": to_metrics(_rank(model, config, dataset, "test", PROTOCOLS), [10]),
     }
+
+
+def train_signalled(
+    config: Config, folder: Path, *, where: str, call: int, rank: int, **keeping: Any
+) -> dict[str, Any]:
+    """`train_part` until process `rank` gets a SIGTERM, just as it calls the function `where` for the time `call`."""
+    original, calls = pkgutil.resolve_name(where), itertools.count(1)
+
+    def signalled(*args: Any, **kwargs: Any) -> Any:
+        if dist.get_rank() == rank and next(calls) == call:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    with Interruption() as interruption, mock.patch(where, signalled):
+        return train_part(config, folder, interruption=interruption, **keeping)
 
 
 def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dict[str, Any]:
@@ -151,10 +174,8 @@ def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dic
         return train_part(config, folder, until=step)
 
 
-def _trainer(
-    config: Config, dataset: Dataset, model: torch.nn.Module, optimizers: Optimizers, *, measure: Any, **more: Any
-) -> Trainer:
-    """The real one, of resolved settings; `measure` takes nothing."""
+def _trainer(config: Config, dataset: Dataset, model: torch.nn.Module, optimizers: Optimizers, **more: Any) -> Trainer:
+    """The real one, of resolved settings."""
     return Trainer(
         model,
         optimizers,
@@ -163,7 +184,6 @@ def _trainer(
         settings=config.training,
         world=_world(),
         sampler=sampler(config, dataset),
-        measure=lambda _: measure(),
         progress=progress.Progress(shown=False),
         **more,
     )
@@ -207,9 +227,16 @@ def rank_with_model(config: Config, split: str) -> Ranks:
     return _rank(model, config, dataset, split, PROTOCOLS)
 
 
-def _rank(model: torch.nn.Module, config: Config, dataset: Dataset, split: str, protocols: list[str]) -> Ranks:
-    batch_size = config.evaluation.per_device_eval_batch_size
-    ranker = ModelRanker(unwrap(model), batch_size=batch_size, device=CPU, max_len=config.model.max_len)
+def _rank(
+    model: torch.nn.Module, config: Config, dataset: Dataset, split: str, protocols: list[str], *between: Any
+) -> Ranks:
+    ranker = ModelRanker(
+        unwrap(model),
+        batch_size=config.evaluation.per_device_eval_batch_size,
+        device=CPU,
+        max_len=config.model.max_len,
+        **dict(zip(["between"], between, strict=False)),
+    )
     return ranker.rank(dataset.splits[split], protocols)
 
 

@@ -60,11 +60,47 @@ def test_a_break_in_an_epoch_changes_no_bit(
     checkpoint = None
     for until in (5, 22, 10**9):
         part = pool.run(jobs.train_part, config, tmp_path / "broken", until=until, go_on_from=checkpoint)
-        assert part[0]["interrupted"] == (until < 10**9)
+        assert bool(part[0]["interrupted"]) == (until < 10**9)
         losses += part[0]["losses"]
         checkpoint = found(tmp_path / "broken")[-1]
     np.testing.assert_array_equal(losses, whole[0]["losses"])
     assert_equal(part, whole)
+
+
+@pytest.mark.parametrize(
+    ("where", "call", "rank", "asynchronous"),
+    [
+        ("bert4rec.model.Bert4Rec.forward", 6, 1, False),
+        ("bert4rec.evaluation.ModelRanker._encode_batch", 1, 1, True),
+        ("bert4rec.checkpoint._write_shards", 2, 0, True),
+        ("bert4rec.checkpoint._write_shards", 3, 1, False),
+        ("bert4rec.checkpoint._finish", 2, 0, True),
+    ],
+)
+def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, where: str, call: int, rank: int,
+    asynchronous: bool,
+) -> None:  # fmt: skip
+    """During a step, an evaluation, a save: the end is the same everywhere, and the run goes on without a trace."""
+    config = small_config(**HOW["ddp"], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 6})
+    whole = pools(2).run(jobs.train_part, config, tmp_path / "whole")
+    how = {"where": where, "call": call, "rank": rank, "asynchronous": asynchronous}
+    broken = pools(2).run(jobs.train_signalled, config, tmp_path / "broken", **how)
+    newest = found(tmp_path / "broken")[-1]
+    step = int(newest.name.removeprefix("step-"))
+    assert [part["interrupted"] for part in broken] == [f"stopped by SIGTERM: saved after step {step}"] * 2
+    assert_equal(pools(2).run(jobs.train_part, config, tmp_path / "broken", go_on_from=newest), whole)
+
+
+def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = small_config(**{"training.per_device_train_batch_size": 6})
+    how = {"where": "bert4rec.model.Bert4Rec.forward", "call": 6, "rank": 1}
+    parts = pools(2).run(jobs.train_signalled, config, tmp_path, **how, every_steps=4, seconds_on_signal=0.0)
+    for part in parts:
+        assert part["interrupted"].endswith("more than checkpoint.seconds_on_signal = 0; the last one is of step 4")
+    assert [path.name for path in found(tmp_path)] == ["step-000000004"]
 
 
 SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 20}
