@@ -60,8 +60,15 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     initial = weights(model)
     log = Records()
     progress.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
-    measure = lambda _: {}  # nothing to choose by: the last weights are kept
-    trainer = _trainer(config, dataset, model, optimizers, measure=measure, keeper=keeper(folder), log=log)
+    trainer = _trainer(
+        config,
+        dataset,
+        model,
+        optimizers,
+        measure=lambda _: {},  # nothing to choose by: the last weights are kept
+        keeper=keeper(folder),
+        log=log,
+    )
     trainer.fit()
     (metrics,) = to_metrics(_rank(model, config, dataset, "test", ["full"]), [10]).values()
     return {
