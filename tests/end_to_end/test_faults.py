@@ -26,11 +26,11 @@ STEP = re.compile(r"goes on after step (\d+)")
 class Started:
     """A torchrun of two processes, and what it prints."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *options: str) -> None:
         variables = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
-            [*TORCHRUN, file, "--resume=auto"], cwd=ROOT, env=variables, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            [*TORCHRUN[:-1], *options, TORCHRUN[-1], file, "--resume=auto"], cwd=ROOT, env=variables, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.output = ""
 
@@ -89,20 +89,6 @@ def kill_and_go_on(config: Config, folder: Path, n_kills: int, seed: int) -> lis
         assert "Signal 9 (SIGKILL)" in started.output
         whole = [path for path in found(run / "checkpoints") if (path / FACTS).exists()]
         newest = int(whole[-1].name.removeprefix("step-")) if whole else 0
-
-
-@pytest.fixture
-def make(small_config: Callable[..., Config]) -> Callable[..., Config]:
-    """Settings of runs of two processes that make a checkpoint every few steps."""
-
-    def settings(**changes: Any) -> Config:
-        usual = {
-            "training.n_epochs": 60, "training.per_device_train_batch_size": 4, "training.patience": 0,
-            "checkpoint.every_steps": 10, "training.eval_every_n_epochs": 10,
-        }  # fmt: skip
-        return small_config(**usual | changes)
-
-    return settings
 
 
 @pytest.mark.parametrize(

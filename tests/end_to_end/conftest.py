@@ -1,0 +1,22 @@
+"""Settings of runs that are broken off."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bert4rec.config import Config
+
+
+@pytest.fixture
+def make(small_config: Callable[..., Config]) -> Callable[..., Config]:
+    """Settings of runs of two processes that make a checkpoint every few steps."""
+
+    def settings(**changes: Any) -> Config:
+        usual = {
+            "training.n_epochs": 60, "training.per_device_train_batch_size": 4, "training.patience": 0,
+            "checkpoint.every_steps": 10, "training.eval_every_n_epochs": 10,
+        }  # fmt: skip
+        return small_config(**usual | changes)
+
+    return settings

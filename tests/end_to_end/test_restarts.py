@@ -1,0 +1,100 @@
+"""Restarts by the launchers' own means: torchrun's, and those of the script that torchx hands to Slurm."""
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torchx.runner import get_runner
+
+from bert4rec.config import Config
+from bert4rec.keeper import found
+from tests.end_to_end.test_faults import Started, report_of
+from tests.end_to_end.test_scripts import BIN, ROOT, TORCHRUN, settings_file, start
+
+pytestmark = pytest.mark.long
+
+# What the script needs of Slurm: `srun OPTIONS bash -c COMMAND` as a step of its own, and to be put back.
+SRUN = """#!/bin/bash
+echo $$ > "$STAND_IN/step"
+while [[ "$1" == --* ]]; do shift; done
+exec setsid "$@"
+"""
+SCONTROL = """#!/bin/bash
+[[ "$1 $2" == "requeue 7" ]] && touch "$STAND_IN/requeued"
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with stand-ins for Slurm's commands, on PATH."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{BIN}:{os.environ['PATH']}")
+    monkeypatch.setenv("STAND_IN", str(folder))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return folder
+
+
+def slurm_script(*arguments: str) -> str:
+    """What torchx would hand to sbatch."""
+    with get_runner() as runner:
+        component = ["-j", "1x2", "--max_retries", "3", "--script", "train.py", "--", *arguments]
+        return runner.dryrun_component("dist.ddp", component, "slurm", {}).request.materialize()
+
+
+def test_slurm_puts_a_run_back_that_was_asked_to_end(
+    make: Callable[..., Config], tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SIGTERM to the step, as before the end of the time limit: saved, put back, gone on with, done."""
+    whole = start([*TORCHRUN, settings_file(make(**{"run.name": "whole"}), tmp_path)])
+    assert whole.returncode == 0, whole.stderr
+    script = slurm_script(settings_file(make(**{"run.name": "broken"}), tmp_path), "--resume=auto")
+    run = tmp_path / "runs" / "broken"
+
+    def stop() -> None:
+        while not found(run / "checkpoints"):
+            time.sleep(0.05)
+        os.killpg(int((slurm / "step").read_text()), signal.SIGTERM)
+
+    statuses, output = [], ""
+    for restart in range(2):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
+        if not restart:
+            threading.Thread(target=stop, daemon=True).start()
+        done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+        statuses.append((done.returncode != 0, (slurm / "requeued").exists()))
+        (slurm / "requeued").unlink(missing_ok=True)
+        output += done.stdout + done.stderr
+    assert statuses == [(True, True), (False, False)], output
+    (step,) = re.findall(r"stopped by SIGTERM: saved after step (\d+); go on with --resume=auto", output)
+    assert f"goes on after step {step}," in output
+    assert report_of(run) == report_of(tmp_path / "runs" / "whole")
+
+
+def test_torchrun_starts_all_processes_anew_after_one_has_died(
+    make: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = start([*TORCHRUN, settings_file(make(**{"run.name": "whole"}), tmp_path)])
+    assert whole.returncode == 0, whole.stderr
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    file = settings_file(make(**{"run.name": "broken"}), tmp_path)
+    run = tmp_path / "runs" / "broken"
+    started = Started(file, "--max_restarts=1")
+    assert started.wait_for(" epochs of "), started.output
+    while not found(run / "checkpoints"):
+        time.sleep(0.05)
+    os.kill(started.ranks()[1], signal.SIGKILL)
+    started.end()
+    assert started.process.returncode == 0, started.output
+    assert re.search(r"goes on after step \d+,", started.output)
+    assert report_of(run) == report_of(tmp_path / "runs" / "whole")
