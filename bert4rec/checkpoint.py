@@ -93,13 +93,18 @@ class Copies:
         if not isinstance(value, ShardedTensor):
             return copies[0]
         shards = zip(copies, value.local_shards(), strict=True)
-        local = [Shard(copy, shard.metadata) for copy, shard in shards]
-        return sharded_like(value, local, value.metadata().shards_metadata)
+        local = [Shard(copy, _on_host(shard.metadata)) for copy, shard in shards]
+        return sharded_like(value, local, [_on_host(shard) for shard in value.metadata().shards_metadata])
 
     def _part(self, key: tuple[str, int], part: torch.Tensor) -> torch.Tensor:
         if key not in self._parts:
             self._parts[key] = torch.empty_like(part, device="cpu", requires_grad=False)
         return self._parts[key].copy_(part.detach())
+
+
+def _on_host(shard: ShardMetadata) -> ShardMetadata:
+    assert shard.placement is not None
+    return ShardMetadata(shard.shard_offsets, shard.shard_sizes, f"rank:{shard.placement.rank()}/cpu")
 
 
 def _begin(unfinished: Path) -> None:

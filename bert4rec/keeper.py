@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import torch.distributed as dist
 
 from bert4rec.checkpoint import UNFINISHED, Copies, SaveError, Tensors, save
@@ -64,7 +65,7 @@ class Keeper:
         contents = {**self._about, **facts}
         if self._is_asynchronous(tensors):
             tensors = self._copies.of(tensors)
-            self._thread = threading.Thread(target=self._try, args=(step, tensors, contents, best_step))
+            self._thread = threading.Thread(target=self._try_beside, args=(step, tensors, contents, best_step))
             self._thread.start()
             return
         self._try(step, tensors, contents, best_step)
@@ -95,6 +96,11 @@ class Keeper:
     def path_of(self, step: int) -> Path:
         """Where the checkpoint of `step` stands."""
         return step_folder(self._folder, step)
+
+    def _try_beside(self, *arguments: Any) -> None:
+        if self._world.device.type == "cuda":
+            torch.cuda.set_device(self._world.device)  # of this thread, which begins with the host's first GPU
+        self._try(*arguments)
 
     def _try(self, step: int, tensors: Tensors, contents: Mapping[str, Any], best_step: int) -> None:
         began = time.monotonic()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen as Kernel
 from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from torch.distributed._shard.sharding_spec import ShardMetadata
@@ -61,10 +62,13 @@ class Optimizers:
         shard = unwrap(model).shard
         self._is_fused = isinstance(model, DistributedModelParallel) and shard is None
         self._gate = Gate() if gated and self._is_fused else None
+        self._n_updates = 0
+        self._kernels: list[Kernel] = []
         self._ordinary_parameters = self._dense_parameters
         if self._is_fused:
             self.sparse = model.fused_optimizer
             unwrap(model).gate = self._gate
+            self._kernels = [m for lookup in self._table._lookups for m in lookup.modules() if isinstance(m, Kernel)]
         else:
             table = [p for name, p in named if name.startswith(ITEM_TABLE)] if shard is None else [shard.weight]
             self.sparse = _sparse_optimizer(sparse_optimizer, table, sparse_learning_rate)
@@ -73,7 +77,13 @@ class Optimizers:
             _make_state(made)
 
     def begin_step(self, scale: float) -> None:
-        """Set the learning rates and forget the gradients; in this order, since fused updates happen in backward."""
+        """Set the learning rates and forget the gradients; in this order, since fused updates happen in backward.
+
+        To be called before forward.
+        """
+        for kernel in self._kernels:  # they count every lookup, also those of evaluations and of steps left out
+            kernel.iter_cpu.fill_(self._n_updates)
+            kernel.iter.fill_(self._n_updates)
         for optimizer, rate in ((self.sparse, self._rates["sparse"]), (self.dense, self._rates["dense"])):
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale
@@ -92,6 +102,7 @@ class Optimizers:
             nn.utils.clip_grad_norm_(self._dense_parameters, self._max_grad_norm)
         if self._gate:
             self._gate.let_pass()
+        self._n_updates += 1
         self.sparse.step()
         self.dense.step()
 
@@ -120,8 +131,7 @@ class Optimizers:
             for state in optimizer.state.values():
                 if "step" in state:
                     state["step"].fill_(n)
-        if self._is_fused:
-            self.sparse.set_optimizer_step(n)
+        self._n_updates = n
 
     def _table_state(self) -> Iterator[tuple[str, Any]]:
         if not self._is_fused:

@@ -11,11 +11,13 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharding_spec import ShardMetadata
+from torch.distributed.remote_device import _remote_device
 
 from bert4rec import progress
 from bert4rec.build import build, plan_of_all, sampler
-from bert4rec.checkpoint import read_facts, verify
+from bert4rec.checkpoint import Copies, in_pieces, read_facts, verify
 from bert4rec.config import Config
 from bert4rec.errors import Interrupted, SettingsError
 from bert4rec.evaluation import ModelRanker, Ranks, to_metrics
@@ -279,6 +281,34 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     model(batch).backward()
     optimizers.step()
     return plan.held(dist.get_rank()), held_bytes(model, optimizers.states())
+
+
+def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:
+    """Where the copy of a table is said to lie that is said to lie on a GPU, and its values in pieces."""
+    shard = Shard(torch.arange(6.0).view(3, 2), ShardMetadata([0, 0], [3, 2], "rank:0/cpu"))
+    metadata = ShardedTensorMetadata([shard.metadata], torch.Size([3, 2]))
+    table = ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
+    shard.metadata.placement = _remote_device("rank:0/cuda:0")
+    copy = in_pieces(Copies().of({"table": table}))["table"]
+    return [str(piece.metadata.placement) for piece in copy.local_shards()], _parts(copy)[0][2]
+
+
+def counted_by_the_kernel(config: Config) -> list[int]:
+    """What fbgemm takes for the number of the third update, with other lookups and a step left out in between."""
+    dataset = _open(config)
+    config = resolve(config, "cpu", dataset.n_items)
+    model, optimizers = build(config, _world(), dataset.n_items)
+    batch = inference_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
+    optimizers.set_steps(1)
+    for is_left_out in (False, True, False):
+        optimizers.begin_step(1.0)
+        model(batch).backward()
+        counted = [int(kernel.iter_cpu) for kernel in optimizers._kernels]
+        if not is_left_out:
+            optimizers.step()
+        with torch.no_grad():
+            unwrap(model).candidates(torch.arange(2, 9))
+    return counted
 
 
 def refusal(config: Config, n_items: int) -> str:

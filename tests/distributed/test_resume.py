@@ -119,6 +119,18 @@ def long(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.long)
 
 
+def test_a_copy_lies_on_the_host(pools: Any) -> None:
+    ((places, values),) = pools(1).run(jobs.copied_from_a_gpu)
+    assert places == ["rank:0/cpu"]
+    np.testing.assert_array_equal(values, np.arange(6.0).reshape(3, 2))
+
+
+def test_the_kernel_counts_updates_alone(pools: Any, small_config: Callable[..., Config]) -> None:
+    """Adam corrects its bias by that number; fbgemm by itself counts every lookup."""
+    config = small_config(**{"parallelism.sharding_type": "table_wise"})
+    assert pools(1).run(jobs.counted_by_the_kernel, config) == [[3]]
+
+
 def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
     """A whole tensor from the parts of all processes, some of them perhaps the same."""
     found = [part for mine in parts for part in mine]
