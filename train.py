@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from bert4rec.config import Config
-from bert4rec.errors import Interrupted, UserError
+from bert4rec.errors import BrokenOffError, Interrupted, UserError
 from bert4rec.settings import load_config, parse_command_line, usage
 
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo says of a dead process
@@ -51,11 +51,11 @@ def _train(config: Config) -> int:
         if error.errno not in FULL:
             raise
         where = error.filename or "the run folder"
-        return _show(UserError(f"{where}: {error.strerror}; free the disk and go on with --resume=auto"))
+        return _show(BrokenOffError(f"{where}: {error.strerror}; free the disk and go on with --resume=auto"))
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise
-        return _show(UserError(f"lost another process of this run, whose own message tells why: {error}"))
+        return _show(BrokenOffError(f"lost another process of this run, whose own message tells why: {error}"))
     return 0
 
 

@@ -4,6 +4,7 @@ A checkpoint is a folder: the shards, `facts.json` with everything that is no te
 written last. It is made under another name and renamed when whole. It holds a pickle: trusted input, like any program.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from bert4rec.shards import local_parts, sharded_like
 
 FACTS = "facts.json"
 UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
+REPLACED = ".old"  # and that of one of which there is a newer version
 
 Group: TypeAlias = dist.ProcessGroup | None
 Tensors: TypeAlias = Mapping[str, Any]
@@ -55,8 +57,14 @@ def save(folder: Path, tensors: Tensors, facts: Mapping[str, Any], *, group: Gro
 
 
 def load(folder: Path, tensors: Tensors) -> None:
-    """Read the tensors of a checkpoint that was verified into `tensors`, in place, however either side is sharded."""
-    dcp.load(in_pieces(tensors), checkpoint_id=folder)  # the pieces are views
+    """Read the tensors of a checkpoint that was verified into `tensors`, in place, however either side is sharded.
+
+    Raises `DataError`, on every process, where it has no such tensors.
+    """
+    try:
+        dcp.load(in_pieces(tensors), checkpoint_id=folder)  # the pieces are views
+    except CheckpointException as error:
+        raise DataError(f"{folder}: cannot be read: {_first_failure(error)}") from None
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -116,8 +124,12 @@ def _write_shards(unfinished: Path, tensors: Tensors, group: Group) -> None:
     try:
         dcp.save(in_pieces(tensors), storage_writer=dcp.FileSystemWriter(unfinished), process_group=group)
     except CheckpointException as error:  # raised on all processes, with what each of them met
-        rank, (cause, _) = next(iter(error.failures.items()))
-        raise SaveError(f"{unfinished}: {_reason(cause)} (process {rank})") from None
+        raise SaveError(f"{unfinished}: {_first_failure(error)}") from None
+
+
+def _first_failure(error: CheckpointException) -> str:
+    rank, (cause, _) = next(iter(error.failures.items()))
+    return f"{_reason(cause)} (process {rank})"
 
 
 def _describe(unfinished: Path, facts: Mapping[str, Any], group: Group) -> manifest.Files:
@@ -125,19 +137,40 @@ def _describe(unfinished: Path, facts: Mapping[str, Any], group: Group) -> manif
     rank = dist.get_rank(group)
     mine = [path.name for path in unfinished.glob(f"__{rank}_*")]
     if rank == 0:
-        (unfinished / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+        manifest.write_through(unfinished / FACTS, json.dumps(facts, indent=1) + "\n")
         mine += [FACTS, ".metadata"]
     return manifest.describe(unfinished, mine)
 
 
 def _finish(unfinished: Path, folder: Path, files: list[manifest.Files]) -> None:
-    manifest.seal(unfinished, {name: file for part in files for name, file in part.items()})
-    replaced = folder.with_name(folder.name + ".old")  # of the same step: at every moment one of them is there
+    every = {name: file for part in files for name, file in part.items()}
+    if unseen := next((name for name, file in every.items() if _size(unfinished / name) != file["bytes"]), ""):
+        why = "another process wrote it, the first does not see it: run.dir must be on a disk that all hosts share"
+        raise FileNotFoundError(errno.ENOENT, why, unfinished / unseen)
+    manifest.seal(unfinished, every)
+    _sync(unfinished)
+    replaced = folder.with_name(folder.name + REPLACED)  # of the same step: at every moment one of them is there
     if folder.exists():
         folder.rename(replaced)
     unfinished.rename(folder)
     _sync(folder.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def tidy(folder: Path) -> None:
+    """Remove from `folder` what a killed process has left of its checkpoints; a whole one is not lost."""
+    for unfinished in folder.glob(f"*{UNFINISHED}"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    for replaced in folder.glob(f"*{REPLACED}"):
+        whole = replaced.with_suffix("")
+        if whole.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            replaced.rename(whole)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else -1
 
 
 def _sync(folder: Path) -> None:
@@ -171,7 +204,7 @@ def _gathered(value: Any, group: Group) -> list[Any]:
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    text = str(error).splitlines()[0]
+    text = (str(error) or type(error).__name__).splitlines()[0]
     # What torch says when a write has failed, whatever the reason, while it was still to close the file.
     return "not all of it could be written, is the disk full?" if "inline_container" in text else text
 

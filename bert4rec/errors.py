@@ -9,6 +9,12 @@ class UserError(Exception):
     status = 2  # of the process that it ends
 
 
+class BrokenOffError(UserError):
+    """Something outside ended a run: a full disk, another process that died."""
+
+    status = 1
+
+
 class SettingsError(UserError):
     """A setting that is unknown, of the wrong type, or impossible."""
 
@@ -21,7 +27,10 @@ class DivergenceError(UserError):
     """The training has left the numbers that can be computed with; its message ends with `ADVICE`."""
 
     status = 1
-    ADVICE = "lower training.learning_rate and parallelism.sparse_learning_rate"
+    ADVICE = (
+        "begin with lower training.learning_rate and parallelism.sparse_learning_rate, perhaps from this run's best "
+        "weights by --run.init_from"
+    )
 
 
 class Interrupted(UserError):  # noqa: N818  # nothing went wrong

@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -13,12 +15,13 @@ PATIENCE = 8.0  # seconds; torchx kills ten seconds after it has asked
 class Interruption:
     """As a context: the first of `SIGNALS` does not end the process but becomes `number`; later ones do nothing.
 
-    All processes compare notes at every step and say so by `answered`. Where that does not come within `PATIENCE`
+    All processes compare notes at every step and say so by `answered`. Where that does not come within `patience`
     seconds of a signal, the others are gone or stuck: the process ends, with the status of the signal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = PATIENCE) -> None:
         self.number = 0
+        self._patience, self._is_busy = patience, False
         self._answered = threading.Event()
         self._before: dict[signal.Signals, object] = {}
 
@@ -46,13 +49,25 @@ class Interruption:
         """All processes have just compared notes."""
         self._answered.set()
 
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """While all processes save: no answer is to be expected, and what is being written is worth the wait."""
+        self._is_busy = True
+        yield
+        self._is_busy = False
+
     def _watch(self) -> None:
-        received = os.read(self._read, 1)
-        if not received:
-            return  # the end of the context
+        """Wait for one of `SIGNALS`; others come too, where somebody handles them. Nothing = the end of the context."""
+        for received in iter(lambda: os.read(self._read, 1), b""):
+            if received[0] in SIGNALS:
+                self._obey(received[0])
+                return
+
+    def _obey(self, number: int) -> None:
         self._answered.clear()
-        self.number = received[0]
-        if not self._answered.wait(PATIENCE):
-            name = signal.Signals(self.number).name
-            print(f"{name}: no answer from the other processes, left without saving", file=sys.stderr, flush=True)
-            os._exit(128 + self.number)
+        self.number = number
+        while not self._answered.wait(self._patience):
+            if not self._is_busy:
+                name = signal.Signals(number).name
+                print(f"{name}: no answer from the other processes, left without saving", file=sys.stderr, flush=True)
+                os._exit(128 + number)

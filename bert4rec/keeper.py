@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from bert4rec.checkpoint import UNFINISHED, Copies, SaveError, Tensors, save
+from bert4rec.checkpoint import REPLACED, UNFINISHED, Copies, SaveError, Tensors, save
 from bert4rec.errors import Interrupted
 from bert4rec.launch import Processes
 from bert4rec.memory import host_memory
@@ -46,9 +46,6 @@ class Keeper:
         self._bytes_per_second = BYTES_PER_SECOND
         self.last_step = last_step  # with a whole checkpoint, or one that is being written; 0 = none
         self._saved_at = time.monotonic()
-        if world.is_first:
-            for unfinished in folder.glob(f"{STEP}*{UNFINISHED}"):  # by a process that was killed
-                shutil.rmtree(unfinished, ignore_errors=True)
 
     def is_due(self, step: int) -> bool:
         """Whether it is time for a checkpoint after `step` steps; the first process decides."""
@@ -97,6 +94,11 @@ class Keeper:
         """Where the checkpoint of `step` stands."""
         return step_folder(self._folder, step)
 
+    def best(self, step: int) -> Path | None:
+        """The checkpoint of the best `step`; the best that could be saved, where that one could not."""
+        best, link = self.path_of(step), self._folder / BEST
+        return best if best.is_dir() else link.resolve() if link.is_dir() else None
+
     def _try_beside(self, *arguments: Any) -> None:
         if self._world.device.type == "cuda":
             torch.cuda.set_device(self._world.device)  # of this thread, which begins with the host's first GPU
@@ -142,7 +144,7 @@ class Keeper:
 
     def _link(self, best_step: int) -> None:
         """`best` points at the best checkpoint, for people and other programs."""
-        if not best_step:
+        if not self.path_of(best_step).is_dir():
             return
         link = self._folder / BEST
         new = link.with_name(BEST + UNFINISHED)
@@ -155,9 +157,9 @@ class Keeper:
 
     def _remove_old(self, best_step: int) -> None:
         paths = found(self._folder)
-        kept = {*paths[-self._keep :], self.path_of(best_step)}
+        kept = {path.name for path in [*paths[-self._keep :], self.best(best_step)] if path}
         for path in paths:
-            if path not in kept:
+            if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -168,4 +170,5 @@ def step_folder(folder: Path, step: int) -> Path:
 
 def found(folder: Path) -> list[Path]:
     """The checkpoints in `folder` that were finished, the earliest first."""
-    return sorted(path for path in folder.glob(f"{STEP}*") if path.suffix != UNFINISHED and path.is_dir())
+    paths = (path for path in folder.glob(f"{STEP}*") if path.suffix not in (UNFINISHED, REPLACED))
+    return sorted(path for path in paths if path.is_dir())

@@ -23,8 +23,13 @@ def describe(folder: Path, names: Iterable[str]) -> Files:
 
 def seal(folder: Path, files: Files) -> None:
     """Write the manifest of `files`, all of them that `folder` has."""
-    with (folder / MANIFEST).open("w") as file:
-        file.write(_text(files))
+    write_through(folder / MANIFEST, _text(files))
+
+
+def write_through(path: Path, text: str) -> None:
+    """Write `text` to the disk itself, so that a loss of power does not take it."""
+    with path.open("w") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
 

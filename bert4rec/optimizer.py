@@ -22,7 +22,7 @@ FUSED_STATE = {"momentum1": "sum"}  # fbgemm's names → those of torch.optim
 FUSED_ADAM_STATE = {"momentum1": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum2": "exp_avg_sq"}
 
 
-def learning_rate_scale(step: int, *, n_steps: int, schedule: str, warmup_steps: int = 0) -> float:
+def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_steps: int = 0) -> float:
     """The factor of the learning rates at `step` of `n_steps`, counted from 0: linear warm-up, then decay to 0."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps

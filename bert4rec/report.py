@@ -3,10 +3,11 @@
 import json
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch.utils.tensorboard import SummaryWriter
@@ -31,8 +32,10 @@ class MetricsLog:
     A run that goes on after step `purge_from` has its later steps once more: TensorBoard shows the last ones.
     """
 
-    def __init__(self, folder: Path, *, purge_from: int = 0) -> None:
-        self._file = (folder / "metrics.jsonl").open("a")
+    def __init__(self, folder: Path, *, purge_from: int = 0, say: Callable[[str], None] = print) -> None:
+        self._say, self._is_full = say, False
+        self._file = (folder / "metrics.jsonl").open("ab+")
+        _cut_torn_line(self._file)
         self._events = SummaryWriter(str(folder), purge_step=purge_from + 1 if purge_from else None)
 
     def add(self, kind: str, step: int, **values: Any) -> None:
@@ -41,17 +44,38 @@ class MetricsLog:
         for name, value in values.items():
             numbers = value.items() if isinstance(value, Mapping) else [("", value)]
             for key, number in numbers:
-                self._events.add_scalar(f"{kind}/{name}{'/' if key else ''}{key}", number, step)
+                with self._unless_full():
+                    self._events.add_scalar(f"{kind}/{name}{'/' if key else ''}{key}", number, step)
 
     def add_note(self, kind: str, step: int, **values: Any) -> None:
         """A record that is no measurement, such as "resume"."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._file.flush()
+        with self._unless_full():
+            self._file.write((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
+            self._file.flush()  # what the disk does not take stays in the file's buffer, for the next time
 
     def close(self) -> None:
         """Write what is still held back."""
-        self._file.close()
-        self._events.close()
+        with self._unless_full():
+            self._file.close()
+        with self._unless_full():
+            self._events.close()
+
+    @contextmanager
+    def _unless_full(self) -> Iterator[None]:
+        """A training does not end since its log cannot be written; said once."""
+        try:
+            yield
+        except OSError as error:
+            if not self._is_full:
+                self._say(f"{self._file.name}: {error.strerror}; the training goes on without its log")
+            self._is_full = True
+
+
+def _cut_torn_line(file: BinaryIO) -> None:
+    """Cut what a process wrote that was killed in the middle of a line."""
+    file.seek(0)
+    content = file.read()
+    file.truncate(content.rfind(b"\n") + 1)
 
 
 def read_records(folder: Path, kind: str) -> list[dict[str, Any]]:

@@ -6,21 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint import read_facts, verify
+from bert4rec.checkpoint import read_facts, tidy, verify
 from bert4rec.errors import DataError, SettingsError
 from bert4rec.keeper import BEST, found
 from bert4rec.launch import by_first
+from bert4rec.run_folder import runs
 
 CHECKPOINTS = "checkpoints"  # in a run folder
 SET_ASIDE = "set-aside"  # in that: what is newer than the checkpoint from which a run was continued
 REPORT = "report.json"
-FACTS_VERSION = 1
+FACTS_VERSION = 2  # of what a checkpoint says of the run and its state
 
 Settings = Mapping[str, Mapping[str, Any]]
 
 # What may be another in a continued run. Whether the data are the same is told by the fingerprint of the dataset.
 FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run"}
-FREE_KEYS = {"n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size"}
+FREE_KEYS = {
+    "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "max_skipped_steps",
+}  # fmt: skip
+OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
 
 
 @dataclass(frozen=True)
@@ -32,20 +36,32 @@ class Resumption:
     facts: Mapping[str, Any]
 
 
-def find(resume: str, parent: Path, name: str, say: Callable[[str], None]) -> Resumption | None:
+def find(
+    resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any], say: Callable[[str], None]
+) -> Resumption | None:
     """What `run.resume` means for runs of that `name` in `parent`; None for a new run. Every process calls this.
 
-    A damaged checkpoint is passed over for the one before, and `say` told. Raises `SettingsError` where there is no
-    such run, `DataError` where none of its checkpoints is whole.
+    The first one calls `claim` with the run folder before it touches anything there. A damaged checkpoint is passed
+    over for the one before, and `say` told. Raises `SettingsError` where there is no such run, `DataError` where none
+    of its checkpoints is whole.
     """
-    run, paths = by_first(lambda: _candidates(resume, parent, name))
+
+    def candidates() -> tuple[Path | None, list[Path]]:
+        run, checkpoint = _named(resume) if resume != "auto" else (_newest_unfinished(parent, name), None)
+        if run is None:
+            return None, []
+        claim(run)
+        tidy(run / CHECKPOINTS)
+        return run, [checkpoint] if checkpoint else found(run / CHECKPOINTS)[::-1]
+
+    run, paths = by_first(candidates)
     if run is None:
         say(f"nothing to resume: no unfinished run {parent / name} with a checkpoint; a new one begins")
         return None
     checkpoint = _newest_whole(paths, say)
     if checkpoint is None:
         raise DataError(f"{run / CHECKPOINTS}: no checkpoint is whole; start anew without --resume")
-    return Resumption(run, checkpoint, read_facts(checkpoint))
+    return Resumption(run, checkpoint, _facts_of(checkpoint))
 
 
 def best_of(run: Path) -> tuple[Path, Mapping[str, Any]]:
@@ -54,7 +70,7 @@ def best_of(run: Path) -> tuple[Path, Mapping[str, Any]]:
     if not by_first(folder.is_dir):
         raise SettingsError(f"run.init_from: {folder} is not there; name the folder of a run with a checkpoint")
     verify(folder)
-    return folder, read_facts(folder)
+    return folder, _facts_of(folder)
 
 
 def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: str, *, reset_optimizer: bool) -> None:
@@ -65,7 +81,7 @@ def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: st
             "set data.dataset_dir to the folder of then, or begin with its weights by run.init_from"
         )
     before: Settings = facts["config"]
-    for name in ("training.optimizer", "parallelism.sparse_optimizer"):
+    for name in OPTIMIZERS:
         then, now = (_value(tables, name) for tables in (before, settings))
         if then != now and not reset_optimizer:
             raise SettingsError(
@@ -79,6 +95,12 @@ def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: st
                 f"{name} = {then} in the run, {now} now: a run goes on with what it began with; set it to {then} "
                 "(the run's config.toml has all of them), or begin anew with its weights by --run.init_from"
             )
+
+
+def wants_fresh_optimizers(facts: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether `run.reset_optimizer` is still to be done: once, though the same command is given again and again."""
+    has_others = any(name in changes(facts, settings) for name in OPTIMIZERS)
+    return settings["run"]["reset_optimizer"] and (has_others or not facts["config"]["run"]["reset_optimizer"])
 
 
 def changes(facts: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]]:
@@ -102,30 +124,32 @@ def set_aside_newer(resumption: Resumption) -> int:
     return len(newer)
 
 
-def _candidates(resume: str, parent: Path, name: str) -> tuple[Path | None, list[Path]]:
-    """The run, and its checkpoints, the newest first."""
-    if resume == "auto":
-        runs = [run for run in _numbered(parent / name) if not (run / REPORT).exists() and found(run / CHECKPOINTS)]
-        return (runs[-1], found(runs[-1] / CHECKPOINTS)[::-1]) if runs else (None, [])
+def _newest_unfinished(parent: Path, name: str) -> Path | None:
+    unfinished = [run for run in runs(parent, name) if found(run / CHECKPOINTS) and not (run / REPORT).exists()]
+    return unfinished[-1] if unfinished else None
+
+
+def _named(resume: str) -> tuple[Path, Path | None]:
+    """The run of a path, and the checkpoint if the path names one."""
     path = Path(resume)
-    if path.resolve().parent.name == CHECKPOINTS:
-        path = path.resolve()
-        if path in found(path.parent):
-            return path.parent.parent, [path]
-    elif paths := found(path / CHECKPOINTS):
-        return path, paths[::-1]
+    if found(path / CHECKPOINTS):
+        return path, None
+    path = path.resolve()  # of the link to the best, perhaps
+    if path in found(path.parent) and path.parent.name == CHECKPOINTS:
+        return path.parent.parent, path
     raise SettingsError(
         f'run.resume = "{resume}": has no checkpoint; name a run folder, one of its {CHECKPOINTS}/step-…, or auto'
     )
 
 
-def _numbered(first: Path) -> Iterator[Path]:
-    """`first`, `first`-2, `first`-3, … as long as they are there."""
-    for number in itertools.count(1):
-        folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
-        if not folder.is_dir():
-            return
-        yield folder
+def _facts_of(checkpoint: Path) -> dict[str, Any]:
+    facts = read_facts(checkpoint)
+    if facts["facts_version"] != FACTS_VERSION:
+        raise DataError(
+            f"{checkpoint}: written by another version of this program (form {facts['facts_version']}, here it is "
+            f"{FACTS_VERSION}); go on with that version"
+        )
+    return facts
 
 
 def _newest_whole(paths: list[Path], say: Callable[[str], None]) -> Path | None:

@@ -1,7 +1,7 @@
 """One run, from settings and a dataset folder to a run folder with its report."""
 
-import itertools
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from bert4rec.config import Config
 from bert4rec.errors import DataError, SettingsError
 from bert4rec.evaluation import Metrics, ModelRanker, rank_by_popularity, to_metrics
 from bert4rec.feed.dataset import Dataset, open_dataset
-from bert4rec.interruption import Interruption
+from bert4rec.interruption import PATIENCE, Interruption
 from bert4rec.keeper import step_folder
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
 from bert4rec.memory import PeakMemory
@@ -29,7 +29,10 @@ from bert4rec.resume import (
     check_settings,
     find,
     set_aside_newer,
+    wants_fresh_optimizers,
 )
+from bert4rec.run_folder import Lock, new_folder
+from bert4rec.settings import with_changes
 from bert4rec.trainer import State, Trainer
 from bert4rec.vocabulary import table_rows
 
@@ -38,38 +41,41 @@ def run(config: Config) -> Path:
     """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this."""
     world = this_process(config.parallelism.device)
     dataset = _open(config, verify=world.local_rank == 0)
-    config = resolve(config, world.device.type, dataset.n_items)
-    with process_group(world, deterministic=config.training.deterministic):
+    with process_group(world, deterministic=config.training.deterministic), ExitStack() as held:
         # The Run lives in this expression only, so that its shards are gone when the process group ends.
-        return Run(config, world, dataset).complete()
+        return Run(config, world, dataset, held).complete()
 
 
 class Run:
-    """One run of resolved settings: the dataset is open, the run folder there, the model built as planned.
+    """One run: settings resolved, its folder there and locked as long as `held` is open, the model built as planned.
 
     Raises `SettingsError`, on every process and before anything is made or allocated, where the job cannot fit, or is
     not the one that is to be resumed.
     """
 
-    def __init__(self, config: Config, world: Processes, dataset: Dataset) -> None:
-        self._config, self._world, self._dataset = config, world, dataset
-        self._settings = config.model_dump(mode="json")
+    def __init__(self, config: Config, world: Processes, dataset: Dataset, held: ExitStack) -> None:
+        self._world, self._dataset, self._held = world, dataset, held
         self._peak_memory = PeakMemory(world.device)
         self._progress = Progress(shown=world.is_first)
+        self._resumption = self._find(config)
+        config = self._config = self._resolve(config)
+        self._settings = config.model_dump(mode="json")
         seed_everything(config.training.seed + world.rank)
         self._plan = plan_of_all(config, world, dataset.n_items)
-        self._resumption = self._find()
+        self._check_resumption()
         self._origin = self._find_origin()
-        self._folder = self._resumption.run if self._resumption else Path(by_first(lambda: _new_folder(config)))
+        self._folder = self._resumption.run if self._resumption else by_first(self._new_folder)
         self._state = self._restored_state()
         if world.is_first:
             self._describe()
         self._model, self._optimizers = build(config, world, dataset.n_items, self._plan)
-        self._log = MetricsLog(self._folder, purge_from=self._state.step) if world.is_first else None
+        steps, say = self._state.step, self._progress.say
+        self._log = MetricsLog(self._folder, purge_from=steps, say=say) if world.is_first else None
 
     def complete(self) -> Path:
         """Train, test the best weights, write the report; the run folder."""
-        with Interruption() as interruption:
+        patience = max(PATIENCE, self._config.checkpoint.seconds_on_signal)
+        with Interruption(patience) as interruption:
             trainer = self._trainer(interruption)
             self._begin(trainer)
             trainer.fit()
@@ -83,16 +89,32 @@ class Run:
             print(f"\n{metrics_table(report)}\n\nreport: {self._folder / 'report.md'}", flush=True)
         return self._folder
 
-    def _find(self) -> Resumption | None:
+    def _find(self, config: Config) -> Resumption | None:
         """What is to be continued, if anything."""
-        run = self._config.run
-        if not run.resume:
+        if not config.run.resume:
             return None
-        found = find(run.resume, Path(run.dir), self._config.run_name, self._progress.say)
-        if found:
-            fingerprint = self._dataset.metadata["fingerprint"]
-            check_settings(found.facts, self._settings, fingerprint, reset_optimizer=run.reset_optimizer)
-        return found
+        parent = Path(config.run.dir)
+        return find(config.run.resume, parent, config.run_name, claim=self._claim, say=self._progress.say)
+
+    def _new_folder(self) -> Path:
+        folder = new_folder(Path(self._config.run.dir), self._config.run_name)
+        self._claim(folder)
+        return folder
+
+    def _claim(self, folder: Path) -> None:
+        self._held.enter_context(Lock(folder))
+
+    def _resolve(self, config: Config) -> Config:
+        """What is left to the program stays as it was, where a run is continued, whatever this device would prefer."""
+        if self._resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
+            then = self._resumption.facts["config"]["parallelism"]["sparse_optimizer"]
+            config = with_changes(config, "parallelism", {"sparse_optimizer": then})
+        return resolve(config, self._world.device.type, self._dataset.n_items)
+
+    def _check_resumption(self) -> None:
+        if self._resumption:
+            fingerprint, is_free = self._dataset.metadata["fingerprint"], self._config.run.reset_optimizer
+            check_settings(self._resumption.facts, self._settings, fingerprint, reset_optimizer=is_free)
 
     def _find_origin(self) -> Path | None:
         """The checkpoint with whose weights this run begins, if with any."""
@@ -179,8 +201,11 @@ class Run:
 
     def _continue(self, trainer: Trainer, resumption: Resumption) -> None:
         facts, state = resumption.facts, self._state
+        then = facts["config"]
         same_processes = facts["world_size"] == self._world.world_size
-        trainer.restore(resumption.checkpoint, optimizers=not self._config.run.reset_optimizer, random=same_processes)
+        same_device = then["parallelism"]["device"] == self._config.parallelism.device
+        is_reset = wants_fresh_optimizers(facts, self._settings)
+        trainer.restore(resumption.checkpoint, optimizers=not is_reset, random=same_processes and same_device)
         self._check_best(resumption)
         n_newer = by_first(lambda: set_aside_newer(resumption))
         self._progress.say(f"goes on after step {state.step}, epoch {trainer.epoch:.4g}, from {resumption.checkpoint}")
@@ -188,6 +213,10 @@ class Run:
             self._progress.say(f"{n_newer} newer checkpoints were set aside")
         if not same_processes:
             self._progress.say(f"{self._world.world_size} processes in place of {facts['world_size']}")
+        if not same_device:
+            self._progress.say(f"on {self._config.parallelism.device} in place of {then['parallelism']['device']}")
+        if is_reset:
+            self._progress.say("with fresh optimizers")
         if facts["global_batch"] != self._global_batch:
             self._progress.say(f"global batches of {self._global_batch} in place of {facts['global_batch']} sequences")
         if self._log:
@@ -261,20 +290,6 @@ def _open(config: Config, *, verify: bool) -> Dataset:
     if not len(dataset.splits["train"]):
         raise DataError(f"{dataset.folder}: the training split is empty; loosen the filters of [preprocessing]")
     return dataset
-
-
-def _new_folder(config: Config) -> str:
-    parent = Path(config.run.dir)
-    for number in itertools.count(1):
-        folder = parent / (config.run_name if number == 1 else f"{config.run_name}-{number}")
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise SettingsError(f"run.dir: cannot make {folder}: {error.strerror}; choose another folder") from None
-        return str(folder)
-    raise AssertionError
 
 
 def _training(trainer: Trainer, peak_memory: list[int]) -> dict[str, Any]:

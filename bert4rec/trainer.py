@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bert4rec.checkpoint import load
+from bert4rec.checkpoint import load, read_facts, verify
 from bert4rec.config import Training
-from bert4rec.errors import DivergenceError, Interrupted
+from bert4rec.errors import DataError, DivergenceError, Interrupted
 from bert4rec.evaluation import Metrics
 from bert4rec.feed.batches import Batch, MaskedBatches, Position
 from bert4rec.feed.dataset import Split
@@ -38,7 +38,8 @@ class State:
     """How far the training is; the same on every process. It goes on from here after a break.
 
     `epochs` are whole ones, `sequences` those of the one after; `validated` is the one that was validated last;
-    `seconds` are those of all parts of the run; `skipped` steps had a loss or a gradient that was not finite.
+    `seconds` are those of all parts of the run; `skipped` steps had a loss or a gradient that was not finite;
+    `updates` are those since the optimizers were fresh.
     """
 
     step: int = 0
@@ -52,6 +53,7 @@ class State:
     stopped_by: str = ""
     seconds: float = 0.0
     skipped: int = 0
+    updates: int = 0
 
 
 class Meter:
@@ -160,18 +162,29 @@ class Trainer:
             self._train_epoch(itertools.islice(batches, self._source.steps_of(self.state.epochs)))
             self._end_epoch()
         self.state.stopped_by = self.state.stopped_by or "n_epochs"
-        self._keeper.wait()
+        with self._interruption.busy():
+            self._keeper.wait()
         self._progress.close()
         self._is_done = True
         self._take_best()
 
     def _take_best(self) -> None:
-        best = self._keeper.path_of(self.state.best_step)
-        if by_first(best.is_dir):
+        """The weights that were best on validation; where they are lost the best that are not, or the last ones."""
+        state, wanted = self.state, self._keeper.path_of(self.state.best_step)
+        best = by_first(lambda: self._keeper.best(state.best_step))
+        try:
+            if best is None:
+                raise DataError(f"{wanted}: could not be saved")
+            verify(best)
             load_weights(self._model, best)
+        except DataError as error:
+            self._progress.say(f"{error}; the last weights are tested in place of the best")
+            state.best_step, state.best_epoch = state.step, self.epoch
             return
-        self._progress.say(f"{best}: could not be saved; the last weights are tested in place of the best")
-        self.state.best_step, self.state.best_epoch = self.state.step, self.epoch
+        if best.name != wanted.name:
+            self._progress.say(f"{wanted}: could not be saved; the best that could is tested in its place: {best.name}")
+            then = State(**read_facts(best)["state"])
+            state.best_step, state.best_epoch, state.best_ndcg = then.best_step, then.best_epoch, then.best_ndcg
 
     @property
     def epoch(self) -> float:
@@ -183,7 +196,9 @@ class Trainer:
         load_weights(self._model, folder)
         if optimizers:
             load(folder, _prefixed("optimizer.", self._optimizers.tensors()))
-            self._optimizers.set_steps(self.state.step - self.state.skipped)
+            self._optimizers.set_steps(self.state.updates)
+        else:
+            self.state.updates = 0
         if random:
             mine = _random_state(self._world)
             load(folder, mine)
@@ -201,6 +216,7 @@ class Trainer:
             now = time.monotonic()
             self.state.seconds = self._seconds()
             if loss is not None:
+                self.state.updates += 1
                 self.meter.add(loss, agreed.positions, batch.n_sequences, now - began)  # waiting for the loader counts
             if agreed.say:
                 self._say()
@@ -326,7 +342,8 @@ class Trainer:
         weights = (part for name, value in tensors.items() if name.startswith("model.") for part in local_parts(value))
         if not self._world.least(int(are_finite(weights))):
             raise DivergenceError(f"weights are not finite after {self.state.step} steps; {DivergenceError.ADVICE}")
-        self._keeper.save(self.state.step, tensors, {"state": asdict(self.state)}, best_step=self.state.best_step)
+        with self._interruption.busy():
+            self._keeper.save(self.state.step, tensors, {"state": asdict(self.state)}, best_step=self.state.best_step)
         self._saved = self._lasting()
 
     def _lasting(self) -> dict[str, Any]:
@@ -364,10 +381,12 @@ class Trainer:
         return self._earlier + time.monotonic() - self._began
 
     def _learning_rate_scale(self) -> float:
+        """By the sequences seen, in global batches of now: no jump where those of an earlier part had another size."""
         settings = self._settings
+        per_step = settings.per_device_train_batch_size * self._world.world_size
         return learning_rate_scale(
-            self.state.step,
-            n_steps=self._n_steps,
+            self.epoch * self._n_sequences / per_step,
+            n_steps=settings.n_epochs * self._n_sequences / per_step,
             schedule=settings.lr_schedule,
             warmup_steps=settings.warmup_steps,
         )

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from bert4rec import checkpoint, evaluation, manifest
+from bert4rec.checkpoint import SaveError
 from bert4rec.config import Config
 from bert4rec.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.feed.dataset import Dataset
@@ -22,6 +24,7 @@ from bert4rec.keeper import found
 from bert4rec.model import Bert4Rec
 from bert4rec.report import read_records
 from bert4rec.run import run
+from bert4rec.run_folder import Lock
 from bert4rec.settings import load_config
 from tests.conftest import SMALL, leave_group
 
@@ -171,7 +174,7 @@ def test_another_global_batch_goes_on_behind_the_sequences_that_were_seen(
         message = interrupted(make(**{"run.name": "broken"}))
     assert message == "stopped by SIGTERM: saved after step 5"  # of 16 sequences each
     changes = {"training.per_device_train_batch_size": 10, "run.name": "broken", "run.resume": "auto"}
-    report = report_of(run(make(**changes)))
+    report = report_of(run(make(**changes, **{"training.max_skipped_steps": 1})))
     assert "global batches of 10 in place of 16 sequences\n" in capsys.readouterr().out
     assert report["training"]["steps"] == 5 + -(-(n_sequences - 80) // 10) + 2 * -(-n_sequences // 10)
     assert report["training"]["epochs"] == 3
@@ -270,6 +273,82 @@ def test_another_optimizer_begins_afresh_where_that_is_wanted(make: Make, whole:
     assert report_of(run(make(**{"run.resume": str(whole)}, **changes)))["training"]["steps"] == 28
 
 
+def test_after_a_reset_the_optimizers_count_from_there(
+    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, however often the same command is given; with other optimizers again."""
+
+    def updates(optimizer: str, n_epochs: int) -> int:
+        changes = {"training.n_epochs": n_epochs, "training.optimizer": optimizer, "run.reset_optimizer": True}
+        run(make(**{"run.resume": str(whole)}, **changes))
+        return json.loads((found(whole / "checkpoints")[-1] / "facts.json").read_text())["state"]["updates"]
+
+    assert [updates("adamw", 4), updates("adamw", 5), updates("sgd", 6)] == [7, 14, 7]
+    assert capsys.readouterr().out.count("with fresh optimizers\n") == 2
+
+
+def test_the_other_mode_takes_the_optimizer_that_the_run_has(make: Make) -> None:
+    """Left to itself, `ddp` takes Adam for the table, and `dmp` on CPU would not."""
+    folder = run(make(**{"parallelism.mode": "ddp"}))
+    run(make(**{"parallelism.mode": "dmp", "run.resume": str(folder), "training.n_epochs": 4}))
+    (resumed,) = read_records(folder, "resume")
+    assert resumed["changed"].keys() == {"training.n_epochs", "parallelism.mode"}
+
+
+def edit_facts(checkpoint_folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Change what a checkpoint says, and make it whole again."""
+    path = checkpoint_folder / "facts.json"
+    facts = json.loads(path.read_text())
+    edit(facts)
+    path.write_text(json.dumps(facts))
+    names = [file.name for file in checkpoint_folder.iterdir() if file.name != manifest.MANIFEST]
+    manifest.seal(checkpoint_folder, manifest.describe(checkpoint_folder, names))
+
+
+def test_a_run_from_another_kind_of_device_goes_on(make: Make, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit_facts(found(whole / "checkpoints")[-1], lambda facts: facts["config"]["parallelism"].update(device="cuda"))
+    run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
+    assert "on cpu in place of cuda\n" in capsys.readouterr().out
+
+
+def test_a_checkpoint_of_another_version_is_refused(make: Make, whole: Path) -> None:
+    edit_facts(found(whole / "checkpoints")[-1], lambda facts: facts.update(facts_version=1))
+    with pytest.raises(DataError, match="written by another version of this program"):
+        run(make(**{"run.resume": str(whole)}))
+
+
+def test_one_job_at_a_time_works_in_a_folder(make: Make, whole: Path) -> None:
+    with Lock(whole), pytest.raises(SettingsError, match=rf"another job is at work there \(process {os.getpid()} on "):
+        run(make(**{"run.resume": str(whole)}))
+    leave_group()
+    run(make(**{"run.resume": str(whole)}))
+
+
+def test_where_runs_and_checkpoints_are_found(make: Make, whole: Path, tmp_path: Path) -> None:
+    """Also where an earlier run was deleted, or the runs stand in a folder that is called checkpoints."""
+    parent = tmp_path / "checkpoints"
+    for name in ("broken-2", "broken-10", "broken-x"):
+        shutil.copytree(whole, parent / name, symlinks=True)
+        (parent / name / "report.json").unlink()
+    places = {"run.dir": str(parent), "run.name": "broken"}
+    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-10"
+    assert run(make(**places, **{"run.resume": str(parent / "broken-x")})) == parent / "broken-x"
+    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-2"
+
+
+def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
+    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, newest = report_of(whole), found(whole / "checkpoints")[-1]
+    newest.rename(newest.with_name(newest.name + ".old"))
+    newest.with_name(newest.name + ".tmp").mkdir()
+    assert len(found(whole / "checkpoints")) == 2
+    run(make(**{"run.resume": str(whole)}))
+    assert f"from {newest}\n" in capsys.readouterr().out
+    assert report_of(whole)["test"] == before["test"]
+    assert {path.suffix for path in (whole / "checkpoints").iterdir()} == {""}
+
+
 @pytest.mark.parametrize("resume", ["no/where", "", "auto"])
 def test_what_is_not_there(make: Make, resume: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if resume == "auto":
@@ -325,6 +404,74 @@ def test_the_last_checkpoints_and_the_best_stay(make: Make) -> None:
     assert best == report_of(folder)["training"]["best_epoch"] * 7
 
 
+def test_files_that_the_first_process_does_not_see_make_no_checkpoint(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where each host has a disk of its own."""
+    describe = checkpoint._describe
+    ghost = {"__1_0.distcp": {"bytes": 7, "sha256": "0"}}
+    monkeypatch.setattr(checkpoint, "_describe", lambda *args: describe(*args) | ghost)
+    with pytest.raises(SaveError, match=r"__1_0.distcp: .* must be on a disk that all hosts share; there is no"):
+        run(make(**{"checkpoint.on_error": "stop", "checkpoint.async": False}))
+
+
+def test_the_best_that_could_be_saved_stays(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write, calls = checkpoint._write_shards, 0
+
+    def full_at_the_best(*args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise SaveError("the disk is full")
+        write(*args)
+
+    monkeypatch.setattr(checkpoint, "_write_shards", full_at_the_best)
+    folder = run(make(**{"training.seed": 4, "training.n_epochs": 4, "checkpoint.keep": 1}))  # the second is the best
+    printed = capsys.readouterr().out
+    assert "cannot save: the disk is full; step-000000007 is the last checkpoint; the training goes on\n" in printed
+    assert "step-000000014: could not be saved; the best that could is tested in its place: step-000000007\n" in printed
+    assert report_of(folder)["training"]["best_epoch"] == 1
+    assert steps(folder) == [7, 28]
+
+
+def test_a_best_that_was_damaged_is_not_tested(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def damaged(folder: Path) -> None:
+        flip(folder / "__0_0.distcp", 1000)
+        checkpoint.verify(folder)
+
+    monkeypatch.setattr("bert4rec.trainer.verify", damaged)
+    folder = run(make(**{"training.seed": 4}))  # with which the second epoch is the best
+    assert "has another checksum; the last weights are tested in place of the best\n" in capsys.readouterr().out
+    assert report_of(folder)["training"]["best_epoch"] == 3
+
+
+def test_a_schedule_goes_on_where_it_was_with_another_batch(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"training.lr_schedule": "linear"}
+    usual = run(make(**changes, **{"run.name": "usual"}))
+    with monkeypatch.context() as patch:
+        in_step(patch, *FORWARD, 4)
+        interrupted(make(**changes, **{"run.name": "broken"}))
+    other = {"training.per_device_train_batch_size": 5, "run.name": "broken", "run.resume": "auto"}
+    rates = [
+        {record["epoch"]: record["learning_rate"] for record in read_records(folder, "train")}
+        for folder in (usual, run(make(**changes, **other)))
+    ]
+    assert [rates[0][epoch] for epoch in (1, 2, 3)] == pytest.approx([0.001 * 2 / 3, 0.001 / 3, 0.0])
+    assert [rates[1][epoch] for epoch in (1, 2, 3)] == [rates[0][epoch] for epoch in (1, 2, 3)]
+
+
+def test_a_log_that_was_torn_is_gone_on_with(make: Make, whole: Path) -> None:
+    records = read_records(whole, "train")
+    with (whole / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "tr')
+    run(make(**{"run.resume": str(whole)}))
+    assert read_records(whole, "train") == records
+
+
 def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
     make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -351,13 +498,24 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
 def test_without_an_answer_a_signal_ends_the_process_all_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Not by other signals, and not while something is being saved."""
     ended: list[int] = []
-    monkeypatch.setattr("bert4rec.interruption.PATIENCE", 0.2)
-    monkeypatch.setattr("os._exit", ended.append)
-    with Interruption() as interruption:
-        os.kill(os.getpid(), signal.SIGTERM)
-        for _ in range(100):
-            if not ended:
-                signal.sigtimedwait([], 0.02)
-    assert (ended, interruption.number) == ([143], signal.SIGTERM)
+
+    def end(status: int) -> None:
+        ended.append(status)
+        interruption.answered()
+
+    monkeypatch.setattr("os._exit", end)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    with Interruption(patience=0.1) as interruption:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.3)
+        assert interruption.number == 0
+        with interruption.busy():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+            assert (ended, interruption.number) == ([], signal.SIGTERM)
+        time.sleep(0.5)
+    signal.signal(signal.SIGUSR1, before)
+    assert ended == [143]
     assert capsys.readouterr().err == "SIGTERM: no answer from the other processes, left without saving\n"

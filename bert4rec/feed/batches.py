@@ -211,7 +211,7 @@ def _fork_server() -> multiprocessing.context.ForkServerContext:
     Forked from the training process, they would inherit the thread pools of torch and Arrow in an unknown state.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(["bert4rec.feed.own_group", __name__])
     return context
 
 

@@ -110,7 +110,8 @@ def test_a_killed_process_costs_nothing_but_time(
 
 
 def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp_path: Path) -> None:
-    file = settings_file(make(**{"training.n_epochs": 100_000}), tmp_path)
+    """torchrun signals each training process with its group, in which the loader processes must not be."""
+    file = settings_file(make(**{"training.n_epochs": 100_000, "training.num_workers": 1}), tmp_path)
     started = Started(file)
     assert started.wait_for(" epochs of ")
     time.sleep(1.0)
