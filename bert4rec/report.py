@@ -67,7 +67,7 @@ class MetricsLog:
             yield
         except OSError as error:
             if not self._is_full:
-                self._say(f"{self._file.name}: {error.strerror}; the training goes on without its log")
+                self._say(f"{self._file.name}: {error.strerror}; the training goes on, its log may have gaps")
             self._is_full = True
 
 

@@ -1,6 +1,7 @@
 """Tables and records, to the letter."""
 
 import json
+import resource
 from pathlib import Path
 
 from bert4rec.report import MetricsLog, metrics_table, read_records
@@ -34,6 +35,22 @@ def test_a_protocol_that_was_not_run_is_absent() -> None:
 
 def test_without_a_test_there_is_a_line_in_its_place() -> None:
     assert metrics_table({"dataset": {}}) == "This dataset holds nothing out: there is no test."
+
+
+def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    log = MetricsLog(tmp_path, say=said.append)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # bytes that a file may have
+    try:
+        for step in range(5):
+            log.add("train", step, loss=0.5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    log.add("train", 5, loss=0.5)
+    log.close()
+    assert [record["step"] for record in read_records(tmp_path, "train")] == [0, 1, 2, 3, 4, 5]
+    assert said == [f"{tmp_path / 'metrics.jsonl'}: File too large; the training goes on, its log may have gaps"]
 
 
 def test_records_are_lines_of_json(tmp_path: Path) -> None:
