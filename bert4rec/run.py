@@ -1,6 +1,6 @@
 """One run, from settings and a dataset folder to a run folder with its report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -200,28 +200,29 @@ class Run:
             self._progress.say(f"begins with the weights of {self._origin}")
 
     def _continue(self, trainer: Trainer, resumption: Resumption) -> None:
-        facts, state = resumption.facts, self._state
-        then = facts["config"]
-        same_processes = facts["world_size"] == self._world.world_size
-        same_device = then["parallelism"]["device"] == self._config.parallelism.device
+        facts, step, checkpoint = resumption.facts, self._state.step, resumption.checkpoint
         is_reset = wants_fresh_optimizers(facts, self._settings)
-        trainer.restore(resumption.checkpoint, optimizers=not is_reset, random=same_processes and same_device)
+        then, now = self._dropout_draws_from(facts), self._dropout_draws_from(self._facts())
+        trainer.restore(checkpoint, optimizers=not is_reset, random=then == now)
         self._check_best(resumption)
         n_newer = by_first(lambda: set_aside_newer(resumption))
-        self._progress.say(f"goes on after step {state.step}, epoch {trainer.epoch:.4g}, from {resumption.checkpoint}")
+        self._progress.say(f"goes on after step {step}, epoch {trainer.epoch:.4g}, from {checkpoint}")
         if n_newer:
             self._progress.say(f"{n_newer} newer checkpoints were set aside")
-        if not same_processes:
-            self._progress.say(f"{self._world.world_size} processes in place of {facts['world_size']}")
-        if not same_device:
-            self._progress.say(f"on {self._config.parallelism.device} in place of {then['parallelism']['device']}")
+        if then != now:
+            self._progress.say(f"{now} in place of {then}: dropout draws other numbers")
         if is_reset:
             self._progress.say("with fresh optimizers")
         if facts["global_batch"] != self._global_batch:
             self._progress.say(f"global batches of {self._global_batch} in place of {facts['global_batch']} sequences")
         if self._log:
             changed = changes(facts, self._settings)
-            self._log.add_note("resume", state.step, world_size=self._world.world_size, changed=changed)
+            self._log.add_note("resume", step, world_size=self._world.world_size, changed=changed)
+
+    @staticmethod
+    def _dropout_draws_from(facts: Mapping[str, Any]) -> str:
+        """Each process of each kind of device has a random state of its own."""
+        return f"{facts['world_size']} x {facts['config']['parallelism']['device']}"
 
     def _check_best(self, resumption: Resumption) -> None:
         """Where the checkpoint of the best weights is lost, those at hand are validated, and the search begins anew."""

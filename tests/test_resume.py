@@ -308,7 +308,7 @@ def edit_facts(checkpoint_folder: Path, edit: Callable[[dict[str, Any]], None]) 
 def test_a_run_from_another_kind_of_device_goes_on(make: Make, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit_facts(found(whole / "checkpoints")[-1], lambda facts: facts["config"]["parallelism"].update(device="cuda"))
     run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
-    assert "on cpu in place of cuda\n" in capsys.readouterr().out
+    assert "1 x cpu in place of 1 x cuda: dropout draws other numbers\n" in capsys.readouterr().out
 
 
 def test_a_checkpoint_of_another_version_is_refused(make: Make, whole: Path) -> None:
