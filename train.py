@@ -1,5 +1,6 @@
 """Dataset folder → run folder: `python train.py`, `torchrun … train.py` or `torchx run … --script train.py`."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -9,16 +10,20 @@ import warnings
 from collections.abc import Sequence
 
 from bert4rec.config import Config
-from bert4rec.errors import BrokenOffError, Interrupted, UserError
+from bert4rec.errors import FREE_THE_DISK, BrokenOffError, Interrupted, UserError
 from bert4rec.settings import load_config, parse_command_line, usage
 
+LOST_ANOTHER = (
+    "lost another process of this run; where it has left no message of its own it was killed, for want of memory "
+    "perhaps; give the same command again with --resume=auto"
+)
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo says of a dead process
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECONDS_FOR_THE_FIRST = 5.0  # the other processes wait so long with an error, since one line is enough
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 finished, 2 bad settings or input, 130 or 143 after SIGINT or SIGTERM, else 1."""
+    """The exit status: 0 finished, 2 bad settings or input, 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP, else 1."""
     if "--help" in argv or "-h" in argv:
         print(usage("train.py"))
         return 0
@@ -33,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     except UserError as error:
         return _show(error)
     except KeyboardInterrupt:
-        print("stopped before the first step: nothing was saved", file=sys.stderr, flush=True)
+        _print("stopped before the first step: nothing has changed")
         return 130
 
 
@@ -51,29 +56,33 @@ def _train(config: Config) -> int:
         if error.errno not in FULL:
             raise
         where = error.filename or "the run folder"
-        return _show(BrokenOffError(f"{where}: {error.strerror}; free the disk and go on with --resume=auto"))
+        return _show(BrokenOffError(f"{where}: {error.strerror}; {FREE_THE_DISK}"))
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise
-        return _show(BrokenOffError(f"lost another process of this run, whose own message tells why: {error}"))
+        return _show(BrokenOffError(LOST_ANOTHER), is_awaited=False)
     return 0
 
 
 def _leave(interrupted: Interrupted) -> int:
     """All processes end together, with what was saved; said once."""
     if int(os.environ.get("RANK", 0)) == 0:
-        print(f"{interrupted}; go on with --resume=auto", file=sys.stderr, flush=True)
-    sys.stdout.flush()
+        _print(f"{interrupted}; {interrupted.advice}")
     os._exit(interrupted.status)  # at once: the launcher's patience is short, and threads of libraries may be waiting
 
 
-def _show(error: UserError) -> int:
-    """One line from one process: the launcher ends the others when the first one ends."""
+def _show(error: UserError, *, is_awaited: bool = True) -> int:
+    """One line from one process: the launcher ends the others when the first one ends, unless that is lost."""
     rank = int(os.environ.get("RANK", 0))
-    if rank:
+    if rank and is_awaited:
         time.sleep(SECONDS_FOR_THE_FIRST)
-    print(f"error: {error}" + (f" (process {rank})" if rank else ""), file=sys.stderr, flush=True)
+    _print(f"error: {error}" + (f" (process {rank})" if rank else ""))
     return error.status
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError):  # of a terminal that was closed
+        print(text, file=sys.stderr, flush=True)
 
 
 def _quiet_libraries() -> None:

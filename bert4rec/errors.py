@@ -2,6 +2,8 @@
 
 import signal
 
+FREE_THE_DISK = "free the disk and give the same command again with --resume=auto"
+
 
 class UserError(Exception):
     """Something that the person who typed the command can mend: what is wrong, where, what to do."""
@@ -39,3 +41,4 @@ class Interrupted(UserError):  # noqa: N818  # nothing went wrong
     def __init__(self, number: int, saved: str) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}: {saved}")
         self.status = 128 + number
+        self.advice = "give the same command again with --resume=auto"

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: remembered until all processes of a run can act on them together, or cannot any more."""
+"""SIGTERM, SIGINT and SIGHUP: remembered until all processes of a run can act on them together, or cannot any more."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 8.0  # seconds; torchx kills ten seconds after it has asked
 
 
@@ -32,7 +32,8 @@ class Interruption:
         os.set_blocking(self._write, False)
         # By a pipe, since Python calls handlers in the main thread only, which may be waiting for a message.
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # not so under nohup
+        self._before = {number: signal.signal(number, lambda *_: None) for number in heeded}
         threading.Thread(target=self._watch, daemon=True).start()
         return self
 

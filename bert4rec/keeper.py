@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.checkpoint import REPLACED, UNFINISHED, Copies, SaveError, Tensors, save
-from bert4rec.errors import Interrupted
+from bert4rec.errors import FREE_THE_DISK, Interrupted
 from bert4rec.launch import Processes
 from bert4rec.memory import host_memory
 from bert4rec.shards import local_bytes
@@ -90,6 +90,11 @@ class Keeper:
                 f"{self._seconds_on_signal:g}; the last one is of step {self.last_step}",
             )
 
+    def kept(self) -> str:
+        """What there is to go on from, for people."""
+        paths = found(self._folder)
+        return f"{paths[-1].name} is the last checkpoint" if paths else "there is no checkpoint"
+
     def path_of(self, step: int) -> Path:
         """Where the checkpoint of `step` stands."""
         return step_folder(self._folder, step)
@@ -123,12 +128,9 @@ class Keeper:
         if not isinstance(failure, SaveError):
             raise failure
         self.last_step = 0
-        kept = next(
-            (f"{path.name} is the last checkpoint" for path in reversed(found(self._folder))), "there is none yet"
-        )
         if self._stops:
-            raise SaveError(f"cannot save: {failure}; {kept}; free the disk and go on with --resume=auto")
-        self._say(f"cannot save: {failure}; {kept}; the training goes on")
+            raise SaveError(f"cannot save: {failure}; {self.kept()}; {FREE_THE_DISK}")
+        self._say(f"warning: cannot save: {failure}; {self.kept()}")
 
     def _is_asynchronous(self, tensors: Tensors) -> bool:
         if self._asynchronous == "auto":

@@ -1,5 +1,6 @@
 """Progress of the training for a person: a bar on a terminal, lines under a launcher, from the first process only."""
 
+import os
 import sys
 import time
 
@@ -42,12 +43,20 @@ class Progress:
         if self._bar is not None:
             self._bar.write(text)
         elif self._shown:
-            print(text, flush=True)
+            show(text)
 
     def close(self) -> None:
         """End the bar."""
         if self._bar is not None:
             self._bar.close()
+
+
+def show(text: str) -> None:
+    """A line for the person; where nobody reads any more (`| head`, a closed terminal) that is no reason to end."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the process
 
 
 def _clock(seconds: float) -> str:

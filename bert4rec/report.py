@@ -141,12 +141,13 @@ def _facts(report: Mapping[str, Any]) -> str:
         kept = f"The weights of epoch {training['best_epoch']} were best on validation and are the ones tested."
     else:
         kept = "Nothing was held out for validation: the last weights were kept."
+    parts = "".join(f" Gone on with after step {step}, on {n} processes." for step, n in training["resumed"])
     return (
         f"{dataset['users']} users, {dataset['items']} items, {dataset['rows']} interactions. Mode {report['mode']}, "
         f"{report['world_size']} process{'es' if report['world_size'] > 1 else ''}.\n\n"
         f"Trained {training['epochs']} epochs ({training['steps']} steps) in {training['seconds']:.0f} seconds, "
         f"stopped by {training['stopped_by']}; {training['sequences_per_second']:.0f} sequences/s; "
-        f"peak memory {peak:.0f} MiB a process. {kept}"
+        f"peak memory {peak:.0f} MiB a process. {kept}{parts}"
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint import read_facts, tidy, verify
+from bert4rec.checkpoint import FACTS, read_facts, tidy, verify
 from bert4rec.errors import DataError, SettingsError
 from bert4rec.keeper import BEST, found
 from bert4rec.launch import by_first
@@ -56,19 +56,26 @@ def find(
 
     run, paths = by_first(candidates)
     if run is None:
-        say(f"nothing to resume: no unfinished run {parent / name} with a checkpoint; a new one begins")
+        finished = by_first(lambda: [run for run in runs(parent, name) if found(run / CHECKPOINTS)])
+        hint = f" ({finished[-1]} is finished: --resume={finished[-1]} goes on with it)" if finished else ""
+        say(f"nothing to resume: no unfinished run {parent / name} with a checkpoint{hint}; a new one begins")
         return None
     checkpoint = _newest_whole(paths, say)
     if checkpoint is None:
-        raise DataError(f"{run / CHECKPOINTS}: no checkpoint is whole; start anew without --resume")
+        others = by_first(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
+        advice = f"others are there: {', '.join(others)}" if others else "start anew without --resume"
+        raise DataError(f"{run / CHECKPOINTS}: no checkpoint to go on from is whole; {advice}")
     return Resumption(run, checkpoint, _facts_of(checkpoint))
 
 
-def best_of(run: Path) -> tuple[Path, Mapping[str, Any]]:
-    """The best checkpoint of a run, for `run.init_from`, and its facts. Raises `SettingsError`, `DataError`."""
-    folder = run / CHECKPOINTS / BEST
-    if not by_first(folder.is_dir):
-        raise SettingsError(f"run.init_from: {folder} is not there; name the folder of a run with a checkpoint")
+def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
+    """For `run.init_from`: the best checkpoint of a run, or the one that `path` is, and its facts.
+
+    Raises `SettingsError`, `DataError`.
+    """
+    folder = by_first(lambda: next((f for f in (path / CHECKPOINTS / BEST, path) if (f / FACTS).exists()), None))
+    if folder is None:
+        raise SettingsError(f"run.init_from: {path} has no best checkpoint; name the folder of a run that has one")
     verify(folder)
     return folder, _facts_of(folder)
 
@@ -93,7 +100,7 @@ def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: st
         if then != now and name != "training.optimizer":
             raise SettingsError(
                 f"{name} = {then} in the run, {now} now: a run goes on with what it began with; set it to {then} "
-                "(the run's config.toml has all of them), or begin anew with its weights by --run.init_from"
+                "(the run's config.toml has all of them), or begin another run without --resume"
             )
 
 
@@ -135,10 +142,13 @@ def _named(resume: str) -> tuple[Path, Path | None]:
     if found(path / CHECKPOINTS):
         return path, None
     path = path.resolve()  # of the link to the best, perhaps
-    if path in found(path.parent) and path.parent.name == CHECKPOINTS:
+    if path.name == CHECKPOINTS and found(path):
+        return path.parent, None
+    if path.parent.name == CHECKPOINTS and path in found(path.parent):
         return path.parent.parent, path
+    problem = "has no checkpoint" if path.is_dir() else "is no folder" if path.exists() else "is not there"
     raise SettingsError(
-        f'run.resume = "{resume}": has no checkpoint; name a run folder, one of its {CHECKPOINTS}/step-…, or auto'
+        f'run.resume = "{resume}": {problem}; name a run folder, one of its {CHECKPOINTS}/step-…, or auto'
     )
 
 
@@ -158,7 +168,7 @@ def _newest_whole(paths: list[Path], say: Callable[[str], None]) -> Path | None:
             verify(path)
             return path
         except DataError as error:
-            say(f"{error}; {'the one before is taken' if number < len(paths) else 'there is none before it'}")
+            say(f"warning: {error}" + ("; the one before is taken" if number < len(paths) else ""))
     return None
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.build import build, keeper, plan_of_all, sampler
-from bert4rec.checkpoint import verify
+from bert4rec.checkpoint import SaveError, verify
 from bert4rec.config import Config
-from bert4rec.errors import DataError, SettingsError
+from bert4rec.errors import FREE_THE_DISK, DataError, Interrupted, SettingsError
 from bert4rec.evaluation import Metrics, ModelRanker, rank_by_popularity, to_metrics
 from bert4rec.feed.dataset import Dataset, open_dataset
 from bert4rec.interruption import PATIENCE, Interruption
@@ -17,8 +17,16 @@ from bert4rec.launch import Processes, by_first, process_group, seed_everything,
 from bert4rec.memory import PeakMemory
 from bert4rec.parallelize import held_bytes, unwrap
 from bert4rec.plan import page, summary
-from bert4rec.progress import Progress
-from bert4rec.report import FORMAT_VERSION, MetricsLog, environment, metrics_table, write_json, write_report
+from bert4rec.progress import Progress, show
+from bert4rec.report import (
+    FORMAT_VERSION,
+    MetricsLog,
+    environment,
+    metrics_table,
+    read_records,
+    write_json,
+    write_report,
+)
 from bert4rec.resolve import resolve
 from bert4rec.resume import (
     CHECKPOINTS,
@@ -77,17 +85,31 @@ class Run:
         patience = max(PATIENCE, self._config.checkpoint.seconds_on_signal)
         with Interruption(patience) as interruption:
             trainer = self._trainer(interruption)
-            self._begin(trainer)
-            trainer.fit()
-            results = self._results(trainer)
+            try:
+                self._begin(trainer)
+                trainer.fit()
+                results = self._results(trainer)
+            except Interrupted as interrupted:
+                interrupted.advice = f"go on with --resume={self._folder}"
+                if self._log:
+                    self._log.add_note("stopped", trainer.state.step, message=str(interrupted))
+                raise
+        self._report(trainer, results)
+        return self._folder
+
+    def _report(self, trainer: Trainer, results: dict[str, Metrics]) -> None:
         peaks = self._world.gather(self._peak_memory.read())
         held = self._world.gather(held_bytes(self._model, self._optimizers.states()))
         if self._log:
             self._log.close()
-            report = self._about() | results | {"training": _training(trainer, peaks), "sharding": _by_rank(held)}
-            write_report(self._folder, report)
-            print(f"\n{metrics_table(report)}\n\nreport: {self._folder / 'report.md'}", flush=True)
-        return self._folder
+            training = _training(trainer, peaks, read_records(self._folder, "resume"))
+            report = self._about() | results | {"training": training, "sharding": _by_rank(held)}
+            show(f"\n{metrics_table(report)}\n")
+            if not trainer.is_lost:
+                write_report(self._folder, report)
+                show(f"report: {self._folder / 'report.md'}")
+        if trainer.is_lost:
+            raise SaveError(f"{self._folder}: the weights of these metrics could not be saved; {FREE_THE_DISK}")
 
     def _find(self, config: Config) -> Resumption | None:
         """What is to be continued, if anything."""
@@ -122,12 +144,10 @@ class Run:
         if not run.init_from:
             return None
         folder, facts = best_of(Path(run.init_from))
-        for name, then, now in (
-            ("model", facts["config"]["model"], self._settings["model"]),
-            ("n_items", facts["n_items"], self._dataset.n_items),
-        ):
-            if then != now:
-                raise SettingsError(f"run.init_from: that run has {name} {then}, this one {now}; they must be equal")
+        then = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
+        now = self._settings["model"] | {"n_items": self._dataset.n_items, "items (their ids)": self._dataset.first_ids}
+        if other := [f"{name} = {then[name]} there, {now[name]} here" for name in now if then.get(name) != now[name]]:
+            raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(other)}")
         return folder
 
     def _restored_state(self) -> State:
@@ -142,14 +162,15 @@ class Run:
 
     def _describe(self) -> None:
         """What is known before the first step."""
-        (self._folder / "config.toml").write_text(self._config.to_toml())
+        to_repeat = with_changes(self._config, "run", {"resume": "", "reset_optimizer": False})
+        (self._folder / "config.toml").write_text(to_repeat.to_toml())
         (self._folder / "plan.txt").write_text(page(self._plan))
-        print(summary(self._plan), flush=True)
+        show(summary(self._plan))
         if not self._holds_out("validation"):
             what = "validation" if self._holds_out("test") else "validation or test"
-            print(f"this dataset holds nothing out for {what}: the last weights are kept", flush=True)
+            show(f"this dataset holds nothing out for {what}: the last weights are kept")
         write_json(self._folder / "environment.json", environment(self._world.device, self._world.world_size))
-        print(f"run folder: {self._folder}", flush=True)
+        show(f"run folder: {self._folder}")
 
     def _trainer(self, interruption: Interruption) -> Trainer:
         return Trainer(
@@ -182,6 +203,7 @@ class Run:
             "config": self._settings,
             "fingerprint": self._dataset.metadata["fingerprint"],
             "n_items": self._dataset.n_items,
+            "items": self._dataset.first_ids,
             "world_size": self._world.world_size,
             "global_batch": self._global_batch,
             "plan": page(self._plan),
@@ -208,15 +230,17 @@ class Run:
         n_newer = by_first(lambda: set_aside_newer(resumption))
         self._progress.say(f"goes on after step {step}, epoch {trainer.epoch:.4g}, from {checkpoint}")
         if n_newer:
-            self._progress.say(f"{n_newer} newer checkpoints were set aside")
+            self._progress.say(f"newer checkpoints set aside: {n_newer}")
         if then != now:
             self._progress.say(f"{now} in place of {then}: dropout draws other numbers")
         if is_reset:
             self._progress.say("with fresh optimizers")
         if facts["global_batch"] != self._global_batch:
             self._progress.say(f"global batches of {self._global_batch} in place of {facts['global_batch']} sequences")
+        changed = changes(facts, self._settings)
+        for name, (before, wanted) in changed.items():
+            self._progress.say(f"{name} = {wanted} in place of {before}")
         if self._log:
-            changed = changes(facts, self._settings)
             self._log.add_note("resume", step, world_size=self._world.world_size, changed=changed)
 
     @staticmethod
@@ -231,9 +255,11 @@ class Run:
         if not state.best_step or best == resumption.checkpoint:
             return
         try:
+            if not by_first(best.is_dir):
+                raise DataError(f"the best checkpoint so far, {best.name}, is not there any more")
             verify(best)
         except DataError as error:
-            self._progress.say(f"{error}; the best weights are sought anew, from here on")
+            self._progress.say(f"warning: {error}; the best weights are sought anew, from here on")
             state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
 
     def _results(self, trainer: Trainer) -> dict[str, Metrics]:
@@ -293,7 +319,7 @@ def _open(config: Config, *, verify: bool) -> Dataset:
     return dataset
 
 
-def _training(trainer: Trainer, peak_memory: list[int]) -> dict[str, Any]:
+def _training(trainer: Trainer, peak_memory: list[int], resumed: list[dict[str, Any]]) -> dict[str, Any]:
     state = trainer.state
     return {
         "epochs": trainer.epoch,
@@ -303,6 +329,7 @@ def _training(trainer: Trainer, peak_memory: list[int]) -> dict[str, Any]:
         "stopped_by": state.stopped_by,
         "sequences_per_second": trainer.meter.rate,
         "peak_memory_bytes": peak_memory,
+        "resumed": [(record["step"], record["world_size"]) for record in resumed],
     }
 
 

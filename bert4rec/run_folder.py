@@ -41,7 +41,10 @@ class Lock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / LOCK).open("a+")
+        try:
+            self._file = (folder / LOCK).open("a+")
+        except OSError as error:
+            raise SettingsError(f"{folder}: cannot be written to: {error.strerror}") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -60,6 +60,8 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
         if name == "config":
             path = text
             continue
+        if not text and name in SHORT_OPTIONS:
+            raise SettingsError(f"--{name}=: a value is missing")
         table, key = _split_key(SHORT_OPTIONS.get(name, name))
         if table not in Config.model_fields:
             raise SettingsError(f"--{name}: no such option{_nearest(name, _all_keys())}; --help lists them")

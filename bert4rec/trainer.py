@@ -122,7 +122,7 @@ class Trainer:
         self._keeper, self._interruption = keeper, interruption or Interruption()
         self.state, self.meter = state or State(), Meter(world.device)
         self._saved = self._lasting()
-        self._is_done = False
+        self._is_done, self.is_lost = False, False  # is_lost: the weights to be tested are on no disk
         self._n_sequences = len(windows)
         start = Position(self.state.epochs, self.state.sequences, self.state.step)
         self._source = MaskedBatches(
@@ -165,6 +165,7 @@ class Trainer:
         with self._interruption.busy():
             self._keeper.wait()
         self._progress.close()
+        self._progress.say(f"stopped by {self.state.stopped_by} after {self.epoch:.4g} epochs")
         self._is_done = True
         self._take_best()
 
@@ -180,6 +181,7 @@ class Trainer:
         except DataError as error:
             self._progress.say(f"{error}; the last weights are tested in place of the best")
             state.best_step, state.best_epoch = state.step, self.epoch
+            self.is_lost = self._keeper.last_step != state.step
             return
         if best.name != wanted.name:
             self._progress.say(f"{wanted}: could not be saved; the best that could is tested in its place: {best.name}")
@@ -275,6 +277,8 @@ class Trainer:
             self._keeper.refuse_to_take_long(self._tensors(), number)
             self._save()
             self._keeper.wait()
+        if self._keeper.last_step != self.state.step:
+            raise Interrupted(number, f"not saved after step {self.state.step}: {self._keeper.kept()}")
         raise Interrupted(number, f"saved after step {self.state.step}")
 
     def _train_step(self, batch: Batch, n_positions: int) -> torch.Tensor | None:

@@ -219,12 +219,12 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(make: Make, whole: Path, caps
     before, newest = report_of(whole), found(whole / "checkpoints")[-1]
     flip(newest / "__0_0.distcp", 1000)
     run(make(**{"run.resume": str(whole)}))
-    damaged = f"{newest}: this checkpoint is damaged: __0_0.distcp has another checksum; the one before is taken\n"
-    assert damaged in capsys.readouterr().out
+    damaged = f"{newest}: this checkpoint is damaged: __0_0.distcp has another checksum"
+    assert f"warning: {damaged}; the one before is taken\n" in capsys.readouterr().out
     assert report_of(whole)["test"] == before["test"]
     for path in found(whole / "checkpoints"):
         flip(path / "facts.json", 5)
-    with pytest.raises(DataError, match="no checkpoint is whole; start anew without --resume"):
+    with pytest.raises(DataError, match="no checkpoint to go on from is whole; start anew without --resume"):
         run(make(**{"run.resume": str(whole)}))
 
 
@@ -234,7 +234,10 @@ def test_where_the_best_is_lost_it_is_sought_anew(make: Make, capsys: pytest.Cap
     assert report_of(folder)["training"]["best_epoch"] == 2
     shutil.rmtree((folder / "checkpoints" / "best").resolve())
     run(make(**{"run.resume": str(folder)}, **seed))
-    assert "manifest.json is missing; the best weights are sought anew, from here on\n" in capsys.readouterr().out
+    said = (
+        "warning: the best checkpoint so far, step-000000014, is not there any more; the best weights are sought anew"
+    )
+    assert f"{said}, from here on\n" in capsys.readouterr().out
     assert report_of(folder)["training"]["best_epoch"] == 3
 
 
@@ -356,7 +359,7 @@ def test_what_is_not_there(make: Make, resume: str, tmp_path: Path, capsys: pyte
         assert "nothing to resume: no unfinished run" in capsys.readouterr().out
         assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp-2"  # the first is finished
         return
-    with pytest.raises(SettingsError, match=r'run.resume = ".*": has no checkpoint; name a run folder'):
+    with pytest.raises(SettingsError, match=r'run.resume = ".*": (has no checkpoint|is not there); name a run folder'):
         run(make(**{"run.resume": resume or str(tmp_path)}))
 
 
@@ -365,11 +368,16 @@ def test_a_run_may_begin_with_the_weights_of_another(make: Make, whole: Path) ->
     first = read_records(begun, "train")[0]["loss"]
     assert first < read_records(whole, "train")[0]["loss"] - 0.05
     assert report_of(begun)["training"]["steps"] == 1
-    with pytest.raises(SettingsError, match=r"run.init_from: that run has model"):
+    with pytest.raises(SettingsError, match=r"its weights do not fit this run: n_layers = 2 there, 1 here$"):
         run(make(**{"run.init_from": str(whole), "model.n_layers": 1}))
     leave_group()
-    with pytest.raises(SettingsError, match=r"run.init_from: .* is not there"):
+    with pytest.raises(SettingsError, match=r"run.init_from: no/where has no best checkpoint"):
         run(make(**{"run.init_from": "no/where"}))
+    leave_group()
+    best = whole / "checkpoints" / "best"
+    edit_facts(best, lambda facts: facts.update(items="0" * 12))  # as from other data with as many items
+    with pytest.raises(SettingsError, match=r"this run: items \(their ids\) = 000000000000 there, \w{12} here$"):
+        run(make(**{"run.init_from": str(best)}))
 
 
 def test_a_hundred_damages_are_recognised(whole: Path, tmp_path: Path) -> None:
@@ -430,10 +438,53 @@ def test_the_best_that_could_be_saved_stays(
     monkeypatch.setattr(checkpoint, "_write_shards", full_at_the_best)
     folder = run(make(**{"training.seed": 4, "training.n_epochs": 4, "checkpoint.keep": 1}))  # the second is the best
     printed = capsys.readouterr().out
-    assert "cannot save: the disk is full; step-000000007 is the last checkpoint; the training goes on\n" in printed
+    assert "warning: cannot save: the disk is full; step-000000007 is the last checkpoint\n" in printed
     assert "step-000000014: could not be saved; the best that could is tested in its place: step-000000007\n" in printed
     assert report_of(folder)["training"]["best_epoch"] == 1
     assert steps(folder) == [7, 28]
+
+
+def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither after a signal nor at the end: then there is no report, and the run stays unfinished."""
+
+    def full(*_: Any) -> None:
+        raise SaveError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_write_shards", full)
+        in_step(patch, *FORWARD, 4)
+        message = interrupted(make(**{"run.name": "broken"}))
+        assert re.fullmatch(r"stopped by SIGTERM: not saved after step \d+: there is no checkpoint", message)
+    (stopped,) = read_records(whole.parent / "broken", "stopped")
+    assert stopped["message"] == message
+    monkeypatch.setattr(checkpoint, "_write_shards", full)
+    with pytest.raises(SaveError, match="the weights of these metrics could not be saved; free the disk and give"):
+        run(make(**{"run.name": "lost"}))
+    assert not (whole.parent / "lost" / "report.json").exists()
+
+
+def test_a_closed_terminal_is_no_reason_to_lose_anything(
+    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", os.fdopen(write, "w", closefd=False))
+        patch.setattr("signal.SIGTERM", signal.SIGHUP)
+        in_step(patch, *FORWARD, 4)
+        with pytest.raises(Interrupted) as caught:
+            run(make(**{"run.name": "broken"}))
+    leave_group()
+    assert caught.value.status == 129
+    run(make(**{"run.name": "broken", "run.resume": "auto"}))
+    assert_same_results(whole.parent / "broken", whole)
+
+
+def test_the_settings_of_a_run_repeat_it(make: Make, whole: Path) -> None:
+    run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
+    again = load_config(whole / "config.toml")
+    assert (again.run.resume, again.training.n_epochs) == ("", 4)
+    assert "Gone on with after step 21, on 1 processes." in (whole / "report.md").read_text()
 
 
 def test_a_best_that_was_damaged_is_not_tested(

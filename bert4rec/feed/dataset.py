@@ -1,5 +1,6 @@
 """Opens a dataset folder memory-mapped, after checking that it is whole and made with the settings at hand."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from bert4rec.errors import DataError
 from bert4rec.feed.columns import REMAKE, Columns, Indices, Ints
 from bert4rec.vocabulary import DATASET_FORMAT, FIRST_ITEM_ID, table_rows
 
+FIRST_IDS = 1000
 SPLITS = ("train", "validation", "test")
 
 KEYS = {"format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint"}
@@ -110,6 +112,13 @@ class Dataset:
     def n_items(self) -> int:
         """Items in the catalogue."""
         return int(self.metadata["items"])
+
+    @cached_property
+    def first_ids(self) -> str:
+        """Which items have which ids, as a checksum of the first ones: in another order or set those are others."""
+        with pq.ParquetFile(self.folder / "items.parquet") as items:
+            first = next(items.iter_batches(batch_size=FIRST_IDS, columns=["original"]))
+        return hashlib.sha256(json.dumps(first["original"].to_pylist()).encode()).hexdigest()[:12]
 
     @cached_property
     def popularity(self) -> Ints:

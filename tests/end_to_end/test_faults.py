@@ -118,8 +118,8 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp
     started.process.send_signal(signal.SIGTERM)
     assert started.end() < PROMPTLY
     assert started.process.returncode != 0
-    (step,) = re.findall(r"stopped by SIGTERM: saved after step (\d+); go on with --resume=auto\n", started.output)
     folder = tmp_path / "runs" / "synthetic-dmp"
+    (step,) = re.findall(rf"stopped by SIGTERM: saved after step (\d+); go on with --resume={folder}\n", started.output)
     assert found(folder / "checkpoints")[-1].name == f"step-{int(step):09d}"
 
 
@@ -146,14 +146,15 @@ def test_a_checkpoint_that_the_disk_does_not_take(
     file = settings_file(make(**short), tmp_path)
     command = [sys.executable, "-c", LIMITED, "200000", file, f"--checkpoint.async={asynchronous}"]
     done = start([*command, "--run.name=on"])
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(rf"cannot save: {NOT_WRITTEN}; there is none yet; the training goes on\n", done.stdout)) == 2
+    assert done.returncode == 1
+    assert f"error: {tmp_path / 'runs' / 'on'}: the weights of these metrics could not be saved; " in done.stderr
+    assert len(re.findall(rf"warning: cannot save: {NOT_WRITTEN}; there is no checkpoint\n", done.stdout)) == 2
     assert "could not be saved; the last weights are tested in place of the best\n" in done.stdout
     assert list((tmp_path / "runs" / "on" / "checkpoints").iterdir()) == []
     done = start([*command, "--run.name=stop", "--checkpoint.on_error=stop"])
     assert done.returncode == 1
     assert re.fullmatch(
-        rf"error: cannot save: {NOT_WRITTEN}; there is none yet; free the disk and go on with --resume=auto\n",
+        rf"error: cannot save: {NOT_WRITTEN}; there is no checkpoint; free the disk .* with --resume=auto\n",
         done.stderr,
     )
 

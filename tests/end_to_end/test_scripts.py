@@ -227,7 +227,7 @@ def test_a_training_that_diverges_says_so(small_config: Callable[..., Config], t
     done = start([*ALONE, settings_file(small_config(**changes), tmp_path)])
     assert done.returncode == 1
     assert done.stderr.startswith("error: the training loss is ")
-    assert done.stderr.endswith("lower training.learning_rate and parallelism.sparse_learning_rate\n")
+    assert "begin with lower training.learning_rate and parallelism.sparse_learning_rate" in done.stderr
 
 
 @pytest.mark.long
@@ -275,4 +275,4 @@ def test_an_interrupt_ends_a_run_with_one_line(small_config: Callable[..., Confi
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert re.fullmatch(r"stopped by SIGINT: saved after step \d+; go on with --resume=auto\n", errors)
+    assert re.fullmatch(r"stopped by SIGINT: saved after step \d+; go on with --resume=\S+\n", errors)
