@@ -210,6 +210,8 @@ def _fork_server() -> multiprocessing.context.ForkServerContext:
 
     Forked from the training process, they would inherit the thread pools of torch and Arrow in an unknown state.
     """
+    # A training that is asked to end leaves at once; what it held is freed without a word about it on the screen.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bert4rec.feed.own_group", __name__])
     return context

@@ -118,6 +118,7 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp
     started.process.send_signal(signal.SIGTERM)
     assert started.end() < PROMPTLY
     assert started.process.returncode != 0
+    assert "leaked" not in started.output
     folder = tmp_path / "runs" / "synthetic-dmp"
     (step,) = re.findall(rf"stopped by SIGTERM: saved after step (\d+); go on with --resume={folder}\n", started.output)
     assert found(folder / "checkpoints")[-1].name == f"step-{int(step):09d}"
