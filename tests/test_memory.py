@@ -46,13 +46,16 @@ def test_the_processes_of_a_host_share_what_it_has_left() -> None:
 
 
 def test_what_is_allocated_already_is_not_lost_to_a_plan() -> None:
-    before = available(torch.device("cpu"), 1).host
-    block = bytearray(b"x" * (300 * MIB))
-    after = available(torch.device("cpu"), 1).host
-    assert before is not None
-    assert after is not None
-    assert abs(before - after) < 200 * MIB  # others run on this machine, too
-    del block
+    def lost() -> int:
+        before = available(torch.device("cpu"), 1).host
+        block = bytearray(b"x" * (300 * MIB))
+        after = available(torch.device("cpu"), 1).host
+        assert before is not None
+        assert after is not None
+        assert block
+        return abs(before - after)
+
+    assert min(lost() for _ in range(5)) < 200 * MIB  # others run on this machine, too
 
 
 def write(folder: Path, **files: str) -> None:

@@ -80,10 +80,14 @@ def ways(optimizer: str) -> list[tuple[int, str, str]]:
     return [(2, "ddp", ""), (3, "ddp", "")] + [(n, "dmp", how) for n in (1, 2, 3) for how in sharding_types]
 
 
+OFTEN_TOLD = {("gbce", "sgd"), ("gbce", "rowwise_adagrad")}
+
+
 @pytest.mark.parametrize(
     ("loss", "optimizer", "way"),
     [
-        (loss, optimizer, way)
+        # gbce parts from sampled_softmax where the scores are there: one optimizer tells.
+        pytest.param(loss, optimizer, way, marks=pytest.mark.long if (loss, optimizer) in OFTEN_TOLD else ())
         for loss in ("softmax", "sampled_softmax", "gbce")
         for optimizer in ("sgd", "adagrad", "rowwise_adagrad")
         for way in ways(optimizer)

@@ -135,7 +135,8 @@ runpy.run_path("train.py", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("asynchronous", ["true", pytest.param("false", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("asynchronous", ["true", "false"])
 def test_a_checkpoint_that_the_disk_does_not_take(
     make: Callable[..., Config], tmp_path: Path, asynchronous: str
 ) -> None:
