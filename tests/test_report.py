@@ -4,6 +4,8 @@ import json
 import resource
 from pathlib import Path
 
+import pytest
+
 from bert4rec.report import MetricsLog, metrics_table, read_records
 
 METRICS = {"users": 3, "HR@10": 0.5, "NDCG@10": 0.25, "MRR": 1.0}
@@ -37,6 +39,7 @@ def test_without_a_test_there_is_a_line_in_its_place() -> None:
     assert metrics_table({"dataset": {}}) == "This dataset holds nothing out: there is no test."
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
 def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path) -> None:
     said: list[str] = []
     log = MetricsLog(tmp_path, say=said.append)
