@@ -21,12 +21,13 @@ from bert4rec.errors import SettingsError
 from bert4rec.feed.dataset import Dataset, Split, open_dataset
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
 from bert4rec.memory import PeakMemory
+from bert4rec.meter import WARM_STEPS
 from bert4rec.plan import Memory, Plan, make_plan
 from bert4rec.progress import Progress
 from bert4rec.report import MetricsLog
 from bert4rec.resolve import resolve
 from bert4rec.settings import load_config, parse_command_line
-from bert4rec.trainer import WARM_STEPS, Trainer
+from bert4rec.trainer import Trainer
 from bert4rec.vocabulary import table_rows
 
 FEWEST_STEPS = 5  # timed, however long a step takes

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from bert4rec import manifest
 from bert4rec.errors import DataError, UserError
 from bert4rec.footprint import PIECE_BYTES
+from bert4rec.launch import gathered
 from bert4rec.shards import local_parts, sharded_like
 
 FACTS = "facts.json"
@@ -76,7 +77,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 def verify(folder: Path) -> None:
     """Raise `DataError`, on every process, for a checkpoint that is not as it was written; they share the reading."""
     rank, n = dist.get_rank(), dist.get_world_size()
-    problems = _gathered(manifest.problem_of(folder, looks_at=lambda number: number % n == rank), None)
+    problems = gathered(manifest.problem_of(folder, looks_at=lambda number: number % n == rank))
     if found := next(filter(None, problems), ""):
         raise DataError(f"{folder}: this checkpoint is damaged: {found}")
 
@@ -189,16 +190,10 @@ def _on_all(work: Any, group: Group, *, first_only: bool = False) -> list[Any]:
             result = work()
         except OSError as error:
             failure = f"{error.filename or 'checkpoint'}: {_reason(error)}"
-    outcomes = _gathered((result, failure), group)
+    outcomes = gathered((result, failure), group)
     if failed := [failure for _, failure in outcomes if failure]:
         raise SaveError(failed[0])
     return [result for result, _ in outcomes]
-
-
-def _gathered(value: Any, group: Group) -> list[Any]:
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
 
 
 def _reason(error: BaseException) -> str:

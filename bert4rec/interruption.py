@@ -54,8 +54,10 @@ class Interruption:
     def busy(self) -> Iterator[None]:
         """While all processes save: no answer is to be expected, and what is being written is worth the wait."""
         self._is_busy = True
-        yield
-        self._is_busy = False
+        try:
+            yield
+        finally:
+            self._is_busy = False
 
     def _watch(self) -> None:
         """Wait for one of `SIGNALS`; others come too, where somebody handles them. Nothing = the end of the context."""

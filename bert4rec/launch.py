@@ -35,9 +35,7 @@ class Processes:
 
     def gather(self, value: Any) -> list[Any]:
         """Every process's `value`, by rank, on every process."""
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
+        return gathered(value)
 
     def least(self, value: int | None) -> int | None:
         """The smallest `value` of all processes; None where they have none. Every process makes the same call."""
@@ -46,6 +44,13 @@ class Processes:
         smallest = torch.tensor(value)
         dist.all_reduce(smallest, dist.ReduceOp.MIN)
         return int(smallest)
+
+
+def gathered(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """The `value` of every process of `group`, by rank, on every one of them."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 def by_first(function: Callable[[], T]) -> T:

@@ -62,7 +62,7 @@ class Optimizers:
         shard = unwrap(model).shard
         self._is_fused = isinstance(model, DistributedModelParallel) and shard is None
         self._gate = Gate() if gated and self._is_fused else None
-        self._n_updates = 0
+        self.n_updates = 0  # since they were fresh
         self._kernels: list[Kernel] = []
         self._ordinary_parameters = self._dense_parameters
         if self._is_fused:
@@ -82,8 +82,8 @@ class Optimizers:
         To be called before forward.
         """
         for kernel in self._kernels:  # they count every lookup, also those of evaluations and of steps left out
-            kernel.iter_cpu.fill_(self._n_updates)
-            kernel.iter.fill_(self._n_updates)
+            kernel.iter_cpu.fill_(self.n_updates)
+            kernel.iter.fill_(self.n_updates)
         for optimizer, rate in ((self.sparse, self._rates["sparse"]), (self.dense, self._rates["dense"])):
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale
@@ -102,7 +102,7 @@ class Optimizers:
             nn.utils.clip_grad_norm_(self._dense_parameters, self._max_grad_norm)
         if self._gate:
             self._gate.let_pass()
-        self._n_updates += 1
+        self.n_updates += 1
         self.sparse.step()
         self.dense.step()
 
@@ -131,7 +131,7 @@ class Optimizers:
             for state in optimizer.state.values():
                 if "step" in state:
                     state["step"].fill_(n)
-        self._n_updates = n
+        self.n_updates = n
 
     def _table_state(self) -> Iterator[tuple[str, Any]]:
         if not self._is_fused:

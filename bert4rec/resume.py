@@ -1,7 +1,7 @@
 """Where a run goes on: its folder, the newest checkpoint that is whole, and whether the settings still fit it."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,17 +87,16 @@ def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: st
             f"another dataset: the run was trained on {facts['fingerprint'][:12]}…, this one is {fingerprint[:12]}…; "
             "set data.dataset_dir to the folder of then, or begin with its weights by run.init_from"
         )
-    before: Settings = facts["config"]
+    changed = changes(facts, settings)
     for name in OPTIMIZERS:
-        then, now = (_value(tables, name) for tables in (before, settings))
-        if then != now and not reset_optimizer:
+        if name in changed and not reset_optimizer:
+            then, now = changed[name]
             raise SettingsError(
                 f'{name} = "{then}" in the run, "{now}" now: the state of one is no use to the other; set it to '
                 f'"{then}", or begin with fresh optimizers by --run.reset_optimizer=true'
             )
-    for name in _fixed(settings):
-        then, now = (_value(tables, name) for tables in (before, settings))
-        if then != now and name != "training.optimizer":
+    for name, (then, now) in changed.items():
+        if not _is_free(name):
             raise SettingsError(
                 f"{name} = {then} in the run, {now} now: a run goes on with what it began with; set it to {then} "
                 "(the run's config.toml has all of them), or begin another run without --resume"
@@ -106,7 +105,7 @@ def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: st
 
 def wants_fresh_optimizers(facts: Mapping[str, Any], settings: Settings) -> bool:
     """Whether `run.reset_optimizer` is still to be done: once, though the same command is given again and again."""
-    has_others = any(name in changes(facts, settings) for name in OPTIMIZERS)
+    has_others = not changes(facts, settings).keys().isdisjoint(OPTIMIZERS)
     return settings["run"]["reset_optimizer"] and (has_others or not facts["config"]["run"]["reset_optimizer"])
 
 
@@ -172,10 +171,9 @@ def _newest_whole(paths: list[Path], say: Callable[[str], None]) -> Path | None:
     return None
 
 
-def _fixed(settings: Settings) -> Iterator[str]:
-    for table in settings:
-        if table not in FREE_TABLES:
-            yield from (f"{table}.{key}" for key in settings[table] if key not in FREE_KEYS)
+def _is_free(name: str) -> bool:
+    table, _, key = name.partition(".")
+    return table in FREE_TABLES or key in FREE_KEYS or name in OPTIMIZERS
 
 
 def _value(settings: Settings, name: str) -> Any:

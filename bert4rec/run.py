@@ -224,7 +224,8 @@ class Run:
     def _continue(self, trainer: Trainer, resumption: Resumption) -> None:
         facts, step, checkpoint = resumption.facts, self._state.step, resumption.checkpoint
         is_reset = wants_fresh_optimizers(facts, self._settings)
-        then, now = self._dropout_draws_from(facts), self._dropout_draws_from(self._facts())
+        then = _dropout_draws_from(facts["world_size"], facts["config"])
+        now = _dropout_draws_from(self._world.world_size, self._settings)
         trainer.restore(checkpoint, optimizers=not is_reset, random=then == now)
         self._check_best(resumption)
         n_newer = by_first(lambda: set_aside_newer(resumption))
@@ -242,11 +243,6 @@ class Run:
             self._progress.say(f"{name} = {wanted} in place of {before}")
         if self._log:
             self._log.add_note("resume", step, world_size=self._world.world_size, changed=changed)
-
-    @staticmethod
-    def _dropout_draws_from(facts: Mapping[str, Any]) -> str:
-        """Each process of each kind of device has a random state of its own."""
-        return f"{facts['world_size']} x {facts['config']['parallelism']['device']}"
 
     def _check_best(self, resumption: Resumption) -> None:
         """Where the checkpoint of the best weights is lost, those at hand are validated, and the search begins anew."""
@@ -309,6 +305,11 @@ class Run:
             "mode": self._config.parallelism.mode,
             "world_size": self._world.world_size,
         }
+
+
+def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:
+    """Each process of each kind of device has a random state of its own."""
+    return f"{world_size} x {settings['parallelism']['device']}"
 
 
 def _open(config: Config, *, verify: bool) -> Dataset:

@@ -1,9 +1,8 @@
 """The training loop: steps, progress, validation, checkpoints."""
 
 import itertools
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bert4rec.checkpoint import load, read_facts, verify
+from bert4rec.checkpoint import read_facts, verify
 from bert4rec.config import Training
 from bert4rec.errors import DataError, DivergenceError, Interrupted
 from bert4rec.evaluation import Metrics
@@ -23,14 +22,12 @@ from bert4rec.interruption import SIGNALS, Interruption
 from bert4rec.keeper import Keeper
 from bert4rec.launch import Processes, by_first
 from bert4rec.memory import release_free_memory
+from bert4rec.meter import Meter
 from bert4rec.optimizer import Optimizers, are_finite, learning_rate_scale
-from bert4rec.parallelize import unwrap
 from bert4rec.progress import Progress
 from bert4rec.report import MetricsLog
-from bert4rec.shards import local_parts
+from bert4rec.snapshot import load_optimizers, load_random_state, load_weights, tensors_of, weights_in
 from bert4rec.vocabulary import PAD_ID
-
-WARM_STEPS = 10  # left out of sequences_per_second
 
 
 @dataclass
@@ -54,42 +51,6 @@ class State:
     seconds: float = 0.0
     skipped: int = 0
     updates: int = 0
-
-
-class Meter:
-    """The mean loss since it was last read, and the speed of the training steps alone."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._loss = torch.zeros((), dtype=torch.float64, device=device)
-        self._steps, self._sequences, self._seconds = 0, 0, 0.0
-        self.unread_positions = 0
-
-    def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
-        """One step: this rank's loss sum; the global batch's positions and sequences; the time since the last step."""
-        self._loss += loss.detach()
-        self.unread_positions += n_positions
-        self._steps += 1
-        if self._steps > WARM_STEPS:
-            self._sequences += n_sequences
-            self._seconds += seconds
-
-    def read_loss(self) -> float:
-        """The mean over all positions of all processes; every process calls this at the same step.
-
-        Raises `DivergenceError`, on every process, for a loss that is not finite.
-        """
-        dist.all_reduce(self._loss)
-        mean = float(self._loss) / self.unread_positions
-        self._loss.zero_()
-        self.unread_positions = 0
-        if not math.isfinite(mean):
-            raise DivergenceError(f"the training loss is {mean} after {self._steps} steps; {DivergenceError.ADVICE}")
-        return mean
-
-    @property
-    def rate(self) -> float:
-        """Sequences/s on all processes together; 0 during the first steps."""
-        return self._sequences / self._seconds if self._seconds else 0.0
 
 
 class Trainer:
@@ -197,14 +158,11 @@ class Trainer:
         """Take the weights, and what is wanted besides, of a checkpoint that was verified."""
         load_weights(self._model, folder)
         if optimizers:
-            load(folder, _prefixed("optimizer.", self._optimizers.tensors()))
-            self._optimizers.set_steps(self.state.updates)
+            load_optimizers(self._optimizers, folder, n_updates=self.state.updates)
         else:
             self.state.updates = 0
         if random:
-            mine = _random_state(self._world)
-            load(folder, mine)
-            _set_random_state(mine, self._world)
+            load_random_state(self._world, folder)
 
     def _train_epoch(self, batches: Iterator[Batch]) -> None:
         """All steps that are left of an epoch, or as many as there is time for."""
@@ -218,7 +176,7 @@ class Trainer:
             now = time.monotonic()
             self.state.seconds = self._seconds()
             if loss is not None:
-                self.state.updates += 1
+                self.state.updates = self._optimizers.n_updates
                 self.meter.add(loss, agreed.positions, batch.n_sequences, now - began)  # waiting for the loader counts
             if agreed.say:
                 self._say()
@@ -343,8 +301,7 @@ class Trainer:
         if self._keeper.last_step == self.state.step and self._saved == self._lasting():
             return
         tensors = self._tensors()
-        weights = (part for name, value in tensors.items() if name.startswith("model.") for part in local_parts(value))
-        if not self._world.least(int(are_finite(weights))):
+        if not self._world.least(int(are_finite(weights_in(tensors)))):
             raise DivergenceError(f"weights are not finite after {self.state.step} steps; {DivergenceError.ADVICE}")
         with self._interruption.busy():
             self._keeper.save(self.state.step, tensors, {"state": asdict(self.state)}, best_step=self.state.best_step)
@@ -355,11 +312,7 @@ class Trainer:
         return {**asdict(self.state), "seconds": 0.0}
 
     def _tensors(self) -> dict[str, Any]:
-        return {
-            **_prefixed("model.", unwrap(self._model).state_dict()),
-            **_prefixed("optimizer.", self._optimizers.tensors()),
-            **_random_state(self._world),
-        }
+        return tensors_of(self._model, self._optimizers, self._world)
 
     def _say(self) -> None:
         """Loss and speed since the last time, to the person and to the log; tidies up as well."""
@@ -405,28 +358,3 @@ class Agreed:
     out_of_time: bool
     save: bool
     interrupted: int
-
-
-def load_weights(model: nn.Module, folder: Path) -> None:
-    """Read the weights of a checkpoint that was verified into a parallelized `model`, however either is sharded."""
-    state = unwrap(model).state_dict()
-    load(folder, _prefixed("model.", state))
-    unwrap(model).load_state_dict(state)
-
-
-def _prefixed(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    return {prefix + name: value for name, value in tensors.items()}
-
-
-def _random_state(world: Processes) -> dict[str, torch.Tensor]:
-    """Of the generators from which dropout draws, on this process."""
-    states = {f"random.cpu.{world.rank}": torch.get_rng_state()}
-    if world.device.type == "cuda":
-        states[f"random.cuda.{world.rank}"] = torch.cuda.get_rng_state(world.device)
-    return states
-
-
-def _set_random_state(states: Mapping[str, torch.Tensor], world: Processes) -> None:
-    torch.set_rng_state(states[f"random.cpu.{world.rank}"])
-    if world.device.type == "cuda":
-        torch.cuda.set_rng_state(states[f"random.cuda.{world.rank}"], world.device)
