@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert4rec.config import Config
+from bert4rec.console import close_bars
 from bert4rec.errors import UserError
 from bert4rec.prepare.download import ARCHIVES, fetch_movielens
 from bert4rec.prepare.pipeline import prepare
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        close_bars()
         print("stopped: no dataset was written; a download goes on where it stopped", file=sys.stderr)
         return 130
     print(f"next: {shlex.join([*TRAIN, '--', *settings] if settings else TRAIN)}")

@@ -41,7 +41,7 @@ def check_finite(*values: Tensor) -> None:
     """Raises `DivergenceError` for what is not a number or too large: its scores would compare as worse than any."""
     for value in values:
         if value.numel() and not value.abs().amax() < LARGEST:
-            raise DivergenceError(f"the model gives scores that are not finite; {DivergenceError.ADVICE}")
+            raise DivergenceError("the model gives scores that are not finite")
 
 
 def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, float]:
