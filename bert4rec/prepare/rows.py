@@ -200,7 +200,8 @@ def split_fields(lines: list[str], separator: str, *, quoted: bool) -> tuple[lis
         return lines[0].removesuffix("\r").split(separator), 1
     text, bar = "\n".join(lines), re.escape(separator)
     fields: list[str] = []
-    for match in re.finditer(rf'(?:"((?:[^"]|"")*+)")?+([^{bar}\n]*+)({bar}|\n|\Z)', text):
+    # No possessive quantifier: around groups they are wrong before Python 3.11.5.
+    for match in re.finditer(rf'(?:"([^"]*(?:""[^"]*)*)"(?!"))?([^{bar}\n]*)({bar}|\n|\Z)', text):
         within, behind, end = match.groups()
         behind = behind if end == separator else behind.removesuffix("\r")
         if (within is None and behind.startswith('"')) or (behind and "\n" in (within or "")):
