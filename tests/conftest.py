@@ -1,12 +1,13 @@
-"""A small real dataset folder for the tests right of the disk, and pools of processes for those that need them."""
+"""A small real dataset folder for the tests right of the disk, and pools of processes for those that need them.
+
+torch is imported where it is needed: the tests left of the disk run without it.
+"""
 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
 
 import preprocessing
 from bert4rec.config import Config
@@ -57,6 +58,8 @@ def small_dataset(small_folder: Path) -> Dataset:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs in this process: on the CPU, whatever this machine has, and without a trace in the tests that follow."""
+    import torch
+
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     threads = torch.get_num_threads()
     yield
@@ -65,6 +68,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def leave_group() -> None:
+    import torch.distributed as dist
+
     if dist.is_initialized():  # a run that failed leaves its group to the launcher
         dist.destroy_process_group()
 
