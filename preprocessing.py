@@ -5,12 +5,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert4rec.config import Config
-from bert4rec.errors import UserError
-from bert4rec.prepare.download import ARCHIVES, fetch_movielens
-from bert4rec.prepare.pipeline import prepare
-from bert4rec.prepare.synthetic import GENERATORS
-from bert4rec.settings import load_config, parse_command_line, usage, with_changes
+from bert4rec.installation import exit_for_missing, require_python
+
+try:
+    require_python()
+    from bert4rec.config import Config
+    from bert4rec.errors import UserError
+    from bert4rec.prepare.download import ARCHIVES, fetch_movielens
+    from bert4rec.prepare.pipeline import prepare
+    from bert4rec.prepare.synthetic import GENERATORS
+    from bert4rec.settings import load_config, parse_command_line, usage, with_changes
+except ModuleNotFoundError as error:
+    exit_for_missing(error)
 
 TRAIN = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
 DOWNLOAD = "--download"

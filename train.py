@@ -9,9 +9,15 @@ import time
 import warnings
 from collections.abc import Sequence
 
-from bert4rec.config import Config
-from bert4rec.errors import FREE_THE_DISK, BrokenOffError, Interrupted, UserError
-from bert4rec.settings import load_config, parse_command_line, usage
+from bert4rec.installation import exit_for_missing, require_python
+
+try:
+    require_python()
+    from bert4rec.config import Config
+    from bert4rec.errors import FREE_THE_DISK, BrokenOffError, Interrupted, UserError
+    from bert4rec.settings import load_config, parse_command_line, usage
+except ModuleNotFoundError as error:
+    exit_for_missing(error)
 
 LOST_ANOTHER = (
     "lost another process of this run; where it has left no message of its own it was killed, for want of memory "
@@ -37,6 +43,8 @@ def main(argv: Sequence[str]) -> int:
         return record(_train)(config) or 0
     except UserError as error:
         return _show(error)
+    except ModuleNotFoundError as error:
+        exit_for_missing(error)
     except KeyboardInterrupt:
         _print("stopped before the first step: nothing has changed")
         return 130

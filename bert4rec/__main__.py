@@ -5,8 +5,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert4rec.errors import UserError
-from bert4rec.plan_command import show_plan
+from bert4rec.installation import exit_for_missing, require_python
+
+try:
+    require_python()
+    from bert4rec.errors import UserError
+    from bert4rec.plan_command import show_plan
+except ModuleNotFoundError as error:
+    exit_for_missing(error)
 
 USAGE = """usage: python -m bert4rec COMMAND
 
