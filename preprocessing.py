@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bert4rec.broken_pipe import ending_on_broken_pipe
 from bert4rec.config import Config
 from bert4rec.errors import UserError
 from bert4rec.prepare.download import ARCHIVES, fetch_movielens
@@ -20,6 +21,11 @@ RAW = Path("data/raw")  # where downloads go
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line `argv` and return the exit status: 0, or 2 for bad settings or input, 130 when stopped."""
+    with ending_on_broken_pipe():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str]) -> int:
     if "--help" in argv or "-h" in argv:
         sets = ", ".join(ARCHIVES)
         print(usage("preprocessing.py"))

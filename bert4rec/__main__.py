@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bert4rec.broken_pipe import ending_on_broken_pipe
 from bert4rec.errors import UserError
 from bert4rec.plan_command import show_plan
 
@@ -25,6 +26,11 @@ With a CSV or Parquet file of your own:
 
 def main(argv: Sequence[str]) -> int:
     """The exit status: 0 finished, 1 a plan that does not fit, 2 bad arguments or input."""
+    with ending_on_broken_pipe():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("--help", "-h"):
         print(USAGE)
         return 0

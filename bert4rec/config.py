@@ -3,6 +3,7 @@
 The tables are strict (pydantic). Neither torch nor Polars is imported here, so that a typing error is reported at once.
 """
 
+import os
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -25,6 +26,14 @@ def instant(text: str) -> int:
     except ValueError:
         moment = datetime.fromisoformat(text)
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+def expand_user(path: str) -> str:
+    """`path` with `~` or `~user` at its beginning as that home folder; `ValueError` where there is none."""
+    whole = os.path.expanduser(path)
+    if path.startswith("~") and whole == path:
+        raise ValueError(f"there is no home folder {path.partition('/')[0]} on this machine; write the whole path")
+    return whole
 
 
 class Table(BaseModel):
@@ -57,6 +66,11 @@ class Data(Table):
     n_users: int = Field(3000, ge=1, description="synthetic, random: number of users")
     n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
     n_rows: int = Field(120_000, ge=1, description="synthetic, random: about how many rows, 5 to n_items/2 per user")
+
+    @field_validator("path", "dataset_dir", "titles_path", "extends")
+    @classmethod
+    def _expanded(cls, path: str) -> str:
+        return expand_user(path)
 
     @property
     def folder(self) -> Path:
@@ -313,6 +327,11 @@ class Run(Table):
     reset_optimizer: bool = Field(
         False, description="when resuming: forget the optimizers' state, for instance for others"
     )
+
+    @field_validator("dir", "resume", "init_from")
+    @classmethod
+    def _expanded(cls, path: str) -> str:
+        return expand_user(path)
 
     @model_validator(mode="after")
     def _one_beginning(self) -> "Run":

@@ -53,6 +53,8 @@ def new_dataset(folder: Path) -> Iterator[Path]:
     try:
         with _replacing(folder) as new:
             yield new
+    except BrokenPipeError:  # of the output: the disk has none
+        raise
     except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
         raise DataError(f"{folder}: cannot write the dataset: {getattr(error, 'strerror', None) or error}") from None
 
