@@ -11,7 +11,7 @@ from bert4rec.errors import UserError
 from bert4rec.prepare.download import ARCHIVES, fetch_movielens
 from bert4rec.prepare.pipeline import prepare
 from bert4rec.prepare.synthetic import GENERATORS
-from bert4rec.settings import load_config, parse_command_line, usage, with_changes
+from bert4rec.settings import load_and_recognize, parse_command_line, usage, with_changes
 
 TRAIN = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
 DOWNLOAD = "--download"
@@ -33,9 +33,12 @@ def _run(argv: Sequence[str]) -> int:
         return 0
     settings = [word for word in argv if word != DOWNLOAD]
     try:
-        config = load_config(*parse_command_line(settings))
+        config, recognized = load_and_recognize(*parse_command_line(settings))
         if DOWNLOAD in argv:
             config, settings = _download(config, settings)
+        elif recognized:
+            print(f"data.source = {recognized.source}: {recognized.reason}", flush=True)
+            settings.append(f"--data.source={recognized.source}")
         prepare(config)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

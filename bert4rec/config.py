@@ -16,6 +16,7 @@ Source: TypeAlias = Literal[
     "goodreads", "sequences", "table",
 ]  # fmt: skip
 
+GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
 

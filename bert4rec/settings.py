@@ -12,7 +12,7 @@ import tomli
 import tomli_w
 from pydantic import ValidationError
 
-from bert4rec.config import Config, expand_user
+from bert4rec.config import GENERATED, Config, expand_user
 from bert4rec.errors import SettingsError
 from bert4rec.setting_errors import (
     ALL,
@@ -25,6 +25,7 @@ from bert4rec.setting_errors import (
     one_line,
     shown,
 )
+from bert4rec.source_of_path import Recognized, recognize
 from bert4rec.suggestions import did_you_mean, nearest_keys, nearest_values
 
 
@@ -39,8 +40,16 @@ class Overrides(dict[str, Any]):
 def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Settings from defaults, then the TOML file at `path`, then `overrides` ("table.key" → value).
 
-    Raises `SettingsError` for a file that is missing or not TOML, and for any setting that does not fit.
+    Raises `SettingsError` for a file that is missing or not TOML, and for any setting that does not fit; `DataError`
+    where a `data.path` without a source is not there, or not recognized.
     """
+    return load_and_recognize(path, overrides)[0]
+
+
+def load_and_recognize(
+    path: str | Path | None, overrides: Mapping[str, Any] | None = None
+) -> tuple[Config, Recognized | None]:
+    """As `load_config`, and what was recognized at `data.path`: None where the source was named or reads no file."""
     tables = _read_toml(_file(path)) if path is not None else {}
     overrides = overrides or {}
     in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
@@ -48,7 +57,13 @@ def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = N
         table, key = _split_key(name)
         tables.setdefault(table, {})[key] = value
     typed = overrides.typed if isinstance(overrides, Overrides) else {}
-    return _checked(tables, Origins(str(path or ""), frozenset(in_file - overrides.keys()), typed))
+    origins = Origins(str(path or ""), frozenset(in_file - overrides.keys()), typed)
+    config = _checked(tables, origins)
+    if config.data.source not in GENERATED or not config.data.path:
+        return config, None
+    _refuse_two_inputs(config, origins, is_chosen="data.source" in overrides)
+    recognized = recognize(config.data.path)
+    return with_changes(config, "data", {"source": recognized.source}), recognized
 
 
 def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Config:
@@ -63,6 +78,20 @@ def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
         return Config.model_validate(tables)
     except ValidationError as error:
         raise SettingsError(one_line(error, origins)) from None
+
+
+def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> None:
+    """A generated source and a path: an error where the source was chosen for this path or over it."""
+    path, source = f'data.path = "{config.data.path}"', f'data.source = "{config.data.source}"'
+    if is_chosen:
+        clear = " (--data.path= clears the one in the file)" if "data.path" in origins.in_file else ""
+        source = origins.typed.get("data.source", source)
+        raise SettingsError(f"{source}: reads no file, but {path}; leave one of them out{clear}")
+    if {"data.path", "data.source"} <= origins.in_file:
+        raise SettingsError(
+            f"{origins.file}: {source}: reads no file, but {path}; set data.source to what the file is (table, ml-1m, "
+            "…), or leave it out so that the file is recognized"
+        )
 
 
 def parse_command_line(argv: Sequence[str]) -> tuple[str, Overrides]:
