@@ -16,6 +16,7 @@ from bert4rec.settings import load_and_recognize, parse_command_line, usage, wit
 TRAIN = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
 DOWNLOAD = "--download"
 DOWNLOADED = "ml-1m"  # where no other set is named
+REPLACE = "--data.replace"
 RAW = Path("data/raw")  # where downloads go
 
 
@@ -46,8 +47,20 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("stopped: no dataset was written; a download goes on where it stopped", file=sys.stderr)
         return 130
+    settings = _for_training(settings)
     print(f"next: {shlex.join([*TRAIN, '--', *settings] if settings else TRAIN)}")
     return 0
+
+
+def _for_training(settings: list[str]) -> list[str]:
+    """Without the word that a dataset may be replaced: a run's `config.toml` should not say it again."""
+    words, kept = iter(settings), []
+    for word in words:
+        if word == REPLACE:
+            next(words, None)  # its value
+        elif not word.startswith(f"{REPLACE}="):
+            kept.append(word)
+    return kept
 
 
 def _download(config: Config, settings: list[str]) -> tuple[Config, list[str]]:

@@ -19,9 +19,8 @@ NEXT_STEPS = """With real data, for instance MovieLens 1M:
   python preprocessing.py --config=configs/ml-1m.toml --download
   torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --config=configs/ml-1m.toml
 With a CSV or Parquet file of your own:
-  python preprocessing.py --data.source=table --data.path=FILE --data.user_column=… --data.item_column=… \\
-    --data.time_column=…
-  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --data.source=table"""
+  python preprocessing.py --data.path=FILE --data.user_column=… --data.item_column=… --data.time_column=…
+  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --data.source=table --data.path=FILE"""
 
 
 def main(argv: Sequence[str]) -> int:

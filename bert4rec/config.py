@@ -4,6 +4,7 @@ The tables are strict (pydantic). Neither torch nor Polars is imported here, so 
 """
 
 import os
+import re
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,6 +18,12 @@ Source: TypeAlias = Literal[
 ]  # fmt: skip
 
 GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
+OWN_DATA: tuple[Source, ...] = ("table", "sequences")  # a format of many data sets; the others are one each
+ENDINGS = (
+    ".csv", ".tsv", ".txt", ".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".ipc", ".dat",
+    ".data", ".gz", ".zst",
+)  # fmt: skip
+
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
 
@@ -37,6 +44,20 @@ def expand_user(path: str) -> str:
     return whole
 
 
+def name_of_path(path: str) -> str:
+    """What a file, a folder or a pattern is called, without endings; of `logs/*.csv` it is "logs", of nothing ""."""
+    parts = os.path.abspath(path).split(os.sep) if path else []
+    return next((name for part in reversed(parts) if (name := _plain_name(part))), "")
+
+
+def _plain_name(part: str) -> str:
+    """One part of a path without endings, and without what stands for other letters in a pattern."""
+    while (stem := os.path.splitext(part)[0]) != part and part.lower().endswith(ENDINGS):
+        part = stem
+    plain = re.sub(r"\[[^]]*\]|[*?]", "", part)
+    return part if plain == part else plain.strip(" .-_")
+
+
 class Table(BaseModel):
     """A table of `config.toml`: strict types, no unknown keys, immutable."""
 
@@ -48,7 +69,11 @@ class Data(Table):
 
     source: Source = Field("synthetic", description="format of the interactions")
     path: str = Field("", description="file or folder with the interactions (not for synthetic, random)")
-    dataset_dir: str = Field("", description='dataset folder; "" = data/<source>')
+    dataset_dir: str = Field(
+        "",
+        description='dataset folder; "" = data/<name of the file or folder> for table, sequences, else data/<source>',
+    )
+    replace: bool = Field(False, description="replace a dataset that another input made, where one stands there")
     titles_path: str = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
     user_column: str = Field("user", description="table: column of the user ids")
     item_column: str = Field("item", description="table: column of the item ids")
@@ -75,8 +100,9 @@ class Data(Table):
 
     @property
     def folder(self) -> Path:
-        """The dataset folder."""
-        return Path(self.dataset_dir or f"data/{self.source}")
+        """The dataset folder: by the settings alone, since training may not have the file."""
+        name = name_of_path(self.path) if self.source in OWN_DATA else ""
+        return Path(self.dataset_dir or f"data/{name or self.source}")
 
 
 class Preprocessing(Table):

@@ -40,6 +40,7 @@ KEY_ALIASES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("file", "input", "csv", "data", "data_path"), ("data.path",)),
     "dataset": ("data.dataset_dir", "data.source", "data.path"),
     **dict.fromkeys(("out", "output", "output_dir", "out_dir"), ("data.dataset_dir", "run.dir")),
+    **dict.fromkeys(("force", "overwrite"), ("data.replace",)),
     **dict.fromkeys(("format", "type"), ("data.source",)),
     **dict.fromkeys(("user", "user_id", "user_col"), ("data.user_column",)),
     **dict.fromkeys(("item", "item_id", "item_col"), ("data.item_column",)),

@@ -32,7 +32,8 @@ def test_the_command_line_beats_the_file_and_the_file_beats_the_default(tmp_path
 
 
 def test_values_are_read_as_toml_or_else_as_text() -> None:
-    arguments = ["--evaluation.ks=[3, 7]", "--training.compile=true", "--data.path=my file.csv", "--run.name=7"]
+    table = ["--data.source=table", "--data.path=my file.csv"]
+    arguments = ["--evaluation.ks=[3, 7]", "--training.compile=true", *table, "--run.name=7"]
     config = load_config(None, parse_command_line(arguments)[1])
     assert config.evaluation.ks == [3, 7]
     assert config.training.compile is True
@@ -205,6 +206,38 @@ def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: pytes
     assert (config.run.dir, config.run.init_from) == (str(tmp_path), f"{tmp_path}/runs/a")
     assert load_config(None, {"run.resume": "~root/runs/a"}).run.resume == "/root/runs/a"
     assert load_config(None, {"run.resume": "auto", "data.path": ""}).run.resume == "auto"
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "folder"),
+    [
+        ("synthetic", "", "data/synthetic"),
+        ("ml-1m", "somewhere/else", "data/ml-1m"),
+        ("table", "", "data/table"),
+        ("table", "log.csv", "data/log"),
+        ("table", "/logs/2024/My log.v2.CSV.gz", "data/My log.v2"),
+        ("table", "logs/", "data/logs"),
+        ("table", "logs/*.csv.gz", "data/logs"),
+        ("table", "logs/shop-*.csv", "data/shop"),
+        ("table", "logs/**/[0-9]*.parquet", "data/logs"),
+        ("table", "a/.csv", "data/.csv"),
+        ("table", "/*", "data/table"),
+        ("sequences", "s3rec/LastFM.txt", "data/LastFM"),
+    ],
+)
+def test_the_dataset_folder_is_named_after_the_data(source: str, path: str, folder: str) -> None:
+    assert load_config(None, {"data.source": source, "data.path": path}).data.folder == Path(folder)
+    named = {"data.source": source, "data.path": path, "data.dataset_dir": "mine"}
+    assert load_config(None, named).data.folder == Path("mine")
+
+
+def test_a_relative_path_is_named_after_the_folder_it_stands_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop").mkdir()
+    monkeypatch.chdir(tmp_path / "shop")
+    for path in (".", "*.csv", "../shop", "./"):
+        assert load_config(None, {"data.source": "table", "data.path": path}).data.folder == Path("data/shop")
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
