@@ -176,11 +176,13 @@ def _lines(head: bytes) -> list[str]:
 
 
 def _are_sequences(lines: Sequence[str]) -> bool:
-    """Pairs, or one line a user: where a user of a long line comes again, the columns are something else."""
+    """Pairs, or one line a user: those are of many lengths, and no user comes again, else they are a table's rows."""
     rows = [line.split() for line in lines]
     if not rows or not all(len(row) > 1 and all(word.isdecimal() for word in row) for row in rows):
         return False
-    return all(len(row) == 2 for row in rows) or len({row[0] for row in rows}) == len(rows)
+    lengths = {len(row) for row in rows}
+    is_line_a_user = len({row[0] for row in rows}) == len(rows) and (len(lengths) > 1 or len(rows) == 1)
+    return lengths == {2} or is_line_a_user
 
 
 def _are_rows(lines: Sequence[str]) -> bool:

@@ -82,6 +82,8 @@ def test_a_file_is_known_and_so_is_the_folder_that_holds_it(
         ("log.txt", b"ann tea\nbob pen\n", '(it begins with "ann tea"); say what it is: --data.source='),
         ("log.txt", b"1,2\n3,4\n", 'log.txt: not recognized by its name and first lines (it begins with "1,2"); say'),
         ("log.txt", b"1\t2\t5\t881\n1\t3\t4\t882\n", "not recognized"),  # ratings with times are no sequences
+        ("log.txt", b"1\t2\t5\t881\n2\t3\t4\t882\n", "not recognized"),  # of whatever users
+        ("log.txt", b"1 2 5\n2 3\n1 4\n", "not recognized"),  # a user who comes again on long lines
         ("log.txt", b"Dear reader,\nthis is, after all, text\n", "not recognized"),
         ("log.json", b'{"user":1,"item":2}\n{"user":1,"item":3}\n', 'it begins with "{"user":1,"item":2}"'),
         ("movies.dat", b"1::Toy Story (1995)::Animation\n", "not recognized"),
@@ -135,7 +137,7 @@ def test_what_is_not_there_is_refused_with_what_to_type(tmp_path: Path) -> None:
 
 def test_sequences_are_told_from_ratings(tmp_path: Path) -> None:
     assert has_sequences(write(tmp_path, "ml-1m.txt", PAIRS))
-    assert not has_sequences(write(tmp_path, "u.data", b"1\t2\t5\t881\n1\t3\t4\t882\n"))
+    assert not has_sequences(write(tmp_path, "u.data", b"1\t2\t5\t881\n2\t3\t4\t882\n"))
 
 
 def test_the_generated_sources_are_those_that_the_preparation_knows() -> None:
