@@ -13,6 +13,7 @@ from bert4rec.installation import exit_for_missing, require_python
 
 try:
     require_python()
+    from bert4rec.broken_pipe import ending_on_broken_pipe
     from bert4rec.config import Config
     from bert4rec.errors import FREE_THE_DISK, BrokenOffError, Interrupted, UserError
     from bert4rec.settings import load_config, parse_command_line, usage
@@ -31,7 +32,8 @@ SECONDS_FOR_THE_FIRST = 5.0  # the other processes wait so long with an error, s
 def main(argv: Sequence[str]) -> int:
     """The exit status: 0 finished, 2 bad settings or input, 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP, else 1."""
     if "--help" in argv or "-h" in argv:
-        print(usage("train.py"))
+        with ending_on_broken_pipe():
+            print(usage("train.py"))
         return 0
     try:
         config = load_config(*parse_command_line(argv))

@@ -3,6 +3,8 @@
 The tables are strict (pydantic). Neither torch nor Polars is imported here, so that a typing error is reported at once.
 """
 
+import os
+import re
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -14,6 +16,13 @@ Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
     "goodreads", "sequences", "table",
 ]  # fmt: skip
+
+GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
+OWN_DATA: tuple[Source, ...] = ("table", "sequences")  # a format of many data sets; the others are one each
+ENDINGS = (
+    ".csv", ".tsv", ".txt", ".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".ipc", ".dat",
+    ".data", ".gz", ".zst",
+)  # fmt: skip
 
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
@@ -27,6 +36,28 @@ def instant(text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
+def expand_user(path: str) -> str:
+    """`path` with `~` or `~user` at its beginning as that home folder; `ValueError` where there is none."""
+    whole = os.path.expanduser(path)
+    if path.startswith("~") and whole == path:
+        raise ValueError(f"there is no home folder {path.partition('/')[0]} on this machine; write the whole path")
+    return whole
+
+
+def name_of_path(path: str) -> str:
+    """What a file, a folder or a pattern is called, without endings; of `logs/*.csv` it is "logs", of nothing ""."""
+    parts = os.path.abspath(path).split(os.sep) if path else []
+    return next((name for part in reversed(parts) if (name := _plain_name(part))), "")
+
+
+def _plain_name(part: str) -> str:
+    """One part of a path without endings, and without what stands for other letters in a pattern."""
+    while (stem := os.path.splitext(part)[0]) != part and part.lower().endswith(ENDINGS):
+        part = stem
+    plain = re.sub(r"\[[^]]*\]|[*?]", "", part)
+    return part if plain == part else plain.strip(" .-_")
+
+
 class Table(BaseModel):
     """A table of `config.toml`: strict types, no unknown keys, immutable."""
 
@@ -38,7 +69,11 @@ class Data(Table):
 
     source: Source = Field("synthetic", description="format of the interactions")
     path: str = Field("", description="file or folder with the interactions (not for synthetic, random)")
-    dataset_dir: str = Field("", description='dataset folder; "" = data/<source>')
+    dataset_dir: str = Field(
+        "",
+        description='dataset folder; "" = data/<name of the file or folder> for table, sequences, else data/<source>',
+    )
+    replace: bool = Field(False, description="replace a dataset that another input made, where one stands there")
     titles_path: str = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
     user_column: str = Field("user", description="table: column of the user ids")
     item_column: str = Field("item", description="table: column of the item ids")
@@ -58,10 +93,16 @@ class Data(Table):
     n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
     n_rows: int = Field(120_000, ge=1, description="synthetic, random: about how many rows, 5 to n_items/2 per user")
 
+    @field_validator("path", "dataset_dir", "titles_path", "extends")
+    @classmethod
+    def _expanded(cls, path: str) -> str:
+        return expand_user(path)
+
     @property
     def folder(self) -> Path:
-        """The dataset folder."""
-        return Path(self.dataset_dir or f"data/{self.source}")
+        """The dataset folder: by the settings alone, since training may not have the file."""
+        name = name_of_path(self.path) if self.source in OWN_DATA else ""
+        return Path(self.dataset_dir or f"data/{name or self.source}")
 
 
 class Preprocessing(Table):
@@ -313,6 +354,11 @@ class Run(Table):
     reset_optimizer: bool = Field(
         False, description="when resuming: forget the optimizers' state, for instance for others"
     )
+
+    @field_validator("dir", "resume", "init_from")
+    @classmethod
+    def _expanded(cls, path: str) -> str:
+        return expand_user(path)
 
     @model_validator(mode="after")
     def _one_beginning(self) -> "Run":

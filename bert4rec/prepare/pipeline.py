@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config import Config, Preprocessing, instant
+from bert4rec.config import OWN_DATA, Config, Preprocessing, instant
 from bert4rec.errors import DataError
 from bert4rec.prepare.card import dataset_card
 from bert4rec.prepare.chunks import chunked
@@ -19,7 +19,9 @@ from bert4rec.prepare.dataset import (
     SplitWriter,
     TableWriter,
     clear_target,
+    created_from,
     new_dataset,
+    refuse_another_input,
     write_metadata,
 )
 from bert4rec.prepare.ids import Known, item_ids, read_known
@@ -45,6 +47,7 @@ from bert4rec.prepare.stages import (
 )
 from bert4rec.prepare.statistics import describe, lengths_of
 from bert4rec.prepare.synthetic import GENERATORS, Generated, everything
+from bert4rec.source_of_path import has_sequences
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
 WORK = ".work"  # folder, beside the new splits, of what goes over the disk
@@ -69,9 +72,11 @@ def prepare(config: Config) -> Path:
     datasets.disable_progress_bars()
     folder = config.data.folder
     clear_target(folder)
+    _refuse_another_input(config)
     known = read_known(Path(config.data.extends)) if config.data.extends else None
     with new_dataset(folder) as new:
         metadata, size = Preparation(config, new, known).complete()
+        _refuse_another_input(config)  # again: another preparation may have ended meanwhile
     print(f"\n{describe(metadata)}\n\ndataset folder: {folder} ({size / 1e6:,.1f} MB)", flush=True)
     return folder
 
@@ -201,6 +206,7 @@ class Preparation:
         n_rows, n_users, n_items = int(ordered.counts.sum()), len(found.lengths), len(found.train_counts)
         bad = self._source.bad
         return {
+            "created_from": created_from(self._data.source, self._data.path),
             "source": self._data.source,
             "max_len": self._config.model.max_len,
             "preprocessing": self._settings.recipe,
@@ -266,16 +272,30 @@ class Preparation:
         return size
 
 
+def _refuse_another_input(config: Config) -> None:
+    data = config.data
+    if not data.replace:
+        origin = created_from(data.source, data.path)
+        refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
+
+
 def _source(config: Config) -> Interactions | Generated:
     data, settings = config.data, config.preprocessing
     counts = {"n_users", "n_items", "n_rows"}
     if data.source in GENERATORS:
         return Generated(data.source, **data.model_dump(include=counts), seed=settings.seed)
-    return open_interactions(
-        **data.model_dump(exclude={"dataset_dir", "titles_path", "extends", *counts}),
+    interactions = open_interactions(
+        **data.model_dump(exclude={"dataset_dir", "replace", "titles_path", "extends", *counts}),
         only_read=settings.only_read,
         block_bytes=int(settings.memory_gb * 1e9) // BLOCKS,
     )
+    first = interactions.files[0]
+    if data.source.startswith("ml-") and has_sequences(first):
+        raise DataError(
+            f"{first}: has lines of a user and items, not the ratings of {data.source}; read them with "
+            "--data.source=sequences"
+        )
+    return interactions
 
 
 def _filters(config: Config) -> Filters:

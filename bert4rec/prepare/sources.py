@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from bert4rec.errors import DataError
 from bert4rec.prepare import text
 from bert4rec.prepare.bad_rows import BadRows
+from bert4rec.prepare.column_advice import column_advice
 from bert4rec.prepare.fields import Fields, TimeUnit
 from bert4rec.prepare.rows import LINE, Layout, parse, split_fields
 from bert4rec.prepare.titles import read_titles
@@ -143,7 +144,7 @@ class Interactions:
     def _check_columns(self, path: Path, present: Sequence[str]) -> None:
         for name, column in self.columns.items():
             if column not in present:
-                advice = f"; name it with data.{name}_column" if self.source == "table" else ""
+                advice = column_advice(self.columns, present) if self.source == "table" else ""
                 raise DataError(f'{path}: no column "{column}" ({name}); it has: {", ".join(present)}{advice}')
 
 
