@@ -304,13 +304,13 @@ def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
             bad.show(Path("t.csv"), "line", 7, "is empty")
             yield frame[:n_good], done
 
-    def run(*parts: tuple[int, int, int]) -> int:
+    def run(*parts: tuple[int, int, int], few: int = 0, share: float = 0.002) -> int:
         bad = BadRows()
         with tempfile.TemporaryDirectory() as place:
             return len(
                 read(
-                    source(bad, *parts), bad, folder=Path(place), run_bytes=10**6, n_bytes=100, max_bad_rows=0.002,
-                    progress=Progress(),
+                    source(bad, *parts), bad, folder=Path(place), run_bytes=10**6, n_bytes=100, max_bad_rows=share,
+                    few_bad_rows=few, progress=Progress(),
                 )
             )  # fmt: skip
 
@@ -319,6 +319,15 @@ def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
         run((3, 1000, 100))
     with pytest.raises(pipeline.DataError, match="50 of 1,250 rows"):  # said at once: as many again are to come
         run((50, 500, 50), (0, 75, 100), (0, 1000, 100))
+    assert run((10, 90, 100), few=10) == 90  # ten rows pass, as a tenth of all
+    with pytest.raises(pipeline.DataError, match="11 of 500 rows"):
+        run((11, 489, 100), few=10)
+    with pytest.raises(pipeline.DataError, match="3 of 29 rows"):
+        run((3, 26, 100), few=10)
+    with pytest.raises(pipeline.DataError, match="a row cannot be used, more than preprocessing.max_bad_rows = 0 of"):
+        run((1, 999, 100), few=10, share=0.0)
+    # while reading, a tenth is one of all that are to come: here of 300 rows, the first third of which is read
+    assert run((10, 90, 33), (0, 100, 66), (0, 100, 100), few=10) == 290
 
 
 def test_threads_keep_the_order() -> None:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from bert4rec.errors import DataError
-from bert4rec.prepare.fields import TimeUnit
 from bert4rec.prepare.sources import Interactions, open_interactions
+from bert4rec.prepare.times import TimeUnit
 
 USER_ITEM = {"user": [1, 1, 20], "item": [9, 3, 9]}
 
