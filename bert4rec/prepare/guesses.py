@@ -17,7 +17,7 @@ ITEMS = {
 }  # fmt: skip
 SINCE, UNTIL = 946_684_800, 2**31  # seconds: from 2000 to 2038; a log is hardly from before or after
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:\D|$)"
+DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
 
 
 def words_of(name: str) -> set[str]:

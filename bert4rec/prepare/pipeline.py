@@ -139,6 +139,12 @@ class Preparation:
             self._progress.say(f"unusable: {line}")
         if hidden := bad.total - len(bad.shown):
             self._progress.say(f"unusable: {hidden:,} rows more")
+        if self._known is not None and len(raw) and not raw.known.n_rows:
+            n = len(self._known.users)
+            self.warnings.append(
+                f"data.extends: none of its {n:,} users has a row here; are the ids written otherwise?"
+            )
+            _warn(self.warnings[-1:])
         if not len(raw):
             raise DataError(f"{self._data.path}: holds no interactions; name another file in data.path")
         return raw
