@@ -13,6 +13,7 @@ from bert4rec.prepare.statistics import order_line
 
 SHOWN = ("user", "item", "time", "rating", "title")
 SHOWN_ROWS = 3
+UNNAMED = ("ml-100k", "ml-1m", "sequences")  # sources whose files do not name their columns
 WIDTH = 40  # characters of a value that are shown
 NEARLY_ALL = 0.9
 YEAR = 365 * 86_400  # seconds
@@ -23,7 +24,7 @@ def order_of(source: Interactions, *, newest_first: bool) -> dict[str, Any]:
     column = source.columns.get("time")
     if column is None:
         return {"by": "file", "column": None, "newest_first": newest_first}
-    return {"by": "time", "column": column if source.names_columns else None, "newest_first": False}
+    return {"by": "time", "column": column if source.source not in UNNAMED else None, "newest_first": False}
 
 
 def first_look(source: Interactions, order: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -74,7 +75,8 @@ def _shown(source: Interactions, rows: pl.DataFrame) -> Iterator[str]:
     names = [name for name in SHOWN if name in rows.columns]
     if not len(rows):
         return
-    table = [[_heading(name, source.columns[name] if source.names_columns else name) for name in names]]
+    columns = {} if source.source in UNNAMED else source.columns
+    table = [[_heading(name, columns.get(name, name)) for name in names]]
     table += [[_cell(name, value) for name, value in zip(names, row, strict=True)] for row in _first(rows, names)]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     yield "the first rows, as they are understood:"

@@ -15,7 +15,7 @@ ITEMS = {
     "item", "sku", "product", "movie", "film", "book", "article", "isbn", "asin", "song", "track", "artist", "video",
     "game", "page", "url", "offer", "anime", "recipe", "goods",
 }  # fmt: skip
-SINCE, UNTIL = 946_684_800, 2**31  # seconds: from 2000 to 2038; a log is hardly from before or after
+SINCE, UNTIL = 788_918_400, 2**31  # seconds: from 1995 to 2038; a log is hardly from before or after
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
 
@@ -70,6 +70,6 @@ def needs_format(values: pl.Series) -> bool:
 
 
 def _are_instants(numbers: pl.Series) -> bool:
-    """Whether all are moments from 2000 to 2038 in one of the units."""
+    """Whether all are moments from 1995 to 2038 in one of the units."""
     low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
     return any(SINCE * ticks <= low and high < UNTIL * ticks for ticks in PER_SECOND.values())

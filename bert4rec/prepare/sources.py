@@ -77,18 +77,15 @@ class Interactions:
         self._times = Times(self.time_unit, self.time_format)
 
     def __iter__(self) -> Iterator[Part]:
+        self._titles = FirstTitles()
         for rows, done in self._usable():
             if "title" in self.columns:
                 self._titles.add(rows.select("item", "title"))
             yield rows.drop("title", strict=False), done
 
-    @property
-    def names_columns(self) -> bool:
-        """Whether the files themselves name their columns, or call them by numbers."""
-        return self.source not in ("ml-100k", "ml-1m", "sequences")
-
     def first(self) -> pl.DataFrame:
         """The first usable rows, with their `title` where a column holds it."""
+        self._find_decimal_ids()
         parts = [rows for rows, _ in self._head()._usable()]
         return pl.concat(parts, how="vertical_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
 
@@ -115,14 +112,12 @@ class Interactions:
 
     def _usable(self) -> Iterator[Part]:
         """As iterating, with the `title`."""
-        if self.decimal_ids is None:
-            self.decimal_ids = self._find_decimal_ids()
         is_table = self.source == "table"
         fields = Fields(
             self.columns,
             whole_number_ids=not is_table and self.source != "sequences",
             times=replace(self._times),
-            decimal_ids=self.decimal_ids,
+            decimal_ids=self._find_decimal_ids(),
         )
         before = 0
         for path in self.files:
@@ -140,24 +135,22 @@ class Interactions:
         parts = [raw.drop(LINE) for raw, _ in self._head()._raw(self.files[0], columns)]
         return pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*columns])
 
-    def _find_decimal_ids(self) -> set[str]:
-        """The fields of a table whose ids are all whole numbers that are written as 7.0.
+    def _find_decimal_ids(self) -> Collection[str]:
+        """The fields of a table whose ids are all whole numbers that are written as 7.0; found out once.
 
         Seldom are the first ones so; only then are those of all files looked at, before anything is made of them.
         """
-        found = {name for name in IDS if self.source == "table" and name not in self.text_ids}
-        if not found:
-            return found
-        columns = {name: self.columns[name] for name in IDS}
-        first = self._first_raw(columns)
-        found = {name for name in found if first[name].dtype == pl.String and first[name].count()}
-        found = {name for name in found if all_decimal(first[name])}
+        if self.decimal_ids is not None:
+            return self.decimal_ids
+        columns = {name: self.columns[name] for name in IDS if self.source == "table" and name not in self.text_ids}
+        first = self._first_raw(columns) if columns else pl.DataFrame()
+        found = [ids.name for ids in first if ids.dtype == pl.String and ids.count() and all_decimal(ids)]
         whole = replace(self, bad=BadRows())
-        for path in self.files if found else ():
-            for raw, _ in whole._raw(path, columns):
-                found = {name for name in found if all_decimal(raw[name])}
-                if not found:
-                    return found
+        for raw in (raw for path in self.files if found for raw, _ in whole._raw(path, columns)):
+            found = [name for name in found if all_decimal(raw[name])]
+            if not found:
+                break
+        self.decimal_ids = found
         return found
 
     def _raw(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:

@@ -152,6 +152,14 @@ def test_ids_that_pandas_wrote_as_decimals_are_whole_numbers_where_all_of_the_co
     assert set(found.bad.counts) == {"user is missing"}
 
 
+@pytest.mark.parametrize(("last", "first"), [("8.0", 7), ("8", "7.0")])
+def test_the_first_rows_are_shown_as_all_are_read(tmp_path: Path, last: str, first: object) -> None:
+    path = write(tmp_path / "t.csv", "user,item\n" + "7.0,a\n" * 200_000 + f"{last},b\n")
+    found = open_interactions("table", path=path)
+    assert found.first().rows() == [(first, "a")] * 1000
+    assert frame(found)["user"][0] == first
+
+
 def test_ids_are_decimals_in_all_files_or_text(tmp_path: Path) -> None:
     write(tmp_path / "log-1.csv", DECIMAL)
     write(tmp_path / "log-2.csv", "user,item\n8.0,d\n")
