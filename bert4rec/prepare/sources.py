@@ -164,7 +164,7 @@ class Interactions:
         if kind == "text":
             yield from self._text(path, columns)
         elif kind == "json lines":
-            yield from json_rows(path, columns, self.bad, self._blocks(path, quoted=False))
+            yield from json_rows(columns, self.bad, self._blocks(path, quoted=False))
         else:
             size = FIRST_ROWS if self.only_head else ROWS_PER_FRAME
             yield from islice(typed_rows(path, kind, columns, size), 1 if self.only_head else None)
