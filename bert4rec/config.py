@@ -81,10 +81,14 @@ class Data(Table):
         "", description='table: column of the times, numbers, dates or ISO 8601; "" = none, file order counts'
     )
     rating_column: str = Field("", description='table: column of the ratings; "" = none')
+    title_column: str = Field("", description="table: column of the items' titles; the first of an item counts")
     separator: str = Field("auto", description='table: what stands between two fields; auto = "\\t", "::", ";" or ","')
     has_header: bool = Field(True, description="table: false = the columns of a text file are named 1, 2, …")
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
         "auto", description="of times that are numbers; auto = by the size of the first ones"
+    )
+    time_format: str = Field(
+        "", description='table: form of times that are text, as strptime has it, UTC without %z; "" = ISO 8601'
     )
     extends: str = Field(
         "", description='dataset folder whose ids are kept, new ones come after (path: old and new files); "" = none'
@@ -97,6 +101,15 @@ class Data(Table):
     @classmethod
     def _expanded(cls, path: str) -> str:
         return expand_user(path)
+
+    @model_validator(mode="after")
+    def _titles_come_from_one_place(self) -> "Data":
+        if self.title_column and self.titles_path:
+            raise ValueError(
+                f'data.title_column = "{self.title_column}": titles come from data.titles_path = "{self.titles_path}" '
+                "already; leave one of them empty"
+            )
+        return self
 
     @property
     def folder(self) -> Path:
@@ -133,7 +146,13 @@ class Preprocessing(Table):
     sliding_step: int = Field(0, ge=0, description="items between the ends of two windows; 0 = model.max_len")
     n_eval_negatives: int = Field(100, ge=1, description="negatives per user and sampled protocol")
     max_bad_rows: float = Field(
-        0.001, ge=0, le=1, description="share of rows that may be unusable before the run stops; they are always shown"
+        0.001,
+        ge=0,
+        le=1,
+        description="share of rows that may be unusable before the run stops; 0 = none",
+    )
+    few_bad_rows: int = Field(
+        10, ge=0, description="unusable rows that never stop a run, up to a tenth of all, unless max_bad_rows is 0"
     )
     memory_gb: float = Field(4.0, ge=1, description="GB that preprocessing may take, whatever the size of the data")
     seed: int = Field(1, ge=0, lt=2**32, description="of the item ids, validation users, negatives, synthetic data")
@@ -141,7 +160,7 @@ class Preprocessing(Table):
     @property
     def recipe(self) -> dict[str, Any]:
         """The settings that the dataset depends on: a folder made with others is another dataset."""
-        return self.model_dump(mode="json", exclude={"max_bad_rows", "memory_gb"})
+        return self.model_dump(mode="json", exclude={"max_bad_rows", "few_bad_rows", "memory_gb"})
 
     @model_validator(mode="after")
     def _limits_fit(self) -> "Preprocessing":

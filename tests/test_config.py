@@ -130,6 +130,23 @@ def test_a_bad_setting_is_one_line(argument: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_titles_come_from_one_place() -> None:
+    load_config(None, {"data.title_column": "name"})
+    with pytest.raises(SettingsError) as caught:
+        load_config(None, {"data.title_column": "name", "data.titles_path": "t.csv"})
+    assert str(caught.value) == (
+        'data.title_column = "name": titles come from data.titles_path = "t.csv" already; leave one of them empty'
+    )
+
+
+def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
+    recipes = [
+        load_config(None, {f"preprocessing.{name}": value}).preprocessing.recipe
+        for name, value in (("seed", 1), ("few_bad_rows", 0), ("max_bad_rows", 0.5), ("memory_gb", 1.0))
+    ]
+    assert all(recipe == recipes[0] for recipe in recipes)
+
+
 def test_row_wise_adagrad_over_cut_rows_is_refused() -> None:
     with pytest.raises(SettingsError, match="is another algorithm when a row is cut column_wise"):
         load_config(

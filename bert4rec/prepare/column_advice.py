@@ -5,20 +5,9 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-# In small letters, without signs and without "id" at the end.
-NAMES: Mapping[str, Sequence[str]] = {
-    "user": (
-        "user", "customer", "client", "visitor", "member", "account", "buyer", "reader", "viewer", "listener",
-        "reviewer", "player", "person", "subscriber", "u", "session",
-    ),
-    "item": (
-        "item", "product", "sku", "article", "movie", "book", "track", "song", "video", "asin", "parentasin", "isbn",
-        "game", "content", "page", "recipe", "course", "news", "business", "venue", "poi", "place", "i",
-    ),
-    "time": ("timestamp", "time", "datetime", "date", "ts", "at", "when", "day", "created", "unixreviewtime"),
-    "rating": ("rating", "stars", "score", "overall", "grade"),
-}  # fmt: skip
-TIME_ENDS = ("time", "timestamp", "date", "_at", "_ts")
+from bert4rec.prepare.guesses import ITEMS, TIMES, USERS, words_of
+
+WORDS = {"user": USERS, "item": ITEMS, "time": TIMES, "rating": {"rating", "star", "score", "overall", "grade"}}
 CLOSE = 0.75  # of 1, as difflib measures how much of two names is the same
 
 
@@ -38,7 +27,7 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
         return f"; where this is a row and not a header, add {_options(options)}"
     left = [name for name in present if name not in named.values()]
     found: dict[str, str] = {}
-    for field in NAMES:
+    for field in WORDS:
         is_missing = field in named and named[field] not in present
         if is_missing or (field == "time" and field not in named):
             guess = _guess(field, named.get(field, ""), [name for name in left if name not in found.values()])
@@ -52,13 +41,8 @@ def _guess(field: str, named: str, present: Sequence[str]) -> str:
     """The column that is probably meant; "" where none is likely."""
     if close := difflib.get_close_matches(named, present, n=1, cutoff=CLOSE):
         return close[0]
-    plain = {re.sub(r"[^a-z]", "", name.lower()): name for name in reversed(present)}
-    for word in NAMES[field]:
-        for form in (word, f"{word}id", f"{word}name", f"{word}ms"):
-            if form in plain:
-                return plain[form]
-    ends = TIME_ENDS if field == "time" else ()
-    return next((name for name in present if name.lower().endswith(ends)), "") if ends else ""
+    whole = (name for name in present if not re.search(r"[;,|\t]", name))  # else it is a row that was not cut
+    return next((name for name in whole if words_of(name) & WORDS[field]), "")
 
 
 def _options(values: Mapping[str, str]) -> str:

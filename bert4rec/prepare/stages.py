@@ -132,12 +132,12 @@ class Survey:
 
 def read(
     source: Iterable[Part], bad: BadRows, *, folder: Path, run_bytes: int, n_bytes: int, max_bad_rows: float,
-    progress: Progress, known: pl.DataFrame | None = None,
+    few_bad_rows: int, progress: Progress, known: pl.DataFrame | None = None,
 ) -> Raw:  # fmt: skip
     """Every usable row of `source`, sorted by user in runs on the disk.
 
     `known`: users (`original`, `user`) with an id of an older dataset. Raises `DataError` as soon as the share of `bad`
-    rows is above `max_bad_rows`.
+    rows is above `max_bad_rows`, unless there are no more than `few_bad_rows` and a tenth of all.
     """
     raw = Raw(Spool(folder / "known", run_bytes=run_bytes), Spool(folder / "new", run_bytes=run_bytes))
     before = last = 0
@@ -145,12 +145,14 @@ def read(
         for frame, done in source:
             before, last = (last, done) if done > last else (before, last)
             if before:  # bytes whose rows have all been seen: of those up to `done` some may be still to come
-                _refuse_bad_rows(bad, (len(raw) + len(frame) + bad.total) * n_bytes / before, max_bad_rows)
+                _refuse_bad_rows(
+                    bad, (len(raw) + len(frame) + bad.total) * n_bytes / before, max_bad_rows, few_bad_rows
+                )
             raw.items.add(frame["item"])
             for spool, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
                 spool.add(rows)
             stage.advance(done, len(frame))
-    _refuse_bad_rows(bad, len(raw) + bad.total, max_bad_rows)
+    _refuse_bad_rows(bad, len(raw) + bad.total, max_bad_rows, few_bad_rows)
     return raw
 
 
@@ -348,8 +350,8 @@ def _dense_user(first: int | None) -> pl.Expr:
     return (pl.col("user") if first is None else first + pl.col("user").rle_id()).cast(pl.Int32).alias("user")
 
 
-def _refuse_bad_rows(bad: BadRows, n_rows: float, share: float) -> None:
-    if bad.total > share * n_rows:
+def _refuse_bad_rows(bad: BadRows, n_rows: float, share: float, few: int) -> None:
+    if bad.total > max(share * n_rows, min(few, n_rows / 10) if share else 0):
         n = f"{bad.total:,} of {round(n_rows):,} rows" if bad.total > 1 else "a row"
         raise DataError(
             f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {share:g} of all: correct or "

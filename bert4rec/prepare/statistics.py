@@ -27,6 +27,18 @@ def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
     }
 
 
+def order_line(source: str, order: Mapping[str, Any]) -> str:
+    """What gives the order of a user's items, in one line.
+
+    >>> order_line("table", {"by": "time", "column": "at", "newest_first": False})
+    'order: by time (column at)'
+    """
+    if order["by"] == "time":
+        return "order: by time" + (f" (column {order['column']})" if order["column"] else "")
+    unnamed = " (no time column is named)" if source == "table" else ""
+    return f"order: as the file's rows stand{', the last one first' if order['newest_first'] else ''}{unnamed}"
+
+
 def describe(metadata: Mapping[str, Any]) -> str:
     """The report that ends every run and stands in the dataset card, from what `metadata.json` says."""
     return "\n".join(_lines(metadata))
@@ -49,6 +61,7 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name.replace('_', ' '):36}{metadata[name]:>15,}"
     lengths = metadata["lengths"]
     yield ""
+    yield order_line(metadata["source"], metadata["order"])
     yield (
         f"interactions of a user: {lengths['min']:,} to {lengths['max']:,}, median {lengths['median']:,.0f}, "
         f"mean {lengths['mean']:,.1f}"

@@ -143,8 +143,9 @@ def test_a_bad_line_is_refused_or_counted_and_left_out(
     (tmp_path / name).write_bytes(b"".join([*lines[:3], line, *lines[3:]]))
     arguments = [f"--data.source={source}", f"--data.path={tmp_path}", *settings]
     place = f"{tmp_path / name}, line 4: "
-    assert_refused(tmp_path, capsys, arguments, f"error: {place}", message, "; a row cannot be used, more than")
-    assert run(tmp_path, *arguments, "--preprocessing.max_bad_rows=0.1") == 0
+    strict = [*arguments, "--preprocessing.few_bad_rows=0"]
+    assert_refused(tmp_path, capsys, strict, f"error: {place}", message, "; a row cannot be used, more than")
+    assert run(tmp_path, *arguments) == 0
     (shown,) = [text for text in capsys.readouterr().out.splitlines() if "unusable: " + place in text]
     assert message in shown
     metadata = json.loads((tmp_path / "dataset" / "metadata.json").read_text())
@@ -155,7 +156,7 @@ def test_a_bad_line_is_refused_or_counted_and_left_out(
 def test_a_truncated_last_line_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, lines, settings = SOURCES["table"]
     (tmp_path / "t.csv").write_bytes(b"".join(lines) + b"3,9,")
-    arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings]
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings, "--preprocessing.max_bad_rows=0"]
     assert_refused(tmp_path, capsys, arguments, "t.csv, line 14: has 3 fields; 4 as the header has")
 
 
@@ -243,9 +244,9 @@ def test_a_parquet_file_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pl.DataFrame({"user": [1.0], "item": [1]}).write_parquet(tmp_path / "t.parquet")
+    pl.DataFrame({"user": [True], "item": [1]}).write_parquet(tmp_path / "t.parquet")
     arguments = ["--data.source=table", f"--data.path={tmp_path}"]
-    assert_refused(tmp_path, capsys, arguments, 'column "user" has type Float64: must be a whole number or text')
+    assert_refused(tmp_path, capsys, arguments, 'column "user" has type Boolean: must be a whole number or text')
 
 
 @pytest.mark.parametrize(
