@@ -67,8 +67,10 @@ class Table(BaseModel):
 class Data(Table):
     """Where the interactions come from and where the dataset folder stands."""
 
-    source: Source = Field("synthetic", description="format of the interactions")
-    path: str = Field("", description="file or folder with the interactions (not for synthetic, random)")
+    source: Source = Field(
+        "synthetic", description="format of the interactions; known by the path where only that is given"
+    )
+    path: str = Field("", description="file, folder or pattern of the interactions; synthetic and random have none")
     dataset_dir: str = Field(
         "",
         description='dataset folder; "" = data/<name of the file or folder> for table, sequences, else data/<source>',

@@ -177,7 +177,7 @@ def test_known_data_show_their_order_and_first_rows_without_a_warning(run: Run, 
     order = {"by": "file", "column": None, "newest_first": True}
     assert json.loads((folder / "metadata.json").read_text())["order"] == order
     (tmp_path / "a.txt").write_text("7 1 2 3\n8 5 4 9\n9 " + "1234567 " * 150_000 + "\n")
-    lines, _ = run(f"--data.path={tmp_path}", source="sequences")
+    lines, _ = run(f"--data.path={tmp_path}", source="sequences", folder="sequences")
     assert before(lines) == [
         "order: as the file's rows stand",
         "the first rows, as they are understood:",
