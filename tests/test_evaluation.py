@@ -92,8 +92,11 @@ def log_dataset(log_config: Callable[..., Config]) -> Dataset:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 128])  # batches of whom all, some and none have negatives
 @pytest.mark.parametrize("split_name", ["validation", "test"])
-def test_who_has_too_few_unseen_items_is_left_out(log_dataset: Dataset, split_name: str, batch_size: int) -> None:
-    split, made = log_dataset.splits[split_name], model_for(log_dataset)
+@pytest.mark.parametrize("head", ["tied", "linear"])
+def test_who_has_too_few_unseen_items_is_left_out(
+    log_dataset: Dataset, head: str, split_name: str, batch_size: int
+) -> None:
+    split, made = log_dataset.splits[split_name], model_for(log_dataset, head)
     ranker = ModelRanker(made, batch_size=batch_size, device=torch.device("cpu"), max_len=12)
     found = ranker.rank(split, PROTOCOLS)
     assert {name: values.tolist() for name, values in found.items()} == ranks_by_sorting(scores_by(made, split), split)
