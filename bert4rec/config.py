@@ -146,7 +146,9 @@ class Preprocessing(Table):
     )
     validation_users: int | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
     sliding_step: int = Field(0, ge=0, description="items between the ends of two windows; 0 = model.max_len")
-    n_eval_negatives: int = Field(100, ge=1, description="negatives per user and sampled protocol")
+    n_eval_negatives: int = Field(
+        100, ge=1, description="negatives per user and sampled protocol; none for a user with fewer unseen items"
+    )
     max_bad_rows: float = Field(
         0.001,
         ge=0,

@@ -9,8 +9,8 @@ from bert4rec.build import build, keeper, plan_of_all, sampler
 from bert4rec.checkpoint import SaveError, verify
 from bert4rec.config import Config
 from bert4rec.errors import FREE_THE_DISK, DataError, Interrupted, SettingsError
-from bert4rec.evaluation import Metrics, ModelRanker, rank_by_popularity, to_metrics
-from bert4rec.feed.dataset import Dataset, open_dataset
+from bert4rec.evaluation import HeldOut, Metrics, ModelRanker, Ranks, rank_by_popularity, to_metrics, with_unseen
+from bert4rec.feed.dataset import Bools, Dataset, open_dataset
 from bert4rec.interruption import PATIENCE, Interruption
 from bert4rec.keeper import step_folder
 from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
@@ -88,22 +88,23 @@ class Run:
             try:
                 self._begin(trainer)
                 trainer.fit()
-                results = self._results(trainer)
+                held_out = by_first(self._held_out)
+                results = self._results(trainer, held_out)
             except Interrupted as interrupted:
                 interrupted.advice = f"go on with --resume={self._folder}"
                 if self._log:
                     self._log.add_note("stopped", trainer.state.step, message=str(interrupted))
                 raise
-        self._report(trainer, results)
+        self._report(trainer, results, held_out)
         return self._folder
 
-    def _report(self, trainer: Trainer, results: dict[str, Metrics]) -> None:
+    def _report(self, trainer: Trainer, results: dict[str, Metrics], held_out: dict[str, HeldOut]) -> None:
         peaks = self._world.gather(self._peak_memory.read())
         held = self._world.gather(held_bytes(self._model, self._optimizers.states()))
         if self._log:
             self._log.close()
             training = _training(trainer, peaks, read_records(self._folder, "resume"))
-            report = self._about() | results | {"training": training, "sharding": _by_rank(held)}
+            report = self._about(held_out) | results | {"training": training, "sharding": _by_rank(held)}
             show(f"\n{metrics_table(report)}\n")
             if not trainer.is_lost:
                 write_report(self._folder, report)
@@ -180,7 +181,7 @@ class Run:
             n_rows=table_rows(self._dataset.n_items),
             settings=self._config.training,
             world=self._world,
-            measure=lambda between: self._measure("validation", ["full"], between),
+            measure=lambda between: to_metrics(self._rank("validation", ["full"], between), self._ks),
             sampler=sampler(self._config, self._dataset),
             keeper=keeper(
                 self._config,
@@ -258,26 +259,34 @@ class Run:
             self._progress.say(f"warning: {error}; the best weights are sought anew, from here on")
             state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
 
-    def _results(self, trainer: Trainer) -> dict[str, Metrics]:
+    def _held_out(self) -> dict[str, HeldOut]:
+        """Of each split that holds somebody out, what is known of its users."""
+        splits = (split for split in ("validation", "test") if self._holds_out(split))
+        return {split: HeldOut.of(self._dataset.splits[split]) for split in splits}
+
+    def _results(self, trainer: Trainer, held_out: dict[str, HeldOut]) -> dict[str, Metrics]:
         """The model on both splits, and on the test split what popularity and the best possible would have got.
 
         What the dataset holds nobody out for is left out.
         """
         dataset, protocols = self._dataset, self._config.evaluation.protocols
-        splits = [split for split in ("validation", "test") if self._holds_out(split)]
-        results = {split: self._measure(split, protocols, trainer.leave_if_asked) for split in splits}
+
+        def metrics(ranks: Ranks, split: str) -> Metrics:
+            return to_metrics(with_unseen(ranks, held_out[split].repeated), self._ks)
+
+        results = {split: metrics(self._rank(split, protocols, trainer.leave_if_asked), split) for split in held_out}
         if "test" in results:
             popularity = by_first(lambda: rank_by_popularity(dataset.popularity, dataset.splits["test"], protocols))
-            results["popularity_baseline"] = to_metrics(popularity, self._ks)
+            results["popularity_baseline"] = metrics(popularity, "test")
             if oracle := dataset.oracle_ranks():
-                results["best_possible"] = to_metrics({name: oracle[name] for name in protocols}, self._ks)
+                results["best_possible"] = metrics({name: oracle[name] for name in protocols}, "test")
         return results
 
     def _holds_out(self, split: str) -> bool:
         return len(self._dataset.splits[split]) > 0
 
-    def _measure(self, split: str, protocols: Sequence[str], between: Callable[[], None]) -> Metrics:
-        """The model as it is now."""
+    def _rank(self, split: str, protocols: Sequence[str], between: Callable[[], None]) -> Ranks:
+        """By the model as it is now."""
         ranker = ModelRanker(
             unwrap(self._model),
             batch_size=self._config.evaluation.per_device_eval_batch_size,
@@ -286,13 +295,13 @@ class Run:
             precision=self._config.training.precision,
             between=between,
         )
-        return to_metrics(ranker.rank(self._dataset.splits[split], protocols), self._ks)
+        return ranker.rank(self._dataset.splits[split], protocols)
 
     @property
     def _ks(self) -> list[int]:
         return sorted({*self._config.evaluation.ks, 10})
 
-    def _about(self) -> dict[str, Any]:
+    def _about(self, held_out: dict[str, HeldOut]) -> dict[str, Any]:
         """What the report says before the figures."""
         metadata = self._dataset.metadata
         return {
@@ -301,6 +310,8 @@ class Run:
                 **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
                 "split": self._config.preprocessing.split,
                 "n_eval_negatives": self._config.preprocessing.n_eval_negatives,
+                "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
+                "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
             },
             "mode": self._config.parallelism.mode,
             "world_size": self._world.world_size,
@@ -310,6 +321,11 @@ class Run:
 def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:
     """Each process of each kind of device has a random state of its own."""
     return f"{world_size} x {settings['parallelism']['device']}"
+
+
+def _count(users: Bools) -> dict[str, int]:
+    """Of how many users it is so."""
+    return {"users": int(users.sum()), "of": len(users)}
 
 
 def _open(config: Config, *, verify: bool) -> Dataset:

@@ -29,6 +29,18 @@ SMALL = {
     "evaluation.per_device_eval_batch_size": 16,
 }
 
+# A log worked out by hand: the items of each user in order of time. The last is the test target, the one before it the
+# validation target. Of the eight items a, b and e leave five unseen, c six, d and f none.
+LOG = {
+    "a": [1, 2, 3, 1],
+    "b": [4, 5, 4, 6],
+    "c": [7, 8, 7, 7],
+    "d": [1, 2, 3, 4, 5, 6, 7, 8],
+    "e": [5, 6, 7],
+    "f": [5] * 7 + [4] * 6 + [1] * 4 + [2] * 3 + [3] * 3 + [6] * 2 + [7, 8, 8],
+}
+BY_HAND = {"preprocessing.validation_users": "all", "preprocessing.n_eval_negatives": 5, "model.max_len": 12}
+
 
 @pytest.fixture(scope="session")
 def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -47,6 +59,29 @@ def small_config(small_folder: Path, tmp_path: Path) -> Callable[..., Config]:
         return load_config(None, SMALL | places | changes)
 
     return make
+
+
+def prepare_log(place: Path, **changes: object) -> Path:
+    """The dataset folder of `LOG`, read from a CSV file in `place`."""
+    rows = [f"{user},{item},{1_600_000_000 + at}" for user, items in LOG.items() for at, item in enumerate(items)]
+    (place / "log.csv").write_text("\n".join(["who,what,at", *rows]) + "\n")
+    columns = {"data.user_column": "who", "data.item_column": "what", "data.time_column": "at"}
+    source = {"data.source": "table", "data.path": place / "log.csv", "data.dataset_dir": place / "dataset"}
+    arguments = [f"--{key}={value}" for key, value in (source | columns | BY_HAND | changes).items()]
+    assert preprocessing.main(["--config=config.toml", *arguments]) == 0
+    return place / "dataset"
+
+
+@pytest.fixture(scope="session")
+def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset folder of `LOG`."""
+    return prepare_log(tmp_path_factory.mktemp("log"))
+
+
+@pytest.fixture
+def log_config(small_config: Callable[..., Config], log_folder: Path) -> Callable[..., Config]:
+    """As `small_config`, for the dataset of `LOG`."""
+    return lambda **changes: small_config(**{"data.dataset_dir": str(log_folder), **BY_HAND, **changes})
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from bert4rec.prepare.dataset import (
 )
 from bert4rec.prepare.fields import DECIMAL
 from bert4rec.prepare.first_look import first_look, order_of
+from bert4rec.prepare.held_out import HeldOutCounts
 from bert4rec.prepare.ids import Known, item_ids, read_known
 from bert4rec.prepare.negatives import USERS_PER_BLOCK
 from bert4rec.prepare.oracle import oracle_ranks
@@ -111,11 +112,11 @@ class Preparation:
         split, about_split = self._split(ordered)
         found = self._survey(histories, split, n_users=n_users, n_items=int(item_ids.max()) + 1 - FIRST_ITEM_ID)
         items = self._write_items(ordered, item_ids, found, titles)
-        written = self._write_splits(histories, split, found)
+        written, held_out = self._write_splits(histories, split, found)
         self._write_oracle(items)
         names = {"train": "train_windows", "validation": "validation_users", "test": "test_users"}
         sizes = {names[name]: n_rows for name, (n_rows, _) in written.items()}
-        metadata = self._about(raw, ordered, found) | about_split | sizes
+        metadata = self._about(raw, ordered, found) | about_split | sizes | held_out.metadata()
         return metadata, self._finish(metadata, written)
 
     @property
@@ -253,8 +254,8 @@ class Preparation:
             "has_ratings": "rating" in ordered.parts.columns,
         }
 
-    def _write_splits(self, histories: Histories, split: Split, found: Survey) -> Written:
-        """The three splits; how many rows and which columns each has."""
+    def _write_splits(self, histories: Histories, split: Split, found: Survey) -> tuple[Written, HeldOutCounts]:
+        """The three splits; how many rows and which columns each has, and what is counted of those evaluated."""
         lists = [LISTS[name] for name in LISTS if name in histories.columns]
         writers = {
             name: SplitWriter(self._new / name, ["user", *lists, *(EVALUATION_COLUMNS if name != "train" else [])])
@@ -264,14 +265,18 @@ class Preparation:
             split, found, max_len=self._config.model.max_len, step=self._config.window_step,
             n_negatives=self._settings.n_eval_negatives, seed=self._settings.seed,
         )  # fmt: skip
+        held_out = HeldOutCounts.none(self._settings.n_eval_negatives)
         with self._progress.stage("write", int(found.lengths.sum())) as stage:
-            for n_rows, rows in in_order(cutter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
+            for block in in_order(cutter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
                 for name, writer in writers.items():
-                    writer.add(rows[name])
-                stage.advance(stage.n_rows + n_rows, n_rows)
+                    writer.add(block.rows[name])
+                held_out += block.held_out
+                stage.advance(stage.n_rows + block.n_rows, block.n_rows)
             for writer in writers.values():
                 writer.close()
-        return {name: (writer.n_rows, writer.columns) for name, writer in writers.items()}
+        if warning := held_out.warning():
+            self._progress.say(warning)
+        return {name: (writer.n_rows, writer.columns) for name, writer in writers.items()}, held_out
 
     def _write_oracle(self, items: pl.DataFrame) -> None:
         """`oracle.parquet` of synthetic data of which nothing was dropped: the oracle knows the walks that it made."""

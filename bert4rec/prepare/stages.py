@@ -26,8 +26,9 @@ from bert4rec.prepare.filters import (
     keep_repeats,
     keep_times,
 )
+from bert4rec.prepare.held_out import HeldOutCounts
 from bert4rec.prepare.ids import Distinct, same_type
-from bert4rec.prepare.negatives import popular_negatives, train_counts, uniform_negatives
+from bert4rec.prepare.negatives import count_unseen, popular_negatives, train_counts, uniform_negatives
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.sequences import in_time_order, to_histories, with_codes
 from bert4rec.prepare.sources import Part
@@ -286,8 +287,20 @@ def _span(histories: pl.DataFrame) -> list[int]:
 
 
 @dataclass(frozen=True)
+class Block:
+    """What a `Cutter` makes of a block of users: how many interactions, the rows of the splits, what is counted."""
+
+    n_rows: int
+    rows: dict[str, pl.DataFrame]
+    held_out: HeldOutCounts
+
+
+@dataclass(frozen=True)
 class Cutter:
-    """Cuts blocks of histories into windows and evaluation rows with negatives."""
+    """Cuts blocks of histories into windows and evaluation rows with negatives.
+
+    A user with fewer than `n_negatives` unseen items gets none at all, so that every other one has exactly as many.
+    """
 
     split: Split
     survey: Survey
@@ -296,20 +309,22 @@ class Cutter:
     n_negatives: int
     seed: int
 
-    def __call__(self, numbered: tuple[int, pl.DataFrame]) -> tuple[int, dict[str, pl.DataFrame]]:
-        """How many interactions `(number, histories)` of a block of users has, and the rows of its three splits."""
+    def __call__(self, numbered: tuple[int, pl.DataFrame]) -> Block:
+        """What becomes of `(number, histories)` of a block of users."""
         block, histories = numbered
         validated = pl.Series("validated", self.survey.validated[histories["user"].to_numpy()])
         marked = self.split(histories).with_columns(validated)
         parts = cut(marked)
-        negatives = self._negatives(marked.filter(is_tested() | pl.col("validated")), block)
-        validation, test = (
-            part.join(negatives, on="user", how="left", maintain_order="left")
-            for part in (parts.validation, parts.test)
-        )
-        train = windows(parts.train, max_len=self.max_len, step=self.step)
+        evaluated = marked.filter(is_tested() | pl.col("validated"))
+        unseen = count_unseen(evaluated, n_items=len(self.survey.train_counts))
+        negatives = self._negatives(evaluated.filter(pl.Series(unseen >= self.n_negatives)), block)
+        rows = {
+            "train": windows(parts.train, max_len=self.max_len, step=self.step),
+            "validation": _with_negatives(parts.validation, negatives),
+            "test": _with_negatives(parts.test, negatives),
+        }
         n_rows = int(histories["items"].list.len().sum())
-        return n_rows, {"train": train, "validation": validation, "test": test}
+        return Block(n_rows, rows, HeldOutCounts.of(rows, unseen, self.n_negatives))
 
     def _negatives(self, whole: pl.DataFrame, block: int) -> pl.DataFrame:
         """`user` and the negatives of whole histories: of a user they are the same in validation and test."""
@@ -320,6 +335,12 @@ class Cutter:
             "uniform_negatives": uniform_negatives(whole, n_items=len(counts), **how),
         }
         return whole.select("user", *[pl.Series(name, rows).arr.to_list() for name, rows in drawn.items()])
+
+
+def _with_negatives(rows: pl.DataFrame, negatives: pl.DataFrame) -> pl.DataFrame:
+    """`rows` with the `negatives` of their users; empty lists for a user who has none."""
+    joined = rows.join(negatives, on="user", how="left", maintain_order="left")
+    return joined.with_columns(pl.col(name).fill_null([]) for name in negatives.columns if name != "user")
 
 
 def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: int) -> Iterator[R]:

@@ -260,7 +260,7 @@ def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.Capture
         (["--preprocessing.min_rating=4"], ["preprocessing.min_rating = 4", "has no ratings"]),
         (["--preprocessing.time_from=2020-01-01"], ["0 of 118942 rows", "time_from = 2020-01-01; relax"]),
         (["--preprocessing.min_item_interactions=999999"], ["0 of 118942 rows", "min_item_interactions = 999999"]),
-        (["--preprocessing.n_eval_negatives=1999"], ["n_eval_negatives = 1999", "the largest value that works is 18"]),
+        (["--preprocessing.n_eval_negatives=0"], ["--preprocessing.n_eval_negatives=0", "must be greater than or"]),
         (["--preprocessing.seeed=1"], ["--preprocessing.seeed: no such option; did you mean --preprocessing.seed?"]),
         (["--preprocessing.split=time", "--preprocessing.split_at=2040-01-01"], ["split_at: no test could be made"]),
         (["--data.extends=no/where"], ["no/where", "data.extends"]),

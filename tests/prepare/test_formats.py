@@ -229,7 +229,7 @@ def test_a_format_that_is_not_read_is_named(
         (
             "t.jsonl",
             b'{"user": 1, "itm": 2}\n{"x": {}}',
-            'no column "item" (item); it has: user, itm, x; name it',
+            'no column "item" (item); it has: user, itm, x; try --data.item_column=itm',
         ),
     ],
 )
