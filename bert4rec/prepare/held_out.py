@@ -1,5 +1,6 @@
 """What is counted of the users who are evaluated: targets that they have seen before, and too few items unseen."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,20 +18,22 @@ class HeldOutCounts:
     """Counts of the evaluation splits, or of a part of them; parts add up.
 
     Of each split of `EVALUATED`: `users`; `repeated`, those whose target stands in their own history; `left_out`, those
-    without negatives. `unseen` [n + 1]: the users of both splits, each once, by how many items they have not seen; n or
-    more in the last place, where n is the number of negatives that a user is to have.
+    without negatives. `unseen`: how many users, of both splits and each once, have so many unseen items; who has the
+    `n_negatives` that a user is to have, or more, is counted there.
     """
+
+    n_negatives: int
 
     users: Mapping[str, int]
     repeated: Mapping[str, int]
     left_out: Mapping[str, int]
-    unseen: Ints
+    unseen: Counter[int]
 
     @classmethod
     def none(cls, n_negatives: int) -> "HeldOutCounts":
         """Nobody."""
         zeros = dict.fromkeys(EVALUATED, 0)
-        return cls(zeros, zeros, zeros, np.zeros(n_negatives + 1, np.int64))
+        return cls(n_negatives, zeros, zeros, zeros, Counter())
 
     @classmethod
     def of(cls, rows: Mapping[str, pl.DataFrame], unseen: Ints, n_negatives: int) -> "HeldOutCounts":
@@ -38,14 +41,16 @@ class HeldOutCounts:
         is_repeated = pl.col("items").list.contains(pl.col("target"))
         is_left_out = pl.col("popular_negatives").list.len() == 0
         return cls(
+            n_negatives,
             {name: len(rows[name]) for name in EVALUATED},
             {name: rows[name].filter(is_repeated).height for name in EVALUATED},
             {name: rows[name].filter(is_left_out).height for name in EVALUATED},
-            np.bincount(np.minimum(unseen, n_negatives), minlength=n_negatives + 1),
+            Counter(np.minimum(unseen, n_negatives).tolist()),
         )
 
     def __add__(self, other: "HeldOutCounts") -> "HeldOutCounts":
         return HeldOutCounts(
+            self.n_negatives,
             _sum(self.users, other.users),
             _sum(self.repeated, other.repeated),
             _sum(self.left_out, other.left_out),
@@ -60,18 +65,22 @@ class HeldOutCounts:
         }
 
     def keeps(self, percent: int) -> int:
-        """The largest number of negatives, up to n, for which so many of all users have unseen items enough.
+        """The largest number of negatives, up to `n_negatives`, for which so many users have enough unseen items.
 
-        >>> HeldOutCounts({}, {}, {}, np.array([1, 0, 0, 3])).keeps(75)
-        3
+        >>> HeldOutCounts(3, {}, {}, {}, Counter({0: 1, 2: 4, 3: 5})).keeps(90)
+        2
         """
-        have = self.unseen[::-1].cumsum()[::-1]  # as many unseen items, or more
-        return int(np.flatnonzero(100 * have >= percent * have[0]).max())
+        have, total = 0, self.unseen.total()
+        for n, users in sorted(self.unseen.items(), reverse=True):
+            have += users
+            if 100 * have >= percent * total:
+                return n
+        return self.n_negatives
 
     def warning(self) -> str | None:
         """One line where users are left out: how many, and which number of negatives would keep them."""
-        n, total = len(self.unseen) - 1, int(self.unseen.sum())
-        few = total - int(self.unseen[n])
+        n, total = self.n_negatives, self.unseen.total()
+        few = total - self.unseen[n]
         if not few:
             return None
         what = f"{n:,} unseen items (preprocessing.n_eval_negatives)"

@@ -1,6 +1,7 @@
 """Who is left out of the sampled protocols, which targets are repeated, and what is said of both."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_who_is_left_out_changes_nothing_for_the_others() -> None:
 
 def counts_of(unseen: list[int]) -> HeldOutCounts:
     """Counts of users by unseen items: as many as `unseen` says of each number."""
-    return HeldOutCounts({}, {}, {}, np.array(unseen))
+    return HeldOutCounts(len(unseen) - 1, {}, {}, {}, Counter(dict(enumerate(unseen))))
 
 
 WHAT = "3 unseen items (preprocessing.n_eval_negatives)"
@@ -140,12 +141,13 @@ test users                                        6
     )
 
 
-def test_a_catalogue_too_small_for_anybody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = prepare_log(tmp_path, **{"preprocessing.n_eval_negatives": 100})
+@pytest.mark.parametrize("n", [7, 10**12])
+def test_a_catalogue_too_small_for_anybody(tmp_path: Path, capsys: pytest.CaptureFixture[str], n: int) -> None:
+    folder = prepare_log(tmp_path, **{"preprocessing.n_eval_negatives": n})
     assert json.loads((folder / "metadata.json").read_text())["left_out"]["test"] == {"users": 6, "of": 6}
     assert (
-        "warning: none of the 6 evaluated users has 100 unseen items (preprocessing.n_eval_negatives): there will be "
-        "no ranking among sampled items; 5 is the largest number that works for at least half of them\n"
+        f"warning: none of the 6 evaluated users has {n:,} unseen items (preprocessing.n_eval_negatives): there will "
+        "be no ranking among sampled items; 5 is the largest number that works for at least half of them\n"
     ) in capsys.readouterr().out
 
 
