@@ -28,3 +28,10 @@ def test_more_processes_than_batches(pools: Any, small_config: Callable[..., Con
     alone, *_ = pools(1).run(jobs.rank_with_model, config, "test")
     for ranks in pools(3).run(jobs.rank_with_model, config, "test"):
         np.testing.assert_array_equal(ranks["full"], alone["full"])
+
+
+@pytest.mark.parametrize("n_processes", [1, 2, 3])
+def test_scores_that_are_no_numbers_are_met_by_all_processes(pools: Any, n_processes: int) -> None:
+    """One process alone scores the tile where that item is; the others would wait for it."""
+    (message,) = set(pools(n_processes).run(jobs.rank_with_a_spoiled_item))
+    assert message.startswith("the model gives scores that are not finite; ")
