@@ -376,7 +376,7 @@ def begin(name: str, parts: list[str]) -> tuple[str, str]:
     with (
         mock.patch.object(preflight, "SECONDS_TO_COME", 2.0 if "never comes" in parts else 60.0),
         mock.patch.object(preflight, "SECONDS_TO_READ", 2.0),
-        mock.patch("socket.gethostname", lambda: f"host{dist.get_rank()}"),
+        mock.patch("socket.gethostname", return_value=f"host{dist.get_rank()}"),
     ):
         try:
             return "agreed", preflight.agreed(store, dist.get_rank(), dist.get_world_size(), prepare)
