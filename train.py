@@ -26,7 +26,7 @@ LOST_ANOTHER = (
 )
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo says of a dead process
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-SECONDS_FOR_THE_FIRST = 5.0  # the other processes wait so long with an error, since one line is enough
+SECONDS_FOR_THE_FIRST = 5.0  # a host's other processes wait so long with an error, since one line is enough
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,11 +82,15 @@ def _leave(interrupted: Interrupted) -> int:
 
 
 def _show(error: UserError, *, is_awaited: bool = True) -> int:
-    """One line from one process: the launcher ends the others when the first one ends, unless that is lost."""
+    """One line from a process of each host: its launcher ends the others when the first one ends, unless that is lost.
+
+    What all processes have met is said in the same words by all hosts.
+    """
     rank = int(os.environ.get("RANK", 0))
-    if rank and is_awaited:
+    speaks_for_others = is_awaited and int(os.environ.get("LOCAL_RANK", rank)) == 0
+    if is_awaited and not speaks_for_others:
         time.sleep(SECONDS_FOR_THE_FIRST)
-    _print(f"error: {error}" + (f" (process {rank})" if rank else ""))
+    _print(f"error: {error}" + (f" (process {rank})" if rank and not speaks_for_others else ""))
     return error.status
 
 

@@ -20,9 +20,18 @@ import torch
 from torch import Tensor
 
 from bert4rec.catalogue import Catalogue, Seen
+from bert4rec.errors import DivergenceError
 from bert4rec.feed.batches import inference_batch
 from bert4rec.feed.dataset import LEFT_OUT, Bools, Rows, Split
-from bert4rec.metrics import MISSED, check_finite, count_ahead, is_ahead, ranking_metrics
+from bert4rec.metrics import (
+    MISSED,
+    NOT_FINITE,
+    check_finite,
+    count_ahead,
+    is_ahead,
+    is_finite,
+    ranking_metrics,
+)
 from bert4rec.model import Bert4Rec
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
@@ -114,19 +123,23 @@ class ModelRanker:
     def _count_ahead(self, users: "Users", seen: Seen) -> Tensor:
         """How many unseen items [U] come before each target, over the whole catalogue."""
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
+        broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups of vectors that are not finite
         for tiles in self._catalogue.lookups(self._share):
             self._between()
             first, last = self._catalogue.items(tiles)
             ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
             vectors = self._model.candidates(ids)
-            check_finite(vectors)
+            broken += not is_finite(vectors)
             for tile in tiles:
                 start, stop = (bound - first for bound in self._catalogue.items(range(tile, tile + 1)))
                 for number, where in enumerate(_cut(len(ahead), self._batch_size)):
                     scores = users.hidden[where] @ vectors[start:stop].T
                     scores[seen.at(tile, number)] = -torch.inf
                     ahead[where] += count_ahead(scores, ids[start], users.scores[where], users.targets[where])
-        return self._share.sum(ahead)
+        together = self._share.sum(torch.cat([ahead, broken]))
+        if together[-1]:  # on all processes; had one raised in the loop, the others would wait for it
+            raise DivergenceError(NOT_FINITE)
+        return together[:-1]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from bert4rec.feed.dataset import LEFT_OUT
 
 MISSED = 0  # in the place of a rank: the target is never recommended, however long the list
 LARGEST = 1e15  # the product of two vectors of such numbers is still finite
+NOT_FINITE = f"the model gives scores that are not finite; {DivergenceError.ADVICE}"
 
 
 def is_ahead(scores: Tensor, ids: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:
@@ -40,10 +41,17 @@ def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: T
 
 
 def check_finite(*values: Tensor) -> None:
-    """Raises `DivergenceError` for what is not a number or too large: its scores would compare as worse than any."""
-    for value in values:
-        if value.numel() and not value.abs().amax() < LARGEST:
-            raise DivergenceError(f"the model gives scores that are not finite; {DivergenceError.ADVICE}")
+    """Raises `DivergenceError` for what is not a number or too large: its scores would compare as worse than any.
+
+    For values that are the same on all processes: one that ends alone leaves the others waiting.
+    """
+    if not all(map(is_finite, values)):
+        raise DivergenceError(NOT_FINITE)
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether all are numbers, and not too large."""
+    return not values.numel() or bool(values.abs().amax() < LARGEST)
 
 
 def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, float]:

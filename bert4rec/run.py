@@ -13,10 +13,11 @@ from bert4rec.evaluation import HeldOut, Metrics, ModelRanker, Ranks, rank_by_po
 from bert4rec.feed.dataset import Bools, Dataset, open_dataset
 from bert4rec.interruption import PATIENCE, Interruption
 from bert4rec.keeper import step_folder
-from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
+from bert4rec.launch import Processes, by_first, process_group, rendezvous, seed_everything, this_process
 from bert4rec.memory import PeakMemory
 from bert4rec.parallelize import held_bytes, unwrap
 from bert4rec.plan import page, summary
+from bert4rec.preflight import Facts, agreed, facts_of
 from bert4rec.progress import Progress, show
 from bert4rec.report import (
     FORMAT_VERSION,
@@ -47,11 +48,19 @@ from bert4rec.vocabulary import table_rows
 
 def run(config: Config) -> Path:
     """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this."""
-    world = this_process(config.parallelism.device)
-    dataset = _open(config, verify=world.local_rank == 0)
-    with process_group(world, deterministic=config.training.deterministic), ExitStack() as held:
+    store, rank, world_size = rendezvous()
+    world, dataset = agreed(store, rank, world_size, lambda: _prepare(config))
+    with process_group(world, store, deterministic=config.training.deterministic), ExitStack() as held:
         # The Run lives in this expression only, so that its shards are gone when the process group ends.
         return Run(config, world, dataset, held).complete()
+
+
+def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
+    """This process and its dataset, and what must be the same on all processes."""
+    world = this_process(config.parallelism.device)
+    dataset = _open(config, verify=world.local_rank == 0)
+    facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
+    return (world, dataset), facts
 
 
 class Run:
@@ -68,7 +77,7 @@ class Run:
         self._resumption = self._find(config)
         config = self._config = self._resolve(config)
         self._settings = config.model_dump(mode="json")
-        seed_everything(config.training.seed + world.rank)
+        seed_everything(config.training.seed, world.rank)
         self._plan = plan_of_all(config, world, dataset.n_items)
         self._check_resumption()
         self._origin = self._find_origin()

@@ -86,12 +86,12 @@ class HeldOutCounts:
         what = f"{n:,} unseen items (preprocessing.n_eval_negatives)"
         if few == total:
             return (
-                f"warning: none of the {total:,} evaluated users has {what}: there will be no ranking among sampled "
+                f"none of the {total:,} evaluated users has {what}: there will be no ranking among sampled "
                 f"items; {_largest(self.keeps(50))}"
             )
         has, is_ = ("has", "is") if few == 1 else ("have", "are")
         return (
-            f"warning: {few:,} of {total:,} evaluated users {has} fewer than {what} and {is_} left out of the ranking "
+            f"{few:,} of {total:,} evaluated users {has} fewer than {what} and {is_} left out of the ranking "
             f"among sampled items; {self._advice(are_many=100 * few > 5 * total)}"
         )
 

@@ -275,7 +275,8 @@ class Preparation:
             for writer in writers.values():
                 writer.close()
         if warning := held_out.warning():
-            self._progress.say(warning)
+            self.warnings.append(warning)
+            _warn([warning])
         return {name: (writer.n_rows, writer.columns) for name, writer in writers.items()}, held_out
 
     def _write_oracle(self, items: pl.DataFrame) -> None:

@@ -46,3 +46,10 @@ def test_users_without_negatives_are_left_out_whatever_the_processes(
     for ranks in pools(n_processes).run(jobs.rank_with_model, log_config(**size, **{"parallelism.mode": mode}), "test"):
         for protocol in jobs.PROTOCOLS:
             np.testing.assert_array_equal(ranks[protocol], alone[protocol])
+
+
+@pytest.mark.parametrize("n_processes", [1, 2, 3])
+def test_scores_that_are_no_numbers_are_met_by_all_processes(pools: Any, n_processes: int) -> None:
+    """One process alone scores the tile where that item is; the others would wait for it."""
+    (message,) = set(pools(n_processes).run(jobs.rank_with_a_spoiled_item))
+    assert message.startswith("the model gives scores that are not finite; ")
