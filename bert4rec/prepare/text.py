@@ -76,7 +76,7 @@ def split_block(block: Block, *, quoted: bool) -> list[Block]:
     """`block` as two of about half the size, or itself where it cannot be cut."""
     middle = 1 + len(block.text) // 2
     end, _ = _last_end(block.text[:middle], quoted)
-    if end == 0:
+    if end in (0, len(block.text)):
         return [block]
     line = block.first_line + block.text.count(b"\n", 0, end)
     return [
