@@ -90,7 +90,7 @@ NONE = f"has {WHAT}: there will be no ranking among sampled items"
     ],
 )  # fmt: skip
 def test_the_warning_names_numbers_that_work(unseen: list[int], said: str) -> None:
-    assert counts_of(unseen).warning() == f"warning: {said}"
+    assert counts_of(unseen).warning() == said
 
 
 def test_there_is_no_warning_where_nobody_is_left_out() -> None:
@@ -109,7 +109,7 @@ def test_a_log_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
             assert [len(negatives) for negatives in rows[name]] == [5, 5, 5, 0, 5, 0]
     printed = capsys.readouterr().out
     assert (
-        "] warning: 2 of 6 evaluated users have fewer than 5 unseen items (preprocessing.n_eval_negatives) and are "
+        "\nwarning: 2 of 6 evaluated users have fewer than 5 unseen items (preprocessing.n_eval_negatives) and are "
         "left out of the ranking among sampled items; no number keeps 95 % of them\n"
     ) in printed
     report = """\
@@ -146,7 +146,7 @@ def test_a_catalogue_too_small_for_anybody(tmp_path: Path, capsys: pytest.Captur
     folder = prepare_log(tmp_path, **{"preprocessing.n_eval_negatives": n})
     assert json.loads((folder / "metadata.json").read_text())["left_out"]["test"] == {"users": 6, "of": 6}
     assert (
-        f"warning: none of the 6 evaluated users has {n:,} unseen items (preprocessing.n_eval_negatives): there will "
+        f"none of the 6 evaluated users has {n:,} unseen items (preprocessing.n_eval_negatives): there will "
         "be no ranking among sampled items; 5 is the largest number that works for at least half of them\n"
     ) in capsys.readouterr().out
 

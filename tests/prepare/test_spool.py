@@ -82,6 +82,7 @@ def test_the_report_of_a_run() -> None:
         "train windows                                    30",
         "validation users                                  5",
         "test users                                       20",
+        "  target seen before                              1  5.0 %",
         "",
         "order: by time (column at)",
         "interactions of a user: 1 to 90, median 3, mean 50.0",
