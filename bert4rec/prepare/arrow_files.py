@@ -27,7 +27,7 @@ def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
     """
     with _readable(path, kind):
         schema = pq.read_schema(path) if kind == "parquet" else _open(path, kind, None)[1].schema
-    return {field.name: not pa.types.is_nested(field.type) for field in schema}
+        return {field.name: not pa.types.is_nested(field.type) for field in schema}
 
 
 def typed_rows(
@@ -45,12 +45,21 @@ def typed_rows(
         for whole, before, after in batches:
             for first in range(0, whole.num_rows, size):
                 batch = whole.slice(first, size)
-                numbers = pl.int_range(seen + 1, seen + 1 + pl.len(), dtype=pl.Int64).alias(LINE)
-                values = {new: pl.col(name) for new, name in columns.items()}
-                frame = pl.DataFrame(pl.from_arrow(batch)).select(numbers, **values)
+                batch.validate(full=True)  # these formats have no checksums, and Polars trusts what it is given
+                frame = _frame(batch, columns).insert_column(0, _numbers(seen, batch.num_rows))
                 seen += len(frame)
                 share = before + (after - before) * (first + len(frame)) / whole.num_rows
                 yield frame, int(n_bytes * share)
+
+
+def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
+    """The `columns` by their new names; of two columns of the same name the first."""
+    places = [batch.schema.names.index(name) for name in columns.values()]
+    return pl.DataFrame(pl.from_arrow(pa.RecordBatch.from_arrays([batch.column(i) for i in places], [*columns])))
+
+
+def _numbers(seen: int, n_rows: int) -> pl.Series:
+    return pl.int_range(seen + 1, seen + 1 + n_rows, dtype=pl.Int64, eager=True).alias(LINE)
 
 
 def _parquet_batches(path: Path, names: Sequence[str], size: int) -> Iterator[Batch]:
@@ -90,5 +99,5 @@ def _open(path: Path, kind: Format, names: Sequence[str] | None) -> tuple[Any, A
 def _readable(path: Path, kind: Format) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not {NAMES[kind]}, or damaged: {str(error).splitlines()[0]}") from None

@@ -4,6 +4,8 @@ import gzip
 import json
 import pickle
 import sqlite3
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.errors import DataError
@@ -19,6 +22,7 @@ from bert4rec.prepare import arrow_files, sources
 from bert4rec.prepare.formats import format_of
 from bert4rec.prepare.sources import Interactions, open_interactions
 
+ROOT = Path(__file__).parents[2]
 ROWS = pd.DataFrame(
     {
         "junk": ["x,y", 'a"b', None, "é"], "what": ["b", "3", "é x", "b"], "who": [1, 1, 2, 2],
@@ -238,6 +242,50 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path: Path, name: str, conten
     with pytest.raises(DataError) as caught:
         list(open_interactions("table", path=str(tmp_path / name)))
     assert str(caught.value).startswith(f"{tmp_path / name}: {message}")
+
+
+def test_of_two_columns_of_one_name_the_first_counts(tmp_path: Path) -> None:
+    columns = [pa.array(values) for values in ([1], [2], [3])]
+    table = pa.Table.from_arrays(columns, ["user", "item", "item"])
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
+        writer.write_table(table)
+    for name in ("t.parquet", "t.arrow"):
+        found = open_interactions("table", path=str(tmp_path / name))
+        assert content(found) == {"user": [1], "item": [2]}
+
+
+CHANGED = """
+import sys
+from pathlib import Path
+from bert4rec.errors import DataError
+from bert4rec.prepare.sources import open_interactions
+
+path = Path(sys.argv[1])
+whole = path.read_bytes()
+said = set()
+for place in range(6, len(whole), 5):
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+    try:
+        source = open_interactions("table", path=str(path), user_column="who", item_column="what")
+        said.add(sum(len(rows) for rows, _ in source))
+        source.first_of_other_columns()
+    except DataError as error:
+        assert "\\n" not in str(error)
+        said.add("refused")
+assert {4, "refused"} <= said, said
+"""
+
+
+@pytest.mark.parametrize("write", [in_batches, stream])
+def test_no_byte_of_an_arrow_file_ends_the_program_otherwise_than_by_one_line(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    """Many bytes changed in turn, in a process of its own: what Polars is given unchecked may kill it."""
+    write(tmp_path / "t.arrow")
+    command = [sys.executable, "-c", CHANGED, str(tmp_path / "t.arrow")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("write", [in_batches, stream])
