@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test test-long lint bench bench-large clean
+.PHONY: help setup demo test test-long test-pythons lint bench bench-large clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -24,6 +24,9 @@ test: setup ## all tests
 test-long: setup ## the tests of minutes: processes killed thirty times, every pair of modes and shardings
 	$(call run,python -m pytest -m long)
 
+test-pythons: setup ## the tests left of the disk on every other Python 3.11 to 3.13 of this machine
+	$(call run,./scripts/test_pythons.sh)
+
 lint: setup ## ruff, mypy and the import contracts of pyproject.toml
 	$(call run,ruff check)
 	$(call run,ruff format --check)
@@ -37,6 +40,6 @@ bench-large: setup ## the tables of large catalogues in docs/results.md: half an
 	$(call run,python -m benchmarks.large_catalogue)
 	$(call run,python -m benchmarks.large_catalogue --curve)
 
-clean: ## delete .venv and caches; data/, runs/ and logs/ stay
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## delete .venv, .venvs and caches; data/, runs/ and logs/ stay
+	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

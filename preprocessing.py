@@ -5,22 +5,35 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert4rec.config import Config
-from bert4rec.console import close_bars
-from bert4rec.errors import UserError
-from bert4rec.prepare.download import ARCHIVES, fetch_movielens
-from bert4rec.prepare.pipeline import prepare
-from bert4rec.prepare.synthetic import GENERATORS
-from bert4rec.settings import load_config, parse_command_line, usage, with_changes
+from bert4rec.installation import exit_for_missing, require_python
+
+try:
+    require_python()
+    from bert4rec.broken_pipe import ending_on_broken_pipe
+    from bert4rec.config import Config
+    from bert4rec.console import close_bars
+    from bert4rec.errors import UserError
+    from bert4rec.prepare.download import ARCHIVES, fetch_movielens
+    from bert4rec.prepare.pipeline import prepare
+    from bert4rec.prepare.synthetic import GENERATORS
+    from bert4rec.settings import load_and_recognize, parse_command_line, usage, with_changes
+except ModuleNotFoundError as error:
+    exit_for_missing(error)
 
 TRAIN = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
 DOWNLOAD = "--download"
 DOWNLOADED = "ml-1m"  # where no other set is named
+REPLACE = "--data.replace"
 RAW = Path("data/raw")  # where downloads go
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line `argv` and return the exit status: 0, or 2 for bad settings or input, 130 when stopped."""
+    with ending_on_broken_pipe():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str]) -> int:
     if "--help" in argv or "-h" in argv:
         sets = ", ".join(ARCHIVES)
         print(usage("preprocessing.py"))
@@ -28,9 +41,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     settings = [word for word in argv if word != DOWNLOAD]
     try:
-        config = load_config(*parse_command_line(settings))
+        config, recognized = load_and_recognize(*parse_command_line(settings))
         if DOWNLOAD in argv:
             config, settings = _download(config, settings)
+        elif recognized:
+            print(f"data.source = {recognized.source}: {recognized.reason}", flush=True)
+            settings.append(f"--data.source={recognized.source}")
         prepare(config)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -39,8 +55,20 @@ def main(argv: Sequence[str]) -> int:
         close_bars()
         print("stopped: no dataset was written; a download goes on where it stopped", file=sys.stderr)
         return 130
+    settings = _for_training(settings)
     print(f"next: {shlex.join([*TRAIN, '--', *settings] if settings else TRAIN)}")
     return 0
+
+
+def _for_training(settings: list[str]) -> list[str]:
+    """Without the word that a dataset may be replaced: a run's `config.toml` should not say it again."""
+    words, kept = iter(settings), []
+    for word in words:
+        if word == REPLACE:
+            next(words, None)  # its value
+        elif not word.startswith(f"{REPLACE}="):
+            kept.append(word)
+    return kept
 
 
 def _download(config: Config, settings: list[str]) -> tuple[Config, list[str]]:

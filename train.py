@@ -9,12 +9,19 @@ import time
 import warnings
 from collections.abc import Sequence
 
-from bert4rec.config import Config
-from bert4rec.console import show
-from bert4rec.errors import BrokenOffError, Interrupted, UserError
-from bert4rec.next_command import free_the_disk, how_to_continue
-from bert4rec.run_settings import load_run_settings
-from bert4rec.settings import usage
+from bert4rec.installation import exit_for_missing, require_python
+
+try:
+    require_python()
+    from bert4rec.broken_pipe import ending_on_broken_pipe
+    from bert4rec.config import Config
+    from bert4rec.console import show
+    from bert4rec.errors import BrokenOffError, Interrupted, UserError
+    from bert4rec.next_command import free_the_disk, how_to_continue
+    from bert4rec.run_settings import load_run_settings
+    from bert4rec.settings import usage
+except ModuleNotFoundError as error:
+    exit_for_missing(error)
 
 LOST_ANOTHER = (
     "lost another process of this run; where it has left no message of its own it was killed, for want of memory "
@@ -22,13 +29,14 @@ LOST_ANOTHER = (
 )
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo says of a dead process
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-SECONDS_FOR_THE_FIRST = 5.0  # the other processes wait so long with an error, since one line is enough
+SECONDS_FOR_THE_FIRST = 5.0  # a host's other processes wait so long with an error, since one line is enough
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit status: 0 finished, 2 bad settings or input, 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP, else 1."""
     if "--help" in argv or "-h" in argv:
-        print(usage("train.py"))
+        with ending_on_broken_pipe():
+            print(usage("train.py"))
         return 0
     try:
         settings = load_run_settings(argv)
@@ -45,6 +53,8 @@ def main(argv: Sequence[str]) -> int:
         return record(_train)(settings.config) or 0
     except UserError as error:
         return _show(error)
+    except ModuleNotFoundError as error:
+        exit_for_missing(error)
     except KeyboardInterrupt:
         _print("stopped before the first step: nothing has changed")
         return 130
@@ -80,11 +90,15 @@ def _leave(interrupted: Interrupted) -> int:
 
 
 def _show(error: UserError, *, is_awaited: bool = True) -> int:
-    """One line from one process: the launcher ends the others when the first one ends, unless that is lost."""
+    """One line from a process of each host: its launcher ends the others when the first one ends, unless that is lost.
+
+    What all processes have met is said in the same words by all hosts.
+    """
     rank = int(os.environ.get("RANK", 0))
-    if rank and is_awaited:
+    speaks_for_others = is_awaited and int(os.environ.get("LOCAL_RANK", rank)) == 0
+    if is_awaited and not speaks_for_others:
         time.sleep(SECONDS_FOR_THE_FIRST)
-    _print(f"error: {error}" + (f" (process {rank})" if rank else ""))
+    _print(f"error: {error}" + (f" (process {rank})" if rank and not speaks_for_others else ""))
     return error.status
 
 

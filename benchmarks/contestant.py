@@ -53,7 +53,7 @@ def main() -> None:
 def measure(config: Config, world: Processes, dataset: Dataset, seconds: float) -> dict[str, Any]:
     """What the training took, or what it `needs` (bytes of a process) where the plan refuses it."""
     peak_memory = PeakMemory(world.device)
-    seed_everything(config.training.seed + world.rank)
+    seed_everything(config.training.seed, world.rank)
     figures = {
         "sparse_optimizer": config.parallelism.sparse_optimizer,
         "mean_length": _mean_length(dataset.splits["train"]),

@@ -7,12 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec.errors import UserError
-from bert4rec.next_command import on_processes
-from bert4rec.plan_command import show_plan
-from bert4rec.run_folder import CONFIG
-from bert4rec.run_settings import options_to_train_longer
-from bert4rec.settings import load_config
+from bert4rec.installation import exit_for_missing, require_python
+
+try:
+    require_python()
+    from bert4rec.broken_pipe import ending_on_broken_pipe
+    from bert4rec.errors import UserError
+    from bert4rec.next_command import on_processes
+    from bert4rec.plan_command import show_plan
+    from bert4rec.run_folder import CONFIG
+    from bert4rec.run_settings import options_to_train_longer
+    from bert4rec.settings import load_config
+except ModuleNotFoundError as error:
+    exit_for_missing(error)
 
 USAGE = """usage: python -m bert4rec COMMAND
 
@@ -25,13 +32,17 @@ WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
   python preprocessing.py --config=configs/ml-1m.toml --download
   torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --config=configs/ml-1m.toml
 With a CSV or Parquet file of your own:
-  python preprocessing.py --data.source=table --data.path=FILE --data.user_column=… --data.item_column=… \\
-    --data.time_column=…
-  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --data.source=table"""
+  python preprocessing.py --data.path=FILE --data.user_column=… --data.item_column=… --data.time_column=…
+  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --data.source=table --data.path=FILE"""
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit status: 0 finished, 1 a plan that does not fit, 2 bad arguments or input."""
+    with ending_on_broken_pipe():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("--help", "-h"):
         print(USAGE)
         return 0

@@ -3,6 +3,8 @@
 The tables are strict (pydantic). Neither torch nor Polars is imported here, so that a typing error is reported at once.
 """
 
+import os
+import re
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -14,6 +16,13 @@ Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
     "goodreads", "sequences", "table",
 ]  # fmt: skip
+
+GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
+OWN_DATA: tuple[Source, ...] = ("table", "sequences")  # a format of many data sets; the others are one each
+ENDINGS = (
+    ".csv", ".tsv", ".txt", ".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".ipc", ".dat",
+    ".data", ".gz", ".zst",
+)  # fmt: skip
 
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
@@ -27,6 +36,28 @@ def instant(text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
+def expand_user(path: str) -> str:
+    """`path` with `~` or `~user` at its beginning as that home folder; `ValueError` where there is none."""
+    whole = os.path.expanduser(path)
+    if path.startswith("~") and whole == path:
+        raise ValueError(f"there is no home folder {path.partition('/')[0]} on this machine; write the whole path")
+    return whole
+
+
+def name_of_path(path: str) -> str:
+    """What a file, a folder or a pattern is called, without endings; of `logs/*.csv` it is "logs", of nothing ""."""
+    parts = os.path.abspath(path).split(os.sep) if path else []
+    return next((name for part in reversed(parts) if (name := _plain_name(part))), "")
+
+
+def _plain_name(part: str) -> str:
+    """One part of a path without endings, and without what stands for other letters in a pattern."""
+    while (stem := os.path.splitext(part)[0]) != part and part.lower().endswith(ENDINGS):
+        part = stem
+    plain = re.sub(r"\[[^]]*\]|[*?]", "", part)
+    return part if plain == part else plain.strip(" .-_")
+
+
 class Table(BaseModel):
     """A table of `config.toml`: strict types, no unknown keys, immutable."""
 
@@ -36,9 +67,15 @@ class Table(BaseModel):
 class Data(Table):
     """Where the interactions come from and where the dataset folder stands."""
 
-    source: Source = Field("synthetic", description="format of the interactions")
-    path: str = Field("", description="file or folder with the interactions (not for synthetic, random)")
-    dataset_dir: str = Field("", description='dataset folder; "" = data/<source>')
+    source: Source = Field(
+        "synthetic", description="format of the interactions; known by the path where only that is given"
+    )
+    path: str = Field("", description="file, folder or pattern of the interactions; synthetic and random have none")
+    dataset_dir: str = Field(
+        "",
+        description='dataset folder; "" = data/<name of the file or folder> for table, sequences, else data/<source>',
+    )
+    replace: bool = Field(False, description="replace a dataset that another input made, where one stands there")
     titles_path: str = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
     user_column: str = Field("user", description="table: column of the user ids")
     item_column: str = Field("item", description="table: column of the item ids")
@@ -46,10 +83,14 @@ class Data(Table):
         "", description='table: column of the times, numbers, dates or ISO 8601; "" = none, file order counts'
     )
     rating_column: str = Field("", description='table: column of the ratings; "" = none')
+    title_column: str = Field("", description="table: column of the items' titles; the first of an item counts")
     separator: str = Field("auto", description='table: what stands between two fields; auto = "\\t", "::", ";" or ","')
     has_header: bool = Field(True, description="table: false = the columns of a text file are named 1, 2, …")
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
         "auto", description="of times that are numbers; auto = by the size of the first ones"
+    )
+    time_format: str = Field(
+        "", description='table: form of times that are text, as strptime has it, UTC without %z; "" = ISO 8601'
     )
     extends: str = Field(
         "", description='dataset folder whose ids are kept, new ones come after (path: old and new files); "" = none'
@@ -58,10 +99,25 @@ class Data(Table):
     n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
     n_rows: int = Field(120_000, ge=1, description="synthetic, random: about how many rows, 5 to n_items/2 per user")
 
+    @field_validator("path", "dataset_dir", "titles_path", "extends")
+    @classmethod
+    def _expanded(cls, path: str) -> str:
+        return expand_user(path)
+
+    @model_validator(mode="after")
+    def _titles_come_from_one_place(self) -> "Data":
+        if self.title_column and self.titles_path:
+            raise ValueError(
+                f'data.title_column = "{self.title_column}": titles come from data.titles_path = "{self.titles_path}" '
+                "already; leave one of them empty"
+            )
+        return self
+
     @property
     def folder(self) -> Path:
-        """The dataset folder."""
-        return Path(self.dataset_dir or f"data/{self.source}")
+        """The dataset folder: by the settings alone, since training may not have the file."""
+        name = name_of_path(self.path) if self.source in OWN_DATA else ""
+        return Path(self.dataset_dir or f"data/{name or self.source}")
 
 
 class Preprocessing(Table):
@@ -90,9 +146,17 @@ class Preprocessing(Table):
     )
     validation_users: int | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
     sliding_step: int = Field(0, ge=0, description="items between the ends of two windows; 0 = model.max_len")
-    n_eval_negatives: int = Field(100, ge=1, description="negatives per user and sampled protocol")
+    n_eval_negatives: int = Field(
+        100, ge=1, description="negatives per user and sampled protocol; none for a user with fewer unseen items"
+    )
     max_bad_rows: float = Field(
-        0.001, ge=0, le=1, description="share of rows that may be unusable before the run stops; they are always shown"
+        0.001,
+        ge=0,
+        le=1,
+        description="share of rows that may be unusable before the run stops; 0 = none",
+    )
+    few_bad_rows: int = Field(
+        10, ge=0, description="unusable rows that never stop a run, up to a tenth of all, unless max_bad_rows is 0"
     )
     memory_gb: float = Field(4.0, ge=1, description="GB that preprocessing may take, whatever the size of the data")
     seed: int = Field(1, ge=0, lt=2**32, description="of the item ids, validation users, negatives, synthetic data")
@@ -100,7 +164,7 @@ class Preprocessing(Table):
     @property
     def recipe(self) -> dict[str, Any]:
         """The settings that the dataset depends on: a folder made with others is another dataset."""
-        return self.model_dump(mode="json", exclude={"max_bad_rows", "memory_gb"})
+        return self.model_dump(mode="json", exclude={"max_bad_rows", "few_bad_rows", "memory_gb"})
 
     @model_validator(mode="after")
     def _limits_fit(self) -> "Preprocessing":
@@ -314,6 +378,11 @@ class Run(Table):
     reset_optimizer: bool = Field(
         False, description="when resuming: forget the optimizers' state, for instance for others"
     )
+
+    @field_validator("dir", "resume", "init_from")
+    @classmethod
+    def _expanded(cls, path: str) -> str:
+        return expand_user(path)
 
     @model_validator(mode="after")
     def _one_beginning(self) -> "Run":

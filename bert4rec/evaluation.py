@@ -4,6 +4,10 @@ Batches of users and tiles of the catalogue are cut once, whatever the number of
 ranks; the ranks of the targets are gathered, and only then become metrics. So 1, 2 and 3 processes give exactly the
 same figures. The catalogue streams by, a few thousand items at a time, each scored by the process that (nearly) holds
 it: memory grows neither with the catalogue nor with the number of users.
+
+What a user has seen, all that stands before the target, is not ranked in `full`, but for the target itself. Where some
+targets have been seen, too, `full_unseen` stands beside it: there they are left out like the rest, and missed. A user
+with too few unseen items for negatives is left out of the sampled protocols.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +20,23 @@ import torch
 from torch import Tensor
 
 from bert4rec.catalogue import Catalogue, Seen
+from bert4rec.errors import DivergenceError
 from bert4rec.feed.batches import inference_batch
-from bert4rec.feed.dataset import Rows, Split
-from bert4rec.metrics import check_finite, count_ahead, is_ahead, ranking_metrics
+from bert4rec.feed.dataset import LEFT_OUT, Bools, Rows, Split
+from bert4rec.metrics import (
+    MISSED,
+    NOT_FINITE,
+    check_finite,
+    count_ahead,
+    is_ahead,
+    is_finite,
+    ranking_metrics,
+)
 from bert4rec.model import Bert4Rec
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
 Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
-"""Protocol → the rank of the target of every row of the split, in its order."""
+"""Protocol → the rank of the target of every row of the split, in its order; or MISSED, or LEFT_OUT."""
 
 Metrics: TypeAlias = dict[str, dict[str, float]]
 """Protocol → metric → value."""
@@ -91,8 +104,7 @@ class ModelRanker:
     def _encode_batch(self, rows: Rows, sampled: Sequence[str]) -> "Users":
         """Hidden states and target scores of some rows, and the ranks among their own negatives."""
         assert rows.targets is not None, "an evaluation split has targets"
-        assert rows.negatives is not None, "an evaluation split has negatives"
-        sets = [rows.targets[:, None], *(rows.negatives[name] for name in sampled)]
+        sets = [rows.targets[:, None], *(_negatives(rows, name) for name in sampled)]
         ids = torch.from_numpy(np.concatenate(sets, axis=1).astype(np.int64)).to(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision == "bf16"):
             batch = inference_batch(rows, self._max_len).to(self._device)
@@ -105,24 +117,29 @@ class ModelRanker:
         ranks = torch.ones(len(ids), len(sampled), dtype=torch.int32, device=self._device)
         for column, part in enumerate(zip(scores[:, 1:].split(sizes, 1), ids[:, 1:].split(sizes, 1), strict=True)):
             ranks[:, column] += is_ahead(*part, target_scores, targets).sum(1, dtype=torch.int32)
+            ranks[torch.from_numpy(rows.are_left_out(sampled[column])), column] = LEFT_OUT
         return Users(hidden, targets, target_scores, ranks)
 
     def _count_ahead(self, users: "Users", seen: Seen) -> Tensor:
         """How many unseen items [U] come before each target, over the whole catalogue."""
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
+        broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups of vectors that are not finite
         for tiles in self._catalogue.lookups(self._share):
             self._between()
             first, last = self._catalogue.items(tiles)
             ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
             vectors = self._model.candidates(ids)
-            check_finite(vectors)
+            broken += not is_finite(vectors)
             for tile in tiles:
                 start, stop = (bound - first for bound in self._catalogue.items(range(tile, tile + 1)))
                 for number, where in enumerate(_cut(len(ahead), self._batch_size)):
                     scores = users.hidden[where] @ vectors[start:stop].T
                     scores[seen.at(tile, number)] = -torch.inf
                     ahead[where] += count_ahead(scores, ids[start], users.scores[where], users.targets[where])
-        return self._share.sum(ahead)
+        together = self._share.sum(torch.cat([ahead, broken]))
+        if together[-1]:  # on all processes; had one raised in the loop, the others would wait for it
+            raise DivergenceError(NOT_FINITE)
+        return together[:-1]
 
 
 @dataclass(frozen=True)
@@ -183,19 +200,54 @@ def _places(popularity: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
 def _ranks_by_place(place: npt.NDArray[np.int32], rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
     """Ranks by the `place` that each item has among all, from 0; seen items leave theirs to those that follow."""
     assert rows.targets is not None, "an evaluation split has targets"
-    assert rows.negatives is not None, "an evaluation split has negatives"
     own = place[rows.targets - FIRST_ITEM_ID]
     if protocol != "full":
-        return 1 + (place[rows.negatives[protocol] - FIRST_ITEM_ID] < own[:, None]).sum(1, dtype=np.int32)
+        ranks = 1 + (place[_negatives(rows, protocol) - FIRST_ITEM_ID] < own[:, None]).sum(1, dtype=np.int32)
+        return np.where(rows.are_left_out(protocol), np.int32(LEFT_OUT), ranks)
     users = np.repeat(np.arange(len(own)), rows.lengths)
     seen = np.unique(np.stack([users, place[rows.items - FIRST_ITEM_ID]]), axis=1)  # an item may have been seen twice
     is_before = seen[1] < own[seen[0]]
     return own + 1 - np.bincount(seen[0][is_before], minlength=len(own)).astype(np.int32)
 
 
+def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
+    """The negatives [B, n]; of a user who has none the target itself, so that all ids are those of items."""
+    assert rows.targets is not None, "an evaluation split has targets"
+    assert rows.negatives is not None, "an evaluation split has negatives"
+    return np.where(rows.are_left_out(protocol)[:, None], rows.targets[:, None], rows.negatives[protocol])
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What is known of a split of N users before anything is ranked.
+
+    `repeated` [N]: whose target stands in the user's own history; `left_out` [N]: who has no negatives.
+    """
+
+    repeated: Bools
+    left_out: Bools
+
+    @classmethod
+    def of(cls, split: Split) -> "HeldOut":
+        """Look at every row of `split`, in bounded memory."""
+        repeated, left_out = (np.zeros(len(split), bool) for _ in range(2))
+        for where in _cut(len(split), USERS_PER_PASS):
+            rows = split.read(np.arange(where.start, where.stop))
+            repeated[where], left_out[where] = rows.are_repeated(), rows.are_left_out("popular")
+        return cls(repeated, left_out)
+
+
+def with_unseen(ranks: Ranks, repeated: Bools) -> Ranks:
+    """`ranks`, and behind `full`, where there are `repeated` targets [N], `full_unseen`, which misses these."""
+    if "full" not in ranks or not repeated.any():
+        return ranks
+    full = ranks["full"]
+    return {"full": full, "full_unseen": np.where(repeated, np.int32(MISSED), full)} | ranks
+
+
 def to_metrics(ranks: Ranks, ks: Sequence[int]) -> Metrics:
-    """Protocol → metrics; {} where there are no users."""
-    return {name: ranking_metrics(values, ks) for name, values in ranks.items() if len(values)}
+    """Protocol → metrics, of the protocols in which there are users."""
+    return {name: ranking_metrics(values, ks) for name, values in ranks.items() if (values != LEFT_OUT).any()}
 
 
 def _cut(n: int, size: int) -> Iterator[slice]:

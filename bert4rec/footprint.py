@@ -143,10 +143,14 @@ def shard(job: Job, rank: int, place: tuple[int, int], size: tuple[int, int]) ->
     """The part of the table that begins at `place` (row, column) and is `size` (rows, columns) large, on `rank`."""
     weights = size[0] * size[1] * FLOAT
     state = {"sgd": 0, "adagrad": weights, "rowwise_adagrad": size[0] * FLOAT, "adam": 2 * weights}
-    # An ordinary optimizer counts the steps of each weight in a number of its own, a fused one of all in one.
+    state_bytes = state[job.sparse_optimizer] + step_count_bytes(job)
+    return Shard(rank, place[0], size[0], place[1], size[1], weights, state_bytes)
+
+
+def step_count_bytes(job: Job) -> int:
+    """An ordinary optimizer counts the steps of each weight in a number of its own, a fused one of all in one."""
     ordinary = job.mode == "ddp" or job.trains_shards
-    steps = FLOAT if ordinary and job.sparse_optimizer != "sgd" else 0
-    return Shard(rank, place[0], size[0], place[1], size[1], weights, state[job.sparse_optimizer] + steps)
+    return FLOAT if ordinary and job.sparse_optimizer != "sgd" else 0
 
 
 def dense_bytes(job: Job) -> tuple[int, int]:

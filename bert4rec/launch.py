@@ -3,18 +3,23 @@
 import gc
 import os
 import random
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
-from bert4rec.errors import SettingsError, UserError
+from bert4rec.errors import BrokenOffError, SettingsError, UserError
 from bert4rec.wording import counted
+
+SECONDS_TO_COME = 300.0  # for all processes of a run: torch's own limit for a store
+
+STREAM = 0x44524F50  # keeps dropout's draws apart from all others that are seeded by two numbers
 
 T = TypeVar("T")
 
@@ -101,16 +106,40 @@ def choose_device(wanted: str, *, local_rank: int, local_world_size: int) -> tor
     return torch.device("cuda", local_rank)
 
 
-def seed_everything(seed: int) -> None:
-    """Seed every global generator; only dropout draws from them, all else has streams of its own."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+def seed_everything(seed: int, rank: int) -> None:
+    """Seed every global generator of process `rank`; only dropout draws from them, all else has streams of its own."""
+    own = process_seed(seed, rank)
+    random.seed(own)
+    np.random.seed(own % 2**32)
+    torch.manual_seed(own)
+
+
+def process_seed(seed: int, rank: int) -> int:
+    """64 bits by both: with their sum, process 1 of one run would draw what process 0 of the next seed's run draws."""
+    return int(np.random.SeedSequence([seed, rank, STREAM]).generate_state(1, np.uint64)[0])
+
+
+def rendezvous() -> tuple[dist.Store, int, int]:
+    """The store in which the processes of a run meet, this one's rank among them, and how many they are.
+
+    Raises `BrokenOffError` where they do not come together.
+    """
+    if "RANK" not in os.environ:
+        return dist.TCPStore("localhost", 0, 1, is_master=True), 0, 1
+    try:
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=SECONDS_TO_COME)))
+    except dist.DistError as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise BrokenOffError(
+            f"the processes of this run do not meet at {where} ({str(error).splitlines()[0]}); start all hosts at the "
+            "same time, with a --master-addr and --master-port that each of them can reach"
+        ) from None
+    return store, rank, world_size
 
 
 @contextmanager
-def process_group(world: Processes, *, deterministic: bool = False) -> Iterator[None]:
-    """The group of all processes: NCCL between GPUs, gloo between CPUs.
+def process_group(world: Processes, store: dist.Store | None = None, *, deterministic: bool = False) -> Iterator[None]:
+    """The group of all processes: NCCL between GPUs, gloo between CPUs; they meet in `store`, if they have not yet.
 
     With `deterministic`, only algorithms that give the same bits every time. On leaving, garbage is collected before
     the group is destroyed: shards that outlive it can abort a process that has finished its work.
@@ -121,9 +150,11 @@ def process_group(world: Processes, *, deterministic: bool = False) -> Iterator[
     torch.use_deterministic_algorithms(deterministic)
     if on_gpu:
         torch.cuda.set_device(world.device)
+    store = store or rendezvous()[0]
+    store.set_timeout(default_pg_timeout)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        init_method="env://" if "RANK" in os.environ else f"tcp://localhost:{_free_port()}",
+        store=store,
         rank=world.rank,
         world_size=world.world_size,
         device_id=world.device if on_gpu else None,
@@ -139,9 +170,3 @@ def _use_cores(local_world_size: int) -> None:
     """Share this host's cores among its processes, unless OMP_NUM_THREADS is more than torchrun's own default of 1."""
     if os.environ.get("OMP_NUM_THREADS", "1") in ("", "1"):
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world_size))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])

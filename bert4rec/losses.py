@@ -112,7 +112,9 @@ def _loss_and_gradient(scores: Tensor, columns: Tensor, is_real: Tensor, share: 
     is_mine = is_real & (columns >= 0) & (columns < n_columns)
     rows = is_mine.nonzero().squeeze(1)
     target_scores = scores.new_zeros(len(scores)).index_put((rows,), scores[rows, columns[rows]])
-    peaks = scores.amax(1) if n_columns else scores.new_full((len(scores),), -torch.inf)
+    # In a shard of special rows alone all scores are -inf, which less -inf would be no number: here the weights are 0.
+    lowest = torch.finfo(scores.dtype).min
+    peaks = scores.amax(1).clamp(min=lowest) if n_columns else scores.new_full((len(scores),), lowest)
     weights = scores.sub_(peaks[:, None]).exp_()
     shares = share.stack(torch.stack([peaks + weights.sum(1).log(), target_scores]))
     log_sums, target_scores = shares[:, 0].logsumexp(0), shares[:, 1].sum(0)

@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from bert4rec.errors import DivergenceError
+from bert4rec.feed.dataset import LEFT_OUT
 
+MISSED = 0  # in the place of a rank: the target is never recommended, however long the list
 LARGEST = 1e15  # the product of two vectors of such numbers is still finite
+NOT_FINITE = "the model gives scores that are not finite"
 
 
 def is_ahead(scores: Tensor, ids: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:
@@ -38,22 +41,31 @@ def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: T
 
 
 def check_finite(*values: Tensor) -> None:
-    """Raises `DivergenceError` for what is not a number or too large: its scores would compare as worse than any."""
-    for value in values:
-        if value.numel() and not value.abs().amax() < LARGEST:
-            raise DivergenceError("the model gives scores that are not finite")
+    """Raises `DivergenceError` for what is not a number or too large: its scores would compare as worse than any.
+
+    For values that are the same on all processes: one that ends alone leaves the others waiting.
+    """
+    if not all(map(is_finite, values)):
+        raise DivergenceError(NOT_FINITE)
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether all are numbers, and not too large."""
+    return not values.numel() or bool(values.abs().amax() < LARGEST)
 
 
 def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, float]:
     """`users`, `HR@k`, `NDCG@k` for each k, and `MRR`, the means over users whose targets have `ranks` [U].
 
-    With one relevant item a user, HR@k is Recall@k and the ideal DCG is 1.
+    MISSED gives 0 in each of them; who is LEFT_OUT does not count as a user. With one relevant item a user, HR@k is
+    Recall@k and the ideal DCG is 1.
 
-    >>> ranking_metrics(np.array([1, 3]), [1, 5])
-    {'users': 2, 'HR@1': 0.5, 'HR@5': 1.0, 'NDCG@1': 0.5, 'NDCG@5': 0.75, 'MRR': 0.6666666666666666}
+    >>> ranking_metrics(np.array([1, 3, MISSED, LEFT_OUT, MISSED]), [1, 5])
+    {'users': 4, 'HR@1': 0.25, 'HR@5': 0.5, 'NDCG@1': 0.25, 'NDCG@5': 0.375, 'MRR': 0.3333333333333333}
     """
-    count, exact = len(ranks), ranks.astype(np.float64)
-    gains = 1.0 / np.log2(exact + 1.0)
-    hits = {f"HR@{k}": float((exact <= k).sum() / count) for k in ks}
-    ndcgs = {f"NDCG@{k}": float(gains[exact <= k].sum() / count) for k in ks}
-    return {"users": count, **hits, **ndcgs, "MRR": float((1.0 / exact).sum() / count)}
+    count = int((ranks != LEFT_OUT).sum())
+    found = ranks[(ranks != LEFT_OUT) & (ranks != MISSED)].astype(np.float64)
+    gains = 1.0 / np.log2(found + 1.0)
+    hits = {f"HR@{k}": float((found <= k).sum() / count) for k in ks}
+    ndcgs = {f"NDCG@{k}": float(gains[found <= k].sum() / count) for k in ks}
+    return {"users": count, **hits, **ndcgs, "MRR": float((1.0 / found).sum() / count)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert4rec.run_folder import CHECKPOINTS, CONFIG, found
-from bert4rec.settings import SHORT_OPTIONS
+from bert4rec.setting_errors import SHORT_OPTIONS
 
 SCRIPT = "train.py"
 

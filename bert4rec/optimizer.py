@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen as Kernel
 from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from torch.distributed._shard.sharding_spec import ShardMetadata
@@ -14,7 +13,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.gate import Gate
 from bert4rec.model import ITEM_TABLE
-from bert4rec.parallelize import unwrap
+from bert4rec.parallelize import kernels, unwrap
 from bert4rec.placement import EPSILON
 from bert4rec.shards import sharded_like
 
@@ -63,12 +62,11 @@ class Optimizers:
         self._is_fused = isinstance(model, DistributedModelParallel) and shard is None
         self._gate = Gate() if gated and self._is_fused else None
         self.n_updates = 0  # since they were fresh
-        self._kernels: list[Kernel] = []
+        self._kernels = kernels(model) if self._is_fused else []
         self._ordinary_parameters = self._dense_parameters
         if self._is_fused:
             self.sparse = model.fused_optimizer
             unwrap(model).gate = self._gate
-            self._kernels = [m for lookup in self._table._lookups for m in lookup.modules() if isinstance(m, Kernel)]
         else:
             table = [p for name, p in named if name.startswith(ITEM_TABLE)] if shard is None else [shard.weight]
             self.sparse = _sparse_optimizer(sparse_optimizer, table, sparse_learning_rate)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen as Kernel
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.model_parallel import (
@@ -59,11 +60,30 @@ def parallelize(
             static_graph=not keeps_order, find_unused_parameters=keeps_order
         ),
     )
+    _give_a_row_to_empty_kernels(sharded)
     if plan.job.trains_shards:
         model.shard = _row_shard(model, device)
     initialize(unwrap(sharded), seed)
     sharded.init_data_parallel()
     return sharded
+
+
+def _give_a_row_to_empty_kernels(model: nn.Module) -> None:
+    """Let processes without rows take part: fbgemm takes a table of no size for one that is not on the CPU.
+
+    Row-wise, the last processes have none where there are few rows. No lookup reaches the row that is given here, and
+    no state dict shows it.
+    """
+    for kernel in kernels(model):
+        if kernel.use_cpu and not kernel.weights_host.numel():
+            del kernel.weights_host  # a buffer, through which no gradient would find the way to the other processes
+            kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D))
+
+
+def kernels(model: nn.Module) -> list[Kernel]:
+    """What looks up the rows of the table that this process holds, and updates them, under `dmp`."""
+    return [module for lookup in unwrap(model).item_table._lookups for module in lookup.modules()
+            if isinstance(module, Kernel)]  # fmt: skip
 
 
 def _row_shard(model: Bert4Rec, device: torch.device) -> RowShard:

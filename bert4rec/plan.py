@@ -7,7 +7,7 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.errors import SettingsError
-from bert4rec.footprint import Bytes, Job, Shard, dense_bytes, needed, shard
+from bert4rec.footprint import Bytes, Job, Shard, dense_bytes, needed, shard, step_count_bytes
 from bert4rec.placement import StepTime, place
 from bert4rec.wording import counted
 
@@ -40,9 +40,12 @@ class Plan:
         """Bytes of weights and of optimizer state on `rank`, as `parallelize.held_bytes` counts them."""
         weights, state = dense_bytes(self.job)
         mine = self.of_rank(rank)
+        of_tables = sum(part.state_bytes for part in mine)
+        if self.job.trains_shards and not mine:  # a weight without rows has its steps counted all the same
+            of_tables = step_count_bytes(self.job)
         return {
             "weights": weights + sum(part.weight_bytes for part in mine),
-            "optimizer_state": state + sum(part.state_bytes for part in mine),
+            "optimizer_state": state + of_tables,
         }
 
     def of_rank(self, rank: int) -> list[Shard]:

@@ -17,10 +17,12 @@ from bert4rec.wording import counted, rounded
 FORMAT_VERSION = 1
 PROTOCOL_TITLES = {
     "full": "Full catalogue, without the items that the user has seen",
+    "full_unseen": "Full catalogue, without any item that the user has seen, so that {repeated} are missed",
     "popular": "Among {n} unseen items drawn by popularity (the BERT4Rec paper's protocol)",
     "uniform": "Among {n} unseen items drawn uniformly",
 }
 SHORT_TITLES = {"full": "full catalogue", "popular": "popular negatives", "uniform": "uniform negatives"}
+BUT_FOR_THE_TARGET = ", but for the target"  # where it matters for the full catalogue
 HELD_OUT = {
     "leave_one_out": "Test: the last item of each user; validation: the last but one of a sample of the users.",
     "time": "Test: the first item of each user from `split_at` on; validation: the last one before, of a sample of the "
@@ -124,16 +126,26 @@ def report_page(report: Mapping[str, Any]) -> str:
     """The report as Markdown; what was not measured is left out."""
     sections = [f"# Bert4Rec on {report['dataset']['source']}", _facts(report), f"## Test\n\n{metrics_table(report)}"]
     if "validation" in report:
-        table = metrics_table({"test": report["validation"], "dataset": report["dataset"]})
-        sections.append(f"## Validation\n\n{table}")
+        sections.append(f"## Validation\n\n{metrics_table(report, 'validation')}")
     shown = "Training loss and validation metrics" if "validation" in report else "Training loss"
     sections.append(f"## Learning curve\n\n![{shown} by step](learning_curve.png)")
-    measured = f"{HELD_OUT[report['dataset']['split']]} Ties go to the lower id. " if "test" in report else ""
+    measured = (
+        f"{HELD_OUT[report['dataset']['split']]}{_repeats(report)} Ties go to the lower id. "
+        if "test" in report
+        else ""
+    )
     sections.append(
         f"{measured}Settings: `config.toml`; every record: `metrics.jsonl`; versions: `environment.json`; shards: "
         "`plan.txt`."
     )
     return "\n\n".join(sections) + "\n"
+
+
+def _repeats(report: Mapping[str, Any]) -> str:
+    """How many targets stand in the histories of their own users; nothing for a report of an older version."""
+    counts = report["dataset"].get("repeated_targets", {})
+    shares = [_share(counts[split], f"{split} targets") for split in ("test", "validation") if split in counts]
+    return f" Seen by their users before: {', '.join(shares)}." if shares else ""
 
 
 def _facts(report: Mapping[str, Any]) -> str:
@@ -164,26 +176,54 @@ def result_line(report: Mapping[str, Any]) -> str:
     if protocol is None:
         return NO_TEST
     model, popularity = report["test"][protocol], report["popularity_baseline"][protocol]
+    unseen = report["test"].get("full_unseen")
+    beside = f"; with repeated targets missed: {unseen['HR@10']:.4f}, {unseen['NDCG@10']:.4f}" if unseen else ""
     return (
         f"test of {counted(model['users'], 'user')}, {SHORT_TITLES[protocol]}: HR@10 {model['HR@10']:.4f}, NDCG@10 "
-        f"{model['NDCG@10']:.4f} (popularity: {popularity['HR@10']:.4f}, {popularity['NDCG@10']:.4f})"
+        f"{model['NDCG@10']:.4f} (popularity: {popularity['HR@10']:.4f}, {popularity['NDCG@10']:.4f}){beside}"
     )
 
 
-def metrics_table(report: Mapping[str, Any]) -> str:
-    """The test metrics as a Markdown table: the model beside popularity and, where known, the best possible.
+def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
+    """The metrics of a split as Markdown tables, one a protocol: the model beside, for the test, its contestants.
 
-    One line in its place where the dataset has no test.
+    These are popularity and, where known, the best possible. A line in place of what could not be measured.
     """
-    contestants = {"Bert4Rec": "test", "popularity": "popularity_baseline", "best possible": "best_possible"}
+    if split not in report:
+        return NO_TEST
+    contestants = {"Bert4Rec": split}
+    if split == "test":
+        contestants |= {"popularity": "popularity_baseline", "best possible": "best_possible"}
     sections = []
-    for protocol, title in PROTOCOL_TITLES.items():
+    for protocol in PROTOCOL_TITLES:
         rows = [(n, report[k][protocol]) for n, k in contestants.items() if protocol in report.get(k, {})]
         if rows:
-            users = rows[0][1]["users"]
-            heading = title.format(n=report["dataset"].get("n_eval_negatives"))
-            sections.append(f"{heading}; {users} users\n\n{_table(rows)}")
-    return "\n\n".join(sections) or NO_TEST
+            sections.append(f"{_heading(report, split, protocol)}\n\n{_table(rows)}")
+    left_out = report["dataset"].get("left_out", {}).get(split)
+    if left_out and left_out["users"] == left_out["of"]:
+        n = report["dataset"]["n_eval_negatives"]
+        sections.append(f"No user has {n} unseen items: there is no ranking among sampled items.")
+    return "\n\n".join(sections)
+
+
+def _heading(report: Mapping[str, Any], split: str, protocol: str) -> str:
+    """What is ranked, and for how many users."""
+    dataset, users = report["dataset"], report[split][protocol]["users"]
+    n, repeated = dataset.get("n_eval_negatives"), dataset.get("repeated_targets", {}).get(split)
+    title = PROTOCOL_TITLES[protocol].format(n=n, repeated=_share(repeated, "targets"))
+    if protocol == "full" and "full_unseen" in report[split]:
+        title += BUT_FOR_THE_TARGET
+    left_out = repeated["of"] - users if repeated else 0
+    if not left_out:
+        return f"{title}; {users} users"
+    return f"{title}; {users} of {users + left_out} users (left out: {left_out}, with fewer than {n} unseen items)"
+
+
+def _share(count: Mapping[str, int] | None, what: str) -> str:
+    """`305 of 1500 targets (20.3 %)`; nothing where it is not known, in a report of an older version."""
+    if not count:
+        return ""
+    return f"{count['users']} of {count['of']} {what} ({100 * count['users'] / count['of']:.1f} %)"
 
 
 def _table(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:

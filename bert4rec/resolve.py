@@ -51,10 +51,15 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
     loss = training.loss
     if loss == "auto":
         loss = "softmax" if n_items <= FULL_SOFTMAX_UP_TO else "sampled_softmax"
+    if loss != "softmax" and n_items == 1:
+        raise SettingsError(
+            f'training.loss = "{loss}": the catalogue has a single item, which leaves no negatives; set training.loss '
+            '= "softmax"'
+        )
     if loss != "softmax" and training.n_train_negatives >= n_items:
         raise SettingsError(
             f"training.n_train_negatives = {training.n_train_negatives}: the catalogue has {n_items} items; "
-            'draw fewer, or set training.loss = "softmax"'
+            f'draw {n_items - 1} at most, or set training.loss = "softmax"'
         )
     return with_changes(config, "training", {"loss": loss})
 

@@ -11,15 +11,16 @@ from bert4rec.checkpoint import SaveError, verify
 from bert4rec.config import Config
 from bert4rec.console import show
 from bert4rec.errors import DataError, DivergenceError, Interrupted, SettingsError
-from bert4rec.evaluation import Metrics, ModelRanker, rank_by_popularity, to_metrics
-from bert4rec.feed.dataset import Dataset, open_dataset
+from bert4rec.evaluation import HeldOut, Metrics, ModelRanker, Ranks, rank_by_popularity, to_metrics, with_unseen
+from bert4rec.feed.dataset import Bools, Dataset, open_dataset
 from bert4rec.interruption import PATIENCE, Interruption
 from bert4rec.keeper import step_folder
-from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
+from bert4rec.launch import Processes, by_first, process_group, rendezvous, seed_everything, this_process
 from bert4rec.memory import PeakMemory
 from bert4rec.next_command import free_the_disk, how_to_continue, start_from
 from bert4rec.parallelize import held_bytes, unwrap
 from bert4rec.plan import headline, page
+from bert4rec.preflight import Facts, agreed, facts_of
 from bert4rec.progress import Progress
 from bert4rec.refusal import few_steps
 from bert4rec.report import (
@@ -53,11 +54,19 @@ from bert4rec.wording import counted, rounded
 
 def run(config: Config) -> Path:
     """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this."""
-    world = this_process(config.parallelism.device)
-    dataset = _open(config, verify=world.local_rank == 0)
-    with process_group(world, deterministic=config.training.deterministic), ExitStack() as held:
+    store, rank, world_size = rendezvous()
+    world, dataset = agreed(store, rank, world_size, lambda: _prepare(config))
+    with process_group(world, store, deterministic=config.training.deterministic), ExitStack() as held:
         # The Run lives in this expression only, so that its shards are gone when the process group ends.
         return Run(config, world, dataset, held).complete()
+
+
+def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
+    """This process and its dataset, and what must be the same on all processes."""
+    world = this_process(config.parallelism.device)
+    dataset = _open(config, verify=world.local_rank == 0)
+    facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
+    return (world, dataset), facts
 
 
 class Run:
@@ -74,7 +83,7 @@ class Run:
         self._resumption = self._find(config)
         config = self._config = self._resolve(config)
         self._settings = config.model_dump(mode="json")
-        seed_everything(config.training.seed + world.rank)
+        seed_everything(config.training.seed, world.rank)
         self._plan = plan_of_all(config, world, dataset.n_items)
         self._check_resumption()
         self._origin = self._find_origin()
@@ -94,7 +103,8 @@ class Run:
             try:
                 self._begin(trainer)
                 trainer.fit()
-                results = self._results(trainer)
+                held_out = by_first(self._held_out)
+                results = self._results(trainer, held_out)
             except Interrupted as interrupted:
                 interrupted.advice = how_to_continue(self._folder)
                 if self._log:
@@ -104,16 +114,16 @@ class Run:
                 raise DivergenceError(f"{error}; {self._with_lower_rates()}") from None
             finally:
                 self._progress.close()
-        self._report(trainer, results)
+        self._report(trainer, results, held_out)
         return self._folder
 
-    def _report(self, trainer: Trainer, results: dict[str, Metrics]) -> None:
+    def _report(self, trainer: Trainer, results: dict[str, Metrics], held_out: dict[str, HeldOut]) -> None:
         peaks = self._world.gather(self._peak_memory.read())
         held = self._world.gather(held_bytes(self._model, self._optimizers.states()))
         if self._log:
             self._log.close()
             training = _training(trainer, peaks, read_records(self._folder, "resume"))
-            report = self._about() | results | {"training": training, "sharding": _by_rank(held)}
+            report = self._about(held_out) | results | {"training": training, "sharding": _by_rank(held)}
             if trainer.is_lost:
                 show(f"\n{metrics_table(report)}\n")  # which stand nowhere else
             else:
@@ -206,7 +216,7 @@ class Run:
             n_rows=table_rows(self._dataset.n_items),
             settings=self._config.training,
             world=self._world,
-            measure=lambda between: self._measure("validation", ["full"], between),
+            measure=lambda between: to_metrics(self._rank("validation", ["full"], between), self._ks),
             sampler=sampler(self._config, self._dataset),
             keeper=keeper(
                 self._config,
@@ -284,26 +294,34 @@ class Run:
             self._progress.say(f"warning: {error}; the search for the best weights starts again here")
             state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
 
-    def _results(self, trainer: Trainer) -> dict[str, Metrics]:
+    def _held_out(self) -> dict[str, HeldOut]:
+        """Of each split that holds somebody out, what is known of its users."""
+        splits = (split for split in ("validation", "test") if self._holds_out(split))
+        return {split: HeldOut.of(self._dataset.splits[split]) for split in splits}
+
+    def _results(self, trainer: Trainer, held_out: dict[str, HeldOut]) -> dict[str, Metrics]:
         """The model on both splits, and on the test split what popularity and the best possible would have got.
 
         What the dataset holds nobody out for is left out.
         """
         dataset, protocols = self._dataset, self._config.evaluation.protocols
-        splits = [split for split in ("validation", "test") if self._holds_out(split)]
-        results = {split: self._measure(split, protocols, trainer.leave_if_asked) for split in splits}
+
+        def metrics(ranks: Ranks, split: str) -> Metrics:
+            return to_metrics(with_unseen(ranks, held_out[split].repeated), self._ks)
+
+        results = {split: metrics(self._rank(split, protocols, trainer.leave_if_asked), split) for split in held_out}
         if "test" in results:
             popularity = by_first(lambda: rank_by_popularity(dataset.popularity, dataset.splits["test"], protocols))
-            results["popularity_baseline"] = to_metrics(popularity, self._ks)
+            results["popularity_baseline"] = metrics(popularity, "test")
             if oracle := dataset.oracle_ranks():
-                results["best_possible"] = to_metrics({name: oracle[name] for name in protocols}, self._ks)
+                results["best_possible"] = metrics({name: oracle[name] for name in protocols}, "test")
         return results
 
     def _holds_out(self, split: str) -> bool:
         return len(self._dataset.splits[split]) > 0
 
-    def _measure(self, split: str, protocols: Sequence[str], between: Callable[[], None]) -> Metrics:
-        """The model as it is now."""
+    def _rank(self, split: str, protocols: Sequence[str], between: Callable[[], None]) -> Ranks:
+        """By the model as it is now."""
         ranker = ModelRanker(
             unwrap(self._model),
             batch_size=self._config.evaluation.per_device_eval_batch_size,
@@ -312,13 +330,13 @@ class Run:
             precision=self._config.training.precision,
             between=between,
         )
-        return to_metrics(ranker.rank(self._dataset.splits[split], protocols), self._ks)
+        return ranker.rank(self._dataset.splits[split], protocols)
 
     @property
     def _ks(self) -> list[int]:
         return sorted({*self._config.evaluation.ks, 10})
 
-    def _about(self) -> dict[str, Any]:
+    def _about(self, held_out: dict[str, HeldOut]) -> dict[str, Any]:
         """What the report says before the figures."""
         metadata = self._dataset.metadata
         return {
@@ -327,6 +345,8 @@ class Run:
                 **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
                 "split": self._config.preprocessing.split,
                 "n_eval_negatives": self._config.preprocessing.n_eval_negatives,
+                "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
+                "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
             },
             "mode": self._config.parallelism.mode,
             "world_size": self._world.world_size,
@@ -336,6 +356,11 @@ class Run:
 def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:
     """Each process of each kind of device has a random state of its own."""
     return f"{world_size} x {settings['parallelism']['device']}"
+
+
+def _count(users: Bools) -> dict[str, int]:
+    """Of how many users it is so."""
+    return {"users": int(users.sum()), "of": len(users)}
 
 
 def _open(config: Config, *, verify: bool) -> Dataset:

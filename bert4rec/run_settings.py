@@ -16,7 +16,7 @@ from bert4rec.config import Config
 from bert4rec.errors import SettingsError
 from bert4rec.next_command import train_command, without
 from bert4rec.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_unfinished
-from bert4rec.settings import load_config, parse_command_line
+from bert4rec.settings import Overrides, load_config, parse_command_line
 from bert4rec.wording import counted
 
 MOST_NAMED = 3  # settings in one line
@@ -41,18 +41,18 @@ def load_run_settings(argv: Sequence[str]) -> RunSettings:
     more than either. Raises `SettingsError`.
     """
     path, overrides = parse_command_line(argv)
-    file, resume = path, overrides.get("run.resume")
-    if resume and resume != "auto" and not _names_a_file(argv):
-        file = ""  # config.toml has no part in it, and need not be there
+    if overrides.get("run.resume", "auto") not in ("", "auto") and not _names_a_file(argv):
+        path = ""  # config.toml has no part in it, and need not be there
+        usual = load_config(None, {"run.resume": overrides["run.resume"]})
     else:
         usual = load_config(path, overrides)
-        resume = usual.run.resume
-        if resume == "auto":
-            newest = newest_unfinished(Path(usual.run.dir), usual.run_name)
-            resume = str(newest) if newest else ""
-        if not resume:
-            return RunSettings(usual)  # of a new run
-    return _resumed(resume, overrides, argv, file)
+    if usual.run.resume == "auto":
+        run = newest_unfinished(Path(usual.run.dir), usual.run_name)
+        place = {"run.dir": usual.run.dir, "run.name": usual.run_name}  # where it is found again, on every host
+        return RunSettings(usual) if run is None else _resumed(run, None, overrides, place, argv, path)
+    if not usual.run.resume:
+        return RunSettings(usual)
+    return _resumed(*named_run(usual.run.resume), overrides, {"run.resume": usual.run.resume}, argv, path)
 
 
 def how_to_train_longer(run: Path, config: Config, saved: Config, argv: Sequence[str] = ()) -> str:
@@ -77,14 +77,18 @@ def options_to_train_longer(run: Path) -> list[str]:
     return list(_longer(_training_of(run), saved, saved))
 
 
-def _resumed(resume: str, overrides: Mapping[str, Any], argv: Sequence[str], file: str) -> RunSettings:
-    """The settings of the run `resume`, the `overrides` of the command line `argv` over them.
+def _resumed(
+    run: Path, checkpoint: Path | None, overrides: Overrides, place: Mapping[str, str], argv: Sequence[str], file: str
+) -> RunSettings:
+    """The settings of the `run`, the `overrides` of the command line `argv` over them, and its `place` in any case.
 
     `file` names the settings that do not count, "" where none were meant to.
     """
-    run, checkpoint = named_run(resume)
     saved = _saved_settings(run)
-    config = load_config(run / CONFIG, {"run.init_from": "", **overrides, "run.resume": resume})
+    changed = Overrides()
+    changed.update({"run.init_from": "", "run.resume": "auto", **overrides, **place})
+    changed.typed = overrides.typed
+    config = load_config(run / CONFIG, changed)
     notes = [_unused(file, overrides, saved, run)] if file else []
     is_last = checkpoint is None or checkpoint == found(run.resolve() / CHECKPOINTS)[-1]
     advice = how_to_train_longer(run, config, saved, argv) if is_last and (run / REPORT).exists() else ""

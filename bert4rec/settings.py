@@ -1,10 +1,9 @@
-"""Where settings come from: the TOML file, the command line, and what is said of one that does not fit.
+"""Where settings come from: the TOML file, and the command line over it.
 
 An unknown key, a wrong type, an impossible value or combination raises `SettingsError` with one line that names the
-key, the value and the valid choices.
+file or the option, the key, the value and the valid choices.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,25 +12,58 @@ import tomli
 import tomli_w
 from pydantic import ValidationError
 
-from bert4rec.config import Config, Table
+from bert4rec.config import GENERATED, Config, expand_user
 from bert4rec.errors import SettingsError
+from bert4rec.setting_errors import (
+    ALL,
+    NOWHERE,
+    SHORT_OPTIONS,
+    Origins,
+    all_keys,
+    keys_of,
+    no_such_option,
+    one_line,
+    shown,
+)
+from bert4rec.source_of_path import Recognized, recognize
+from bert4rec.suggestions import did_you_mean, nearest_keys, nearest_values
 
-SHORT_OPTIONS = {"mode": "parallelism.mode", "resume": "run.resume"}
+
+class Overrides(dict[str, Any]):
+    """What the command line says: "table.key" → value; `typed`: the same keys → the option as it was typed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.typed: dict[str, str] = {}
 
 
 def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Settings from defaults, then the TOML file at `path`, then `overrides` ("table.key" → value).
 
-    Raises `SettingsError` for a file that is missing or not TOML, and for any setting that does not fit.
+    Raises `SettingsError` for a file that is missing or not TOML, and for any setting that does not fit; `DataError`
+    where a `data.path` without a source is not there, or not recognized.
     """
-    tables = _read_toml(Path(path)) if path is not None else {}
-    for name, value in (overrides or {}).items():
+    return load_and_recognize(path, overrides)[0]
+
+
+def load_and_recognize(
+    path: str | Path | None, overrides: Mapping[str, Any] | None = None
+) -> tuple[Config, Recognized | None]:
+    """As `load_config`, and what was recognized at `data.path`: None where the source was named or reads no file."""
+    tables = _read_toml(_file(path)) if path is not None else {}
+    overrides = overrides or {}
+    in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
+    for name, value in overrides.items():
         table, key = _split_key(name)
         tables.setdefault(table, {})[key] = value
-    for table in tables:
-        if table not in Config.model_fields:
-            raise SettingsError(f"[{table}]: no such table{_nearest(table, Config.model_fields)}")
-    return _checked(tables)
+    typed = overrides.typed if isinstance(overrides, Overrides) else {}
+    origins = Origins(str(path or ""), frozenset(in_file - overrides.keys()), typed)
+    config = _checked(tables, origins)
+    if config.data.source not in GENERATED or not config.data.path:
+        return config, None
+    _refuse_two_inputs(config, origins, is_chosen="data.source" in overrides)
+    recognized = recognize(config.data.path)
+    return with_changes(config, "data", {"source": recognized.source}), recognized
 
 
 def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Config:
@@ -41,21 +73,35 @@ def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Conf
     return _checked(tables)
 
 
-def _checked(tables: Mapping[str, Any]) -> Config:
+def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
     try:
         return Config.model_validate(tables)
     except ValidationError as error:
-        raise SettingsError(_one_line(error)) from None
+        raise SettingsError(one_line(error, origins)) from None
 
 
-def parse_command_line(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> None:
+    """A generated source and a path: an error where the source was chosen for this path or over it."""
+    path, source = f'data.path = "{config.data.path}"', f'data.source = "{config.data.source}"'
+    if is_chosen:
+        clear = " (--data.path= clears the one in the file)" if "data.path" in origins.in_file else ""
+        source = origins.typed.get("data.source", source)
+        raise SettingsError(f"{source}: reads no file, but {path}; leave one of them out{clear}")
+    if {"data.path", "data.source"} <= origins.in_file:
+        raise SettingsError(
+            f"{origins.file}: {source}: reads no file, but {path}; set data.source to what the file is (table, ml-1m, "
+            "…), or leave it out so that the file is recognized"
+        )
+
+
+def parse_command_line(argv: Sequence[str]) -> tuple[str, Overrides]:
     """`--config=FILE --table.key=value …` (or with a blank for the sign) → the file and the overrides.
 
     A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else as plain text, and always so for a setting
     that takes any text. The file is `config.toml` unless named. Raises `SettingsError` for anything else on the line.
     """
     path: str = "config.toml"
-    overrides: dict[str, Any] = {}
+    overrides = Overrides()
     for name, text in _options(argv):
         if name == "config":
             path = text
@@ -64,8 +110,9 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
             raise SettingsError(f"--{name}=: a value is missing")
         table, key = _split_key(SHORT_OPTIONS.get(name, name))
         if table not in Config.model_fields:
-            raise SettingsError(f"--{name}: no such option{_nearest(name, _all_keys())}; --help lists them")
+            raise SettingsError(no_such_option(name))
         overrides[f"{table}.{key}"] = text if _is_text(table, key) else _value(text)
+        overrides.typed[f"{table}.{key}"] = f"--{name}={text}"
     return path, overrides
 
 
@@ -82,7 +129,7 @@ def usage(script: str) -> str:
     for table, field in Config.model_fields.items():
         cls: Any = field.annotation
         lines += ["", f"[{table}] {cls.__doc__}"]
-        for key, setting in _keys(cls).items():
+        for key, setting in keys_of(cls).items():
             default = tomli_w.dumps({"x": setting.default})[4:].replace("\n", "").replace("    ", " ")
             lines.append(f"  --{table}.{key}={default}".ljust(48) + f"  {setting.description}{_choices(setting)}")
     return "\n".join(lines)
@@ -106,7 +153,7 @@ def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     words = iter(argv)
     for word in words:
         if not word.startswith("--") or word == "--":
-            raise SettingsError(f'"{word}": options have the form --table.key=value; --help lists them')
+            raise SettingsError(f'"{word}": options have the form --table.key=value; {ALL}')
         name, sign, text = word[2:].partition("=")
         if not sign:
             following = next(words, None)
@@ -114,6 +161,13 @@ def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
                 raise SettingsError(f"--{name}: a value is missing; write --{name}=VALUE")
             text = following
         yield name, text
+
+
+def _file(path: str | Path) -> Path:
+    try:
+        return Path(expand_user(str(path)))
+    except ValueError as error:
+        raise SettingsError(f"--config={path}: {error}") from None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -125,13 +179,18 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: not TOML: {error}") from None
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise SettingsError(f"{path}: {name} = {table!r} stands outside the tables{_nearest(name, _all_keys())}")
+            nearest = did_you_mean(nearest_keys(name, all_keys()))
+            raise SettingsError(f"{path}: {name} = {shown(table)} stands outside the tables{nearest}")
+        if name not in Config.model_fields:
+            nearest = did_you_mean([f"[{table}]" for table in nearest_values(name, [*Config.model_fields], {})])
+            valid = f"; valid: {', '.join(Config.model_fields)}"
+            raise SettingsError(f"{path}: [{name}]: no such table{nearest or valid}")
     return tables
 
 
 def _is_text(table: str, key: str) -> bool:
     """Whether a setting takes any text, so that `--run.name=7` is not a number."""
-    setting = _keys(_table(Config.model_fields[table])).get(key)
+    setting = keys_of(Config.model_fields[table].annotation).get(key)
     return setting is not None and setting.annotation is str
 
 
@@ -145,52 +204,5 @@ def _value(text: str) -> Any:
 def _split_key(name: str) -> tuple[str, str]:
     table, dot, key = name.partition(".")
     if not dot or not key:
-        raise SettingsError(f"--{name}: no such option{_nearest(name, _all_keys())}; --help lists them")
+        raise SettingsError(no_such_option(name))
     return table, key
-
-
-def _all_keys() -> list[str]:
-    keys = [f"{table}.{key}" for table, field in Config.model_fields.items() for key in _keys(_table(field))]
-    return [*keys, *SHORT_OPTIONS, "config"]
-
-
-def _table(field: Any) -> type[Table]:
-    cls: type[Table] = field.annotation
-    return cls
-
-
-def _keys(table: type[Table]) -> dict[str, Any]:
-    """The settings of a table by the names that people write: `async` is a word of Python."""
-    return {field.alias or name: field for name, field in table.model_fields.items()}
-
-
-def _nearest(name: str, valid: Any) -> str:
-    candidates = {key.rpartition(".")[2]: key for key in valid} | {key: key for key in valid}
-    found = difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)
-    return f"; did you mean {candidates[found[0]]}?" if found else f"; valid: {', '.join(sorted(valid))}"
-
-
-def _one_line(error: ValidationError) -> str:
-    """The first problem in one line: key, value, what is valid."""
-    problem = error.errors()[0]
-    keys = [str(part) for part in problem["loc"]]
-    name = ".".join(keys[:2])
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"])
-    if problem["type"] == "extra_forbidden":
-        valid = _keys(_table(Config.model_fields[keys[0]]))
-        return f"{name}: no such key{_nearest(keys[1], valid)}"
-    value = problem["input"]
-    shown = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else value
-    wishes = dict.fromkeys(_wish(p) for p in error.errors() if [str(x) for x in p["loc"]][:2] == keys[:2])
-    return f"{name} = {shown}: {' or '.join(wishes)}"
-
-
-def _wish(problem: Any) -> str:
-    if problem["type"] == "list_type":
-        return "must be a list, in quotes for the shell: '[1, 5]' or '[\"full\"]'"
-    if problem["type"] == "too_short":
-        return "must not be empty"
-    if problem["type"] == "literal_error":
-        return f"must be {problem['ctx']['expected'].replace(chr(39), chr(34))}"
-    return str(problem["msg"]).replace("Input should be", "must be")

@@ -5,7 +5,8 @@
 #   TORCH_BUILD=cpu|cuda     the build of torch and fbgemm (default: cuda where there is an NVIDIA GPU and its driver)
 #
 # POSIX sh, because it runs before there is a Python. .venv is ready if .venv/.stamp holds the checksum of what it is
-# made from. The stamp is written last, so an interrupted or failed run never counts as ready.
+# made from, and if it was made with PYTHON, where that is set. The stamp is written last, so an interrupted or failed run
+# never counts as ready.
 set -eu
 cd "$(dirname "$0")/.."
 log=logs/setup.log
@@ -36,18 +37,22 @@ case $build in cpu | cuda) ;; *) fail "TORCH_BUILD is cpu or cuda, not '$build'.
 
 # With the folder's own path: a virtual environment cannot be moved, so a moved or copied one is made anew.
 wanted=$({ cat requirements.txt requirements-dev.txt constraints.txt && echo "$build $(pwd -P)"; } | cksum)
-ready() { [ -x .venv/bin/python ] && [ "$(cat .venv/.stamp 2>/dev/null)" = "$wanted" ]; }
-ready && exit 0
 
-# --- A Python that can make it --------------------------------------------------------------------------------------
 # Prints the interpreter itself: not a shim and not the python of an activated .venv, which is about to be replaced.
 probe='
-import sys
+import os, sys
 if not (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.implementation.name != "cpython": sys.exit(1)
 try: import ensurepip, venv
 except ImportError: print("no-venv %d.%d" % sys.version_info[:2])
-else: print(sys._base_executable)'
+else: print(os.path.realpath(sys._base_executable))'
 
+made_with_wanted_python() {
+    [ -z "${PYTHON:-}" ] || [ "$(.venv/bin/python -c "$probe" 2>/dev/null)" = "$("$PYTHON" -c "$probe" 2>/dev/null)" ]
+}
+ready() { [ -x .venv/bin/python ] && [ "$(cat .venv/.stamp 2>/dev/null)" = "$wanted" ] && made_with_wanted_python; }
+ready && exit 0
+
+# --- A Python that can make it --------------------------------------------------------------------------------------
 if [ -n "${PYTHON:-}" ]; then
     set -- "$PYTHON"
     none="PYTHON=$PYTHON does not run as CPython 3.11, 3.12 or 3.13: name one that does."
@@ -83,9 +88,19 @@ ready && exit 0
 pin() { sed -n "s/^$1==//p" requirements.txt; }
 torch="torch==$(pin torch)"
 
+# Every line goes to the log; large downloads and the last step are shown, as they take most of the minutes.
 install() {
-    .venv/bin/python -m pip --disable-pip-version-check --no-input install \
-        -c constraints.txt -r requirements.txt -r requirements-dev.txt "$@" >>"$log" 2>&1
+    {
+        .venv/bin/python -m pip --disable-pip-version-check --no-input install \
+            -c constraints.txt -r requirements.txt -r requirements-dev.txt "$@" 2>&1 && : >.venv/.installed
+    } | while IFS= read -r line; do
+        printf '%s\n' "$line" >>"$log"
+        case $line in
+        *Downloading*[0-9][0-9].[0-9]" MB)"*) say "downloading ${line#*Downloading }" ;;
+        *"Installing collected packages"*) say "installing: a minute or two" ;;
+        esac
+    done
+    rm .venv/.installed 2>/dev/null
 }
 # pip calls an index that it cannot reach "no matching distribution" too, but then it has retried or has seen no versions.
 unreachable() { grep -Eq 'Retrying \(|from versions: none|HTTP error|TimeoutError|IncompleteRead|ConnectionPool|Connection.*Error' "$log"; }

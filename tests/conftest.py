@@ -1,12 +1,13 @@
-"""A small real dataset folder for the tests right of the disk, and pools of processes for those that need them."""
+"""A small real dataset folder for the tests right of the disk, and pools of processes for those that need them.
+
+torch is imported where it is needed: the tests left of the disk run without it.
+"""
 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
 
 import preprocessing
 from bert4rec.config import Config
@@ -28,6 +29,18 @@ SMALL = {
     "evaluation.per_device_eval_batch_size": 16,
 }
 
+# A log worked out by hand: the items of each user in order of time. The last is the test target, the one before it the
+# validation target. Of the eight items a, b and e leave five unseen, c six, d and f none.
+LOG = {
+    "a": [1, 2, 3, 1],
+    "b": [4, 5, 4, 6],
+    "c": [7, 8, 7, 7],
+    "d": [1, 2, 3, 4, 5, 6, 7, 8],
+    "e": [5, 6, 7],
+    "f": [5] * 7 + [4] * 6 + [1] * 4 + [2] * 3 + [3] * 3 + [6] * 2 + [7, 8, 8],
+}
+BY_HAND = {"preprocessing.validation_users": "all", "preprocessing.n_eval_negatives": 5, "model.max_len": 12}
+
 
 @pytest.fixture(scope="session")
 def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,6 +61,29 @@ def small_config(small_folder: Path, tmp_path: Path) -> Callable[..., Config]:
     return make
 
 
+def prepare_log(place: Path, **changes: object) -> Path:
+    """The dataset folder of `LOG`, read from a CSV file in `place`."""
+    rows = [f"{user},{item},{1_600_000_000 + at}" for user, items in LOG.items() for at, item in enumerate(items)]
+    (place / "log.csv").write_text("\n".join(["who,what,at", *rows]) + "\n")
+    columns = {"data.user_column": "who", "data.item_column": "what", "data.time_column": "at"}
+    source = {"data.source": "table", "data.path": place / "log.csv", "data.dataset_dir": place / "dataset"}
+    arguments = [f"--{key}={value}" for key, value in (source | columns | BY_HAND | changes).items()]
+    assert preprocessing.main(["--config=config.toml", *arguments]) == 0
+    return place / "dataset"
+
+
+@pytest.fixture(scope="session")
+def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset folder of `LOG`."""
+    return prepare_log(tmp_path_factory.mktemp("log"))
+
+
+@pytest.fixture
+def log_config(small_config: Callable[..., Config], log_folder: Path) -> Callable[..., Config]:
+    """As `small_config`, for the dataset of `LOG`."""
+    return lambda **changes: small_config(**{"data.dataset_dir": str(log_folder), **BY_HAND, **changes})
+
+
 @pytest.fixture
 def small_dataset(small_folder: Path) -> Dataset:
     metadata = json.loads((small_folder / "metadata.json").read_text())
@@ -57,6 +93,8 @@ def small_dataset(small_folder: Path) -> Dataset:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs in this process: on the CPU, whatever this machine has, and without a trace in the tests that follow."""
+    import torch
+
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     threads = torch.get_num_threads()
     yield
@@ -65,6 +103,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def leave_group() -> None:
+    import torch.distributed as dist
+
     if dist.is_initialized():  # a run that failed leaves its group to the launcher
         dist.destroy_process_group()
 

@@ -29,10 +29,11 @@ def rewrite(folder: Path, split: str, change: Callable[[datasets.Dataset], datas
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of the folder, `metadata.json` without the time of making."""
+    """Every file of the folder, `metadata.json` without when and of which file it was made."""
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     metadata = json.loads(files["metadata.json"])
-    del metadata["created_at"]
+    for name in ("created_at", "created_from"):
+        metadata.pop(name, None)
     return {**files, "metadata.json": json.dumps(metadata).encode()}
 
 

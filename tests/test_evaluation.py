@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from bert4rec import evaluation
 from bert4rec.catalogue import Catalogue
-from bert4rec.evaluation import ModelRanker, rank_by_popularity, to_metrics
+from bert4rec.config import Config
+from bert4rec.evaluation import HeldOut, ModelRanker, rank_by_popularity, to_metrics, with_unseen
 from bert4rec.feed.batches import inference_batch
-from bert4rec.feed.dataset import Dataset, Rows, Split
+from bert4rec.feed.dataset import LEFT_OUT, Dataset, Rows, Split, open_dataset
 from bert4rec.initialization import initialize
-from bert4rec.metrics import ranking_metrics
+from bert4rec.metrics import MISSED, ranking_metrics
 from bert4rec.model import Bert4Rec
 from bert4rec.share import Share
 from bert4rec.vocabulary import FIRST_ITEM_ID
@@ -44,7 +45,7 @@ def ranks_by_sorting(score: Callable[[int], list[float]], split: Split) -> dict[
         candidates["full"] = sorted(catalogue - set(rows.items.tolist()))
         for name, others in candidates.items():
             ordered = sorted({*others, target}, key=lambda item: (-scores[item - FIRST_ITEM_ID], item))
-            ranks[name].append(1 + ordered.index(target))
+            ranks[name].append(1 + ordered.index(target) if others or name == "full" else LEFT_OUT)
     return ranks
 
 
@@ -68,7 +69,11 @@ def test_a_models_ranks(
     split, made = small_dataset.splits["test"], model_for(small_dataset, head)
     ranker = ModelRanker(made, batch_size=batch_size, device=torch.device("cpu"), max_len=12)
     found = ranker.rank(split, PROTOCOLS)
+    for name, expected in ranks_by_sorting(scores_by(made, split), split).items():
+        assert found[name].tolist() == expected
 
+
+def scores_by(made: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
     @torch.no_grad()
     def score(row: int) -> list[float]:
         hidden, vectors = made.represent(
@@ -76,8 +81,72 @@ def test_a_models_ranks(
         )
         return (hidden @ vectors.T)[0].tolist()
 
-    for name, expected in ranks_by_sorting(score, split).items():
-        assert found[name].tolist() == expected
+    return score
+
+
+@pytest.fixture
+def log_dataset(log_config: Callable[..., Config]) -> Dataset:
+    config = log_config()
+    return open_dataset(config.data.folder, max_len=12, preprocessing=config.preprocessing.recipe)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 128])  # batches of whom all, some and none have negatives
+@pytest.mark.parametrize("split_name", ["validation", "test"])
+@pytest.mark.parametrize("head", ["tied", "linear"])
+def test_who_has_too_few_unseen_items_is_left_out(
+    log_dataset: Dataset, head: str, split_name: str, batch_size: int
+) -> None:
+    split, made = log_dataset.splits[split_name], model_for(log_dataset, head)
+    ranker = ModelRanker(made, batch_size=batch_size, device=torch.device("cpu"), max_len=12)
+    found = ranker.rank(split, PROTOCOLS)
+    assert {name: values.tolist() for name, values in found.items()} == ranks_by_sorting(scores_by(made, split), split)
+    assert found["popular"].tolist()[3::2] == found["uniform"].tolist()[3::2] == [LEFT_OUT, LEFT_OUT]
+    assert [users["users"] for users in to_metrics(found, [10]).values()] == [6, 4, 4]
+
+
+def test_a_log_by_hand(log_dataset: Dataset) -> None:
+    """By popularity the items come in the order 5, 4, 1, 2, 3, 6, 7, 8."""
+    test = log_dataset.splits["test"]
+    held_out = HeldOut.of(test)
+    assert held_out.repeated.tolist() == [True, False, True, False, False, True]
+    assert held_out.left_out.tolist() == [False, False, False, True, False, True]
+    ranks = with_unseen(rank_by_popularity(log_dataset.popularity, test, PROTOCOLS), held_out.repeated)
+    assert {name: values.tolist() for name, values in ranks.items()} == {
+        "full": [3, 4, 7, 1, 5, 1],
+        "full_unseen": [MISSED, 4, MISSED, 1, 5, MISSED],
+        "popular": [3, 4, 6, LEFT_OUT, 5, LEFT_OUT],
+        "uniform": [3, 4, 6, LEFT_OUT, 5, LEFT_OUT],
+    }
+    assert {values.dtype.name for values in ranks.values()} == {"int32"}
+    sampled = {"users": 4, "HR@5": 3 / 4, "NDCG@5": NDCG[3] + NDCG[4] + NDCG[5], "MRR": 1 / 3 + 1 / 4 + 1 / 6 + 1 / 5}
+    missing = {"users": 6, "HR@5": 3 / 6, "NDCG@5": NDCG[4] + NDCG[1] + NDCG[5], "MRR": 1 / 4 + 1 + 1 / 5}
+    full = {
+        "users": 6,
+        "HR@5": 5 / 6,
+        "NDCG@5": NDCG[3] + NDCG[4] + 2 * NDCG[1] + NDCG[5],
+        "MRR": 1 / 3 + 1 / 4 + 1 / 7 + 2 + 1 / 5,
+    }
+    expected = {"full": full, "full_unseen": missing, "popular": sampled, "uniform": sampled}
+    for name, found in to_metrics(ranks, [5]).items():
+        means = {"NDCG@5", "MRR"}
+        assert found == {
+            key: pytest.approx(value / found["users"]) if key in means else value
+            for key, value in expected[name].items()
+        }
+
+
+NDCG = {rank: 1 / np.log2(rank + 1) for rank in range(1, 6)}
+
+
+def test_without_repeated_targets_there_is_no_second_figure() -> None:
+    full, other = np.array([1, 4], np.int32), np.array([1, LEFT_OUT], np.int32)
+    assert with_unseen({"full": full, "popular": other}, np.array([False, False])).keys() == {"full", "popular"}
+    assert with_unseen({"popular": other}, np.array([True, False])).keys() == {"popular"}
+    assert list(with_unseen({"popular": other, "full": full}, np.array([True, False]))) == [
+        "full",
+        "full_unseen",
+        "popular",
+    ]
 
 
 def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
@@ -112,6 +181,7 @@ def test_nobody_to_rank_has_no_metrics() -> None:
     ranks = np.array([1, 4], np.int32)
     assert to_metrics({"full": ranks}, [10]) == {"full": ranking_metrics(ranks, [10])}
     assert to_metrics({"full": np.zeros(0, np.int32)}, [10]) == {}
+    assert to_metrics({"popular": np.array([LEFT_OUT, LEFT_OUT])}, [10]) == {}
 
 
 def test_an_item_seen_twice_is_left_out_once() -> None:

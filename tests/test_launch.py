@@ -1,10 +1,14 @@
 """Devices and processes."""
 
+import itertools
+import random
+
+import numpy as np
 import pytest
 import torch
 
 from bert4rec.errors import SettingsError
-from bert4rec.launch import choose_device, this_process
+from bert4rec.launch import choose_device, process_seed, seed_everything, this_process
 from bert4rec.resolve import resolve
 from bert4rec.settings import load_config
 
@@ -50,6 +54,18 @@ def test_a_lone_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch
     assert this_process("cpu").world_size == 1
 
 
+def test_no_two_processes_of_any_two_runs_draw_the_same() -> None:
+    seeds = {process_seed(seed, rank) for seed in range(200) for rank in range(200)}
+    assert len(seeds) == 200 * 200
+    draws = set()
+    for seed, rank in itertools.product(range(3), range(3)):
+        seed_everything(seed, rank)
+        draws.add((float(torch.rand(1)), float(np.random.random()), random.random()))
+    assert len({draw for three in draws for draw in three}) == 3 * 9
+    seed_everything(2, 2)
+    assert (float(torch.rand(1)), float(np.random.random()), random.random()) in draws
+
+
 @pytest.mark.parametrize(
     ("mode", "device", "optimizer", "rate"),
     [("dmp", "cpu", "rowwise_adagrad", 0.02), ("ddp", "cpu", "adam", 0.003), ("dmp", "cuda", "adam", 0.003)],
@@ -88,5 +104,19 @@ def test_adam_of_shards_on_cpu_goes_with_the_exact_softmax_only() -> None:
 def test_negatives_are_fewer_than_items() -> None:
     config = load_config(None, {"training.loss": "gbce", "training.n_train_negatives": 50})
     assert resolve(config, "cpu", 51).training.loss == "gbce"
-    with pytest.raises(SettingsError, match=r"training\.n_train_negatives = 50: the catalogue has 50 items; "):
+    with pytest.raises(SettingsError) as caught:
         resolve(config, "cpu", 50)
+    assert str(caught.value) == (
+        'training.n_train_negatives = 50: the catalogue has 50 items; draw 49 at most, or set training.loss = "softmax"'
+    )
+
+
+def test_a_single_item_leaves_no_negatives() -> None:
+    wanted = {"training.loss": "gbce", "training.n_train_negatives": 1}
+    with pytest.raises(SettingsError) as caught:
+        resolve(load_config(None, wanted), "cpu", 1)
+    assert str(caught.value) == (
+        'training.loss = "gbce": the catalogue has a single item, which leaves no negatives; set training.loss = '
+        '"softmax"'
+    )
+    assert resolve(load_config(None, wanted), "cpu", 2).training.loss == "gbce"

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert4rec.errors import DivergenceError
-from bert4rec.metrics import check_finite, count_ahead, is_ahead, ranking_metrics
+from bert4rec.feed.dataset import LEFT_OUT
+from bert4rec.metrics import MISSED, check_finite, count_ahead, is_ahead, ranking_metrics
 
 # Scores of the items 2 … 6 for two users.
 SCORES = torch.tensor([[0.9, 0.5, 0.7, 0.5, 0.1], [0.2, 0.2, 0.2, 0.2, 0.2]])
@@ -69,3 +70,17 @@ def test_metrics_as_written_out() -> None:
         "NDCG@10": pytest.approx((1 + 1 / math.log2(3) + 1 / math.log2(6)) / 4),
         "MRR": pytest.approx((1 + 1 / 2 + 1 / 5 + 1 / 11) / 4),
     }
+
+
+def test_who_is_missed_counts_with_nothing_and_who_is_left_out_does_not_count() -> None:
+    metrics = ranking_metrics(np.array([2, MISSED, 1, LEFT_OUT, MISSED], np.int32), [1, 10**9])
+    assert metrics == {
+        "users": 4,
+        "HR@1": 1 / 4,
+        f"HR@{10**9}": 2 / 4,
+        "NDCG@1": 1 / 4,
+        f"NDCG@{10**9}": (1 / math.log2(3) + 1) / 4,
+        "MRR": (1 / 2 + 1) / 4,
+    }
+    nothing = {"HR@1": 0.0, "NDCG@1": 0.0, "MRR": 0.0}
+    assert ranking_metrics(np.array([MISSED, MISSED], np.int32), [1]) == {"users": 2, **nothing}

@@ -38,6 +38,19 @@ def test_rows_are_dealt_as_torchrec_deals_them() -> None:
     assert [(part.weight_bytes, part.state_bytes) for part in shards] == [(2176, 32), (2176, 32), (1632, 24)]
 
 
+@pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise", "column_wise", "auto"])
+@pytest.mark.parametrize("n_items", [2, 2000])
+def test_more_processes_than_rows_or_columns_hold_every_number_once(n_items: int, sharding_type: str) -> None:
+    """64 processes: 2,002 rows are 32 a process, of which the last one has none left; 68 columns are 17 fours."""
+    plan = make_plan(wanted(n_items, 64, sharding_type=sharding_type, sparse_optimizer="adagrad"), NO_LIMIT)
+    shards = sorted(plan.shards, key=lambda part: (part.row, part.column))
+    holders = {"row_wise": min(n_items + 2, 63), "table_wise": 1, "column_wise": 17}[plan.sharding_type]
+    assert len({part.rank for part in shards}) == len(shards) == holders
+    assert sum(part.n_rows * part.n_columns for part in shards) == (n_items + 2) * 68
+    assert shards[-1].row + shards[-1].n_rows == n_items + 2
+    assert f"on {holders} of 64 processes" in page(plan)
+
+
 @pytest.mark.parametrize(
     ("changes", "width"),
     [({}, 68), ({"output_bias": False}, 64), ({"head": "linear"}, 64), ({"embed_dim": 128}, 132)],

@@ -199,12 +199,12 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
             "nowhere/metadata.json: does not say how many items there are; run `python preprocessing.py` with these "
             "settings first, or name them with --items=N",
         ),
-        ([*ASKED, "--mode=both"], 'parallelism.mode = "both": must be "dmp" or "ddp"'),
+        ([*ASKED, "--mode=both"], '--mode=both: must be "dmp" or "ddp"'),
         ([*ASKED, "--config=none.toml"], "none.toml: cannot read the settings: No such file or directory"),
-        ([*ASKED, "extra"], '"extra": options have the form --table.key=value; --help lists them'),
+        ([*ASKED, "extra"], '"extra": options have the form --table.key=value; --help lists all'),
         (
             ["--world-size=2", "--device=cpu", "--items=9", "--parallelism.compute_kernel=fused_uvm"],
-            'parallelism.compute_kernel = "fused_uvm": only with mode = "dmp" on CUDA; valid with mode = "dmp", '
+            '--parallelism.compute_kernel=fused_uvm: only with mode = "dmp" on CUDA; valid with mode = "dmp", '
             'device = "cpu": "fused"',
         ),
     ],

@@ -31,6 +31,51 @@ def test_the_table_puts_popularity_and_the_best_possible_beside_the_model() -> N
     )
 
 
+def test_repeated_targets_and_users_left_out_stand_in_the_headings() -> None:
+    dataset = {
+        "n_eval_negatives": 100,
+        "repeated_targets": {"validation": {"users": 1, "of": 4}, "test": {"users": 305, "of": 1500}},
+        "left_out": {"validation": {"users": 0, "of": 4}, "test": {"users": 2, "of": 1500}},
+    }
+    all_, some = METRICS | {"users": 1500}, METRICS | {"users": 1498}
+    report = {
+        "dataset": dataset,
+        "test": {"full": all_, "full_unseen": all_, "uniform": some},
+        "popularity_baseline": {"full": all_, "full_unseen": all_, "uniform": some},
+        "validation": {"full": METRICS | {"users": 4}, "uniform": METRICS | {"users": 4}},
+    }
+    assert [line for line in metrics_table(report).splitlines() if line[:1].isalpha()] == [
+        "Full catalogue, without the items that the user has seen, but for the target; 1500 users",
+        "Full catalogue, without any item that the user has seen, so that 305 of 1500 targets (20.3 %) are missed; "
+        "1500 users",
+        "Among 100 unseen items drawn uniformly; 1498 of 1500 users (left out: 2, with fewer than 100 unseen items)",
+    ]
+    assert metrics_table(report, "validation") == "\n".join(
+        [
+            "Full catalogue, without the items that the user has seen; 4 users",
+            "",
+            "|               |   HR@10 | NDCG@10 |     MRR |",
+            "|---------------|--------:|--------:|--------:|",
+            "| Bert4Rec      |  0.5000 |  0.2500 |  1.0000 |",
+            "",
+            "Among 100 unseen items drawn uniformly; 4 users",
+            "",
+            "|               |   HR@10 | NDCG@10 |     MRR |",
+            "|---------------|--------:|--------:|--------:|",
+            "| Bert4Rec      |  0.5000 |  0.2500 |  1.0000 |",
+        ]
+    )
+
+
+@pytest.mark.parametrize(("metrics", "n_tables"), [({"full": METRICS}, 1), ({}, 0)])
+def test_a_line_says_that_no_user_has_negatives(metrics: dict[str, dict[str, float]], n_tables: int) -> None:
+    everybody = {"test": {"users": 3, "of": 3}}
+    dataset = {"n_eval_negatives": 100, "repeated_targets": {"test": {"users": 0, "of": 3}}, "left_out": everybody}
+    table = metrics_table({"dataset": dataset, "test": metrics})
+    assert table.count("| Bert4Rec") == n_tables
+    assert table.endswith("No user has 100 unseen items: there is no ranking among sampled items.")
+
+
 def test_a_protocol_that_was_not_run_is_absent() -> None:
     assert metrics_table({"dataset": {}, "test": {"full": METRICS}}).count("users") == 1
 
@@ -71,6 +116,8 @@ def test_the_result_in_one_line() -> None:
     assert result_line(REPORT) == (
         "test of 3 users, full catalogue: HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.1250, 0.0625)"
     )
+    unseen = REPORT["test"] | {"full_unseen": METRICS | {"HR@10": 0.375, "NDCG@10": 0.125}}
+    assert result_line(REPORT | {"test": unseen}).endswith("0.0625); with repeated targets missed: 0.3750, 0.1250")
     popular = {name: {"popular": METRICS} for name in ("test", "popularity_baseline")}
     assert result_line(REPORT | popular) == (
         "test of 3 users, popular negatives: HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.5000, 0.2500)"

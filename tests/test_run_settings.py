@@ -65,7 +65,9 @@ def test_auto_finds_the_run_by_the_usual_settings_and_then_takes_its_own(make: M
     make("synthetic-dmp-2")
     settings = load_run_settings(["--resume=auto", "--training.patience=3"])
     assert settings.config.training.n_epochs == 4
-    assert (settings.config.training.patience, settings.config.run.resume) == (3, "runs/synthetic-dmp-2")
+    assert settings.config.training.patience == 3
+    run = settings.config.run
+    assert (run.dir, run.name, run.resume) == ("runs", "synthetic-dmp", "auto")  # which is found again
     assert settings.notes == [
         "config.toml is not used: runs/synthetic-dmp-2 keeps its own settings (training.n_epochs = 4, not 40); what is "
         "to change goes on the command line"

@@ -27,14 +27,15 @@ $2"
 # fails where the test has put what it then says. Only the lock is real.
 INSTALLING_PYTHON = f"""#!/bin/sh
 case "$*" in
-*_base_executable*) command -v "$0" ;;
+*_base_executable*) case $0 in .venv/*) cat .venv/base ;; *) command -v "$0" ;; esac ;;
 *fcntl*) exec "{sys.executable}" "$@" ;;
-*"-m venv"*) rm -rf .venv && mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+*"-m venv"*) rm -rf .venv && mkdir -p .venv/bin && cp "$0" .venv/bin/python && command -v "$0" >.venv/base ;;
 *"-m pip"*install*)
     sleep "${{FAKE_SECONDS:-0}}"
     echo "$*" >>pip-calls
     case "$*" in *+cpu*) failure=cpu-build-fails ;; *) failure=other-build-fails ;; esac
-    [ ! -e $failure ] || {{ cat $failure; exit 1; }} ;;
+    [ ! -e $failure ] || {{ cat $failure; exit 1; }}
+    [ ! -e pip-says ] || cat pip-says ;;
 esac
 """
 
@@ -154,6 +155,29 @@ def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_change
     clone.folder = clone.folder.rename(clone.folder.with_name("moved"))
     clone.setup(TORCH_BUILD="cuda")
     assert len(clone.pip_calls()) == 4
+
+
+def test_another_python_than_the_one_of_a_ready_environment_makes_it_anew(clone: Clone):
+    for name in ("python3", "python3.12"):
+        clone.program(name, INSTALLING_PYTHON)
+    made_with = []
+    for environment in ({}, {"PYTHON": "python3.12"}, {"PYTHON": "python3.12"}, {}, {"PYTHON": "python3"}):
+        assert clone.setup(**environment).returncode == 0
+        made_with.append(Path((clone.folder / ".venv/base").read_text().strip()).name)
+    assert made_with == ["python3", "python3.12", "python3.12", "python3.12", "python3"]
+    assert len(clone.pip_calls()) == 3
+    assert "PYTHON=python9 does not run" in refusal(clone.setup(PYTHON="python9"))
+
+
+def test_large_downloads_are_shown_while_they_last(clone: Clone):
+    clone.program("python3", INSTALLING_PYTHON)
+    said = "Collecting torch\n  Downloading torch-2.13.0.whl (187.3 MB)\n  Downloading idna.whl (0.1 MB)\n"
+    (clone.folder / "pip-says").write_text(said + "Installing collected packages: idna, torch\n")
+    first, *shown, last = clone.setup().stdout.splitlines()
+    assert first.startswith("setup: making .venv with ")
+    assert shown == ["setup: downloading torch-2.13.0.whl (187.3 MB)", "setup: installing: a minute or two"]
+    assert last == "setup: .venv is ready"
+    assert said in (clone.folder / "logs/setup.log").read_text()
 
 
 def test_two_at_once_install_once(clone: Clone):

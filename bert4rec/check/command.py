@@ -52,13 +52,16 @@ def summary(facts: Facts, tally: Tally, size: int) -> str:
     """What was shown of the folder of `size` bytes, with its counts, in a few lines."""
     again = f", {tally.overlaps:,} positions that overlap the same in both" if facts.step < facts.max_len else ""
     parallel = [name for name, there in (("times", facts.has_times), ("ratings", facts.has_ratings)) if there]
-    drawn = 2 * facts.n_negatives * (tally.validated + tally.tested)
+    left_out = tally.shares["left_out"].total()
+    drawn = 2 * facts.n_negatives * (tally.validated + tally.tested - left_out)
+    without = f"; {left_out:,} rows without, of users with too few unseen items" if left_out else ""
     rows = {
         "files": f"{len(facts.files)} with {size:,} bytes: sizes and checksums as in metadata.json, no other file",
         "train": f"{tally.windows:,} windows, each where it must be{again}; {tally.positions:,} positions",
         "validation": f"{tally.validated:,} users: the training history, and the item that comes next as the target",
         "test": f"{tally.tested:,} users: all before the target; {RULES[facts.split]}",
-        "negatives": f"{drawn:,}, {facts.n_negatives} a user and protocol: distinct, none that the user has taken",
+        "negatives": f"{drawn:,}, {facts.n_negatives} a user and protocol: distinct, none that the user has taken"
+        + without,
         "lists": f"items{''.join(f', {name}' for name in parallel)}: ids in range"
         + (", oldest first" if facts.has_times else "")
         + (", finite" if facts.has_ratings else ""),

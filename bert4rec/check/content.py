@@ -5,7 +5,16 @@ from typing import NamedTuple
 import numpy as np
 
 from bert4rec.check.facts import ITEMS, ORACLE, REMAKE, SPLITS, USERS, Facts
-from bert4rec.check.histories import Histories, Targets, check_test, check_unseen, check_validation, training_histories
+from bert4rec.check.histories import (
+    Histories,
+    Targets,
+    check_drawn_alike,
+    check_left_out,
+    check_test,
+    check_unseen,
+    check_validation,
+    training_histories,
+)
 from bert4rec.check.part import Bools, Ints, Part, first_true, refusal
 from bert4rec.check.progress import Ticker
 from bert4rec.check.reader import SplitReader
@@ -100,16 +109,18 @@ def _check_chunk(facts: Facts, chunk: Chunk, tally: Tally) -> None:
     histories = training_histories(chunk.train, facts, first=chunk.first, n_users=len(chunk.counts))
     validation = check_validation(chunk.validation, histories)
     test = check_test(chunk.test, histories, validation)
-    _check_counts(facts, chunk, histories, validation, test)
+    hidden = _check_counts(facts, chunk, histories, validation, test)
     for part in (chunk.validation, chunk.test):
         check_unseen(part, check_negatives(part), histories, (validation, test), facts.n_items)
+        check_left_out(part, histories, (validation, test), hidden, facts)
+    check_drawn_alike(chunk.validation, chunk.test)
     by_time = facts.split == "time"
     able = histories.lengths + validation.given >= 2 if by_time else chunk.counts >= MIN_EVALUATED
     _count(chunk, histories, able, tally)
 
 
-def _check_counts(facts: Facts, chunk: Chunk, histories: Histories, validation: Targets, test: Targets) -> None:
-    """Every user has the rows, and in them as many interactions, as its count demands."""
+def _check_counts(facts: Facts, chunk: Chunk, histories: Histories, validation: Targets, test: Targets) -> Ints:
+    """Every user has the rows, and in them as many interactions, as its count demands; how many are in none [N]."""
     if facts.split == "leave_one_out":
         _check_tested(facts, chunk, test)
     for part in (chunk.validation, chunk.test):
@@ -123,6 +134,7 @@ def _check_counts(facts: Facts, chunk: Chunk, histories: Histories, validation: 
     if wrong is not None:
         what = f"count is {chunk.counts[wrong]}, the splits hold {stored[wrong]} interactions"
         raise refusal(facts.folder / USERS, chunk.first + wrong, chunk.first + wrong, what)
+    return chunk.counts - stored
 
 
 def _check_tested(facts: Facts, chunk: Chunk, test: Targets) -> None:
@@ -147,4 +159,7 @@ def _count(chunk: Chunk, histories: Histories, able: Bools, tally: Tally) -> Non
     tally.validated += len(chunk.validation)
     tally.tested += len(chunk.test)
     tally.able += int(able.sum())
+    for name, part in (("validation", chunk.validation), ("test", chunk.test)):
+        tally.shares["repeated_targets"][name] += int(part.repeated.sum())
+        tally.shares["left_out"][name] += len(part) - len(part.drawn)
     tally.overlaps += len(chunk.train.lists["items"]) - len(items)

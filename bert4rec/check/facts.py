@@ -26,6 +26,7 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(("has_times", "has_ratings"), bool),
     **dict.fromkeys(("preprocessing", "files"), dict),
 }
+SHARES = ("repeated_targets", "left_out")  # counted since: an older folder does not say
 SETTINGS: dict[str, type] = {"split": str, "sliding_step": int, "n_eval_negatives": int}
 
 
@@ -36,7 +37,7 @@ class Facts:
     `step`: items between the ends of two windows. `wanted`: users to validate, None for all who can be. `instant`:
     seconds at which a split by time begins its test, None for another split. `sparse_users`, `sparse_items`: whether
     an id may be without interactions. `counts`: name → number, for the names of `COUNTS`. `files`: relative path →
-    `bytes` and `sha256`.
+    `bytes` and `sha256`. `shares`: name → split → `users` of `of`, for the names of `SHARES` that there are.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class Facts:
     sparse_items: bool
     counts: Mapping[str, int]
     files: Mapping[str, Mapping[str, Any]]
+    shares: Mapping[str, Any]
 
     @property
     def n_users(self) -> int:
@@ -93,6 +95,7 @@ def read_facts(folder: Path) -> Facts:
         sparse_items=bool(metadata.get("extends")) or metadata["source"] == "random",
         counts={name: metadata[name] for name in COUNTS},
         files=metadata["files"],
+        shares={name: metadata[name] for name in SHARES if name in metadata},
     )
 
 

@@ -151,21 +151,58 @@ def check_unseen(
 ) -> None:
     """Raises `DataError` for a row of `part` with a negative that its user has taken, in training or as a target.
 
-    `negatives`: name → [B, n], each row sorted.
+    `negatives`: name → [D, n], each row sorted.
     """
-    users, n_rows = histories.rows(part), table_rows(n_items)
-    seen = [_keys(np.repeat(np.arange(len(part)), histories.lengths[users]), histories.select(part, "items"), n_rows)]
-    for split in targets:
-        given = np.flatnonzero(split.given[users])
-        seen.append(_keys(given, split.items[users[given]], n_rows))
+    n_rows = table_rows(n_items)
+    seen = _taken(part, histories, targets, n_rows)
     for name, values in negatives.items():
-        drawn = _keys(np.arange(len(part))[:, None], values, n_rows).ravel()
+        drawn = _keys(part.drawn[:, None], values, n_rows).ravel()
         for keys in seen:
             place = np.searchsorted(drawn, keys)
             found = drawn[np.minimum(place, len(drawn) - 1)] == keys if len(drawn) else np.zeros(0, bool)
             if (wrong := first_true(found)) is not None:
                 row, item = divmod(int(keys[wrong]), n_rows)
                 raise part.refusal(row, f"{name} has item {item}, which this user has taken")
+
+
+def check_left_out(
+    part: Part, histories: Histories, targets: tuple[Targets, Targets], hidden: Ints, facts: Facts
+) -> None:
+    """Raises `DataError` for a row of `part` without negatives whose user has enough unseen items for them.
+
+    `hidden` [N]: interactions of each user that are in no split; each of them may be an item more that was seen.
+    """
+    rows = np.ones(len(part), bool)
+    rows[part.drawn] = False
+    if not rows.any():
+        return
+    n_rows = table_rows(facts.n_items)
+    taken = np.unique(np.concatenate(_taken(part, histories, targets, n_rows)))
+    n_taken = np.bincount(taken // n_rows, minlength=len(part)) + hidden[histories.rows(part)]
+    unseen = facts.n_items - n_taken
+    if (row := first_true(rows & (unseen >= facts.n_negatives))) is not None:
+        what = (
+            f"has no negatives, though its user has {unseen[row]} or more unseen items, enough for {facts.n_negatives}"
+        )
+        raise part.refusal(row, what)
+
+
+def check_drawn_alike(validation: Part, test: Part) -> None:
+    """Raises `DataError` for a user who has negatives in one of the splits and none in the other."""
+    _, in_validation, in_test = np.intersect1d(validation.users, test.users, assume_unique=True, return_indices=True)
+    differ = np.isin(in_validation, validation.drawn) != np.isin(in_test, test.drawn)
+    if (wrong := first_true(differ)) is not None:
+        raise test.refusal(int(in_test[wrong]), "has negatives in one of validation and test only")
+
+
+def _taken(part: Part, histories: Histories, targets: tuple[Targets, Targets], n_rows: int) -> list[Ints]:
+    """The items that the users of `part` have taken, as keys: in training, and as target of the one and other split."""
+    users = histories.rows(part)
+    taken = [_keys(np.repeat(np.arange(len(part)), histories.lengths[users]), histories.select(part, "items"), n_rows)]
+    for split in targets:
+        given = np.flatnonzero(split.given[users])
+        taken.append(_keys(given, split.items[users[given]], n_rows))
+    return taken
 
 
 def _keys(rows: Ints, items: Array, n_rows: int) -> Ints:

@@ -21,7 +21,8 @@ class Part:
     """Rows of a split, one after another, of which the first is row `first` of the split.
 
     `users` [B] int64; `lengths` [B] int64: items of each row; `lists`: `items`, `times`, `ratings` of all rows end to
-    end, [total] each; in evaluation splits `targets` [B] and `negatives`: name → [B, n].
+    end, [total] each; in evaluation splits `targets` [B], `drawn` [D]: the rows that have negatives, and `negatives`:
+    name → [D, n], those of these rows.
     """
 
     place: Path
@@ -30,6 +31,7 @@ class Part:
     lengths: Ints
     lists: Mapping[str, Array]
     targets: Array
+    drawn: Ints
     negatives: Mapping[str, Array]
 
     def __len__(self) -> int:
@@ -44,6 +46,13 @@ class Part:
     def starts(self) -> Ints:
         """Where each row begins in `lists` [B]."""
         return self.ends - self.lengths
+
+    @property
+    def repeated(self) -> Bools:
+        """Which targets [B] stand in the history before them."""
+        rows = np.repeat(np.arange(len(self)), self.lengths)
+        same = self.lists["items"] == self.targets[rows]
+        return np.bincount(rows[same], minlength=len(self)) > 0
 
     def refusal(self, row: int, what: str) -> DataError:
         """The error of the row `row` of this part."""

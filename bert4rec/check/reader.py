@@ -100,11 +100,11 @@ class SplitReader:
         users = columns["user"].to_numpy().astype(np.int64)
         lengths = _lengths(columns["items"])
         for name, column in columns.items():
-            if pa.types.is_list(column.type):
-                wanted = np.full(len(users), self._facts.n_negatives) if name in NEGATIVES else lengths
-                self._check_lengths(name, users, _lengths(column), wanted)
+            if pa.types.is_list(column.type) and name not in NEGATIVES:
+                self._check_lengths(name, users, _lengths(column), lengths)
+        drawn = self._drawn(users, columns) if self._evaluated else np.zeros(0, np.int64)
         flat = {name: column.flatten().to_numpy() for name, column in columns.items() if name not in SCALARS}
-        shape = (len(users), self._facts.n_negatives)
+        shape = (len(drawn), self._facts.n_negatives)
         return Part(
             place=self._place,
             first=self.rows_taken,
@@ -112,8 +112,17 @@ class SplitReader:
             lengths=lengths,
             lists={name: flat[name] for name in HISTORY if name in flat},
             targets=columns["target"].to_numpy() if self._evaluated else np.zeros(0, np.int32),
+            drawn=drawn,
             negatives={name: flat[name].reshape(shape) for name in NEGATIVES if self._evaluated},
         )
+
+    def _drawn(self, users: Ints, columns: Mapping[str, pa.ListArray]) -> Ints:
+        """The rows that have negatives, of each kind as many as the settings say; the others have none."""
+        counts = {name: _lengths(columns[name]) for name in NEGATIVES}
+        has_some = np.any([lengths > 0 for lengths in counts.values()], axis=0)
+        for name, lengths in counts.items():
+            self._check_lengths(name, users, lengths, np.where(has_some, self._facts.n_negatives, 0))
+        return np.flatnonzero(has_some)
 
     def _check_lengths(self, name: str, users: Ints, lengths: Ints, wanted: Ints) -> None:
         if (wrong := first_true(lengths != wanted)) is not None:

@@ -20,13 +20,13 @@ def check_rows(part: Part, facts: Facts) -> None:
 
 
 def check_negatives(part: Part) -> dict[str, Array]:
-    """The negatives of each row, sorted: name → [B, n]. Raises `DataError` for a row with one twice."""
+    """The negatives of each row that has some, sorted: name → [D, n]. Raises `DataError` for a row with one twice."""
     ordered = {name: np.sort(negatives, axis=1) for name, negatives in part.negatives.items()}
     for name, negatives in ordered.items():
         repeated = negatives[:, 1:] == negatives[:, :-1]
         if (row := first_true(repeated.any(axis=1))) is not None:
             item = negatives[row, repeated[row].argmax()]
-            raise part.refusal(row, f"{name} has item {item} twice")
+            raise part.refusal(int(part.drawn[row]), f"{name} has item {item} twice")
     return ordered
 
 
@@ -40,7 +40,7 @@ def _check_ids(part: Part, facts: Facts) -> None:
     for name, negatives in part.negatives.items():
         if (wrong := _outside(negatives.ravel(), limit)) is not None:
             row, place = divmod(wrong, negatives.shape[1])
-            raise part.refusal(row, f"{name}[{place}] is {negatives[row, place]}, {wish}")
+            raise part.refusal(int(part.drawn[row]), f"{name}[{place}] is {negatives[row, place]}, {wish}")
 
 
 def _outside(ids: Array, limit: int) -> int | None:

@@ -1,10 +1,11 @@
 """What is counted over all users, and whether `items.parquet` and `metadata.json` say the same."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from bert4rec.check.facts import ITEMS, METADATA, REMAKE, Facts
+from bert4rec.check.facts import ITEMS, METADATA, REMAKE, SHARES, Facts
 from bert4rec.check.part import Array, Ints, first_true
 from bert4rec.check.tables import TableReader
 from bert4rec.errors import DataError
@@ -18,7 +19,8 @@ class Tally:
     """Counts, the two first ones by item: `trained`, `targets` [items]: positions in training, and as a target.
 
     `rows`: interactions that `users.parquet` gives the users; `windows`, `validated`, `tested`: rows of the splits;
-    `able`: users who can be validated; `overlaps`: positions of windows that an earlier window holds too.
+    `able`: users who can be validated; `overlaps`: positions of windows that an earlier window holds too; `shares`: for
+    each of `SHARES`, split → users.
     """
 
     trained: Array
@@ -29,6 +31,7 @@ class Tally:
     tested: int = 0
     able: int = 0
     overlaps: int = 0
+    shares: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in SHARES})
 
     @classmethod
     def empty(cls, facts: Facts) -> "Tally":
@@ -96,6 +99,11 @@ def check_found(facts: Facts, tally: Tally) -> None:
             raise DataError(
                 f"{facts.folder / METADATA}: {name} = {facts.counts[name]}, the folder holds {count}; {REMAKE}"
             )
+    of = {"validation": tally.validated, "test": tally.tested}
+    for name, stated in facts.shares.items():
+        shares = {split: {"users": tally.shares[name][split], "of": total} for split, total in of.items()}
+        if stated != shares:
+            raise DataError(f"{facts.folder / METADATA}: {name} = {stated}, the folder holds {shares}; {REMAKE}")
 
 
 def _check_column(facts: Facts, first: int, name: str, values: Ints, wanted: Ints, *, or_more: bool = False) -> None:

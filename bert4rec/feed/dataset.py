@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from bert4rec.checksums import sample_sha256
 from bert4rec.errors import DataError
 from bert4rec.feed.columns import REMAKE, Columns, Indices, Ints
-from bert4rec.vocabulary import DATASET_FORMAT, FIRST_ITEM_ID, table_rows
+from bert4rec.vocabulary import DATASET_FORMAT, FIRST_ITEM_ID, PAD_ID, table_rows
 
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+LEFT_OUT = -1  # in the place of a rank: the user has no negatives, and no part in this protocol
 FIRST_IDS = 1000
 SPLITS = ("train", "validation", "test")
 
@@ -27,13 +31,25 @@ class Rows:
     """Some rows of a split as ragged arrays.
 
     `items` [total] int32 holds the rows' items one after another, `lengths` [B] int64 how many each row has. The
-    other columns are there in evaluation splits only: `targets` [B], `negatives[protocol]` [B, n].
+    other columns are there in evaluation splits only: `targets` [B], `negatives[protocol]` [B, n]; a user who has seen
+    too much of the catalogue has none, but PAD_ID in their n places (n is 0 where no row has any).
     """
 
     items: Ints
     lengths: Indices
     targets: Ints | None = None
     negatives: Mapping[str, Ints] | None = None
+
+    def are_repeated(self) -> Bools:
+        """Which targets [B] stand in their user's own history."""
+        assert self.targets is not None, "an evaluation split has targets"
+        rows = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return np.bincount(rows[self.items == self.targets[rows]], minlength=len(self.lengths)) > 0
+
+    def are_left_out(self, protocol: str) -> Bools:
+        """Which users [B] have no negatives for `protocol`."""
+        assert self.negatives is not None, "an evaluation split has negatives"
+        return (self.negatives[protocol] == PAD_ID).all(axis=1)
 
 
 class Split:
@@ -82,11 +98,14 @@ class Split:
         return self._checked(name, values, indices, lengths), lengths
 
     def _equally_many(self, name: str, indices: Indices) -> Ints:
-        """A column of lists as [B, n]."""
+        """A column of lists as [B, n]: each has n elements, or none, and then PAD_ID in their places."""
         values, lengths = self._lists(name, indices)
-        if len(lengths) and (lengths != lengths[0]).any():
+        n, has_some = int(lengths.max(initial=0)), lengths > 0
+        if (lengths[has_some] != n).any():
             raise DataError(f"{self._folder}: column {name} has more of some rows than of others; {REMAKE}")
-        return values.reshape(len(lengths), lengths[0] if len(lengths) else 0)
+        found = np.full((len(lengths), n), PAD_ID, np.int32)
+        found[has_some] = values.reshape(has_some.sum(), n)
+        return found
 
     def _checked(self, name: str, ids: Ints, indices: Indices, lengths: Indices) -> Ints:
         """`ids`, of which the rows at `indices` [B] have `lengths` [B], if all of them are items."""
@@ -130,12 +149,15 @@ class Dataset:
         return counts
 
     def oracle_ranks(self) -> dict[str, Ints]:
-        """Protocol → rank [test users] that the generator of synthetic data gives the target; empty for real data."""
+        """Protocol → rank [test users] that the generator of synthetic data gives the target; empty for real data.
+
+        LEFT_OUT for a user without negatives.
+        """
         path = self.folder / "oracle.parquet"
         if not path.exists():
             return {}
         table = pq.read_table(path)
-        return {name: table[name].to_numpy() for name in table.column_names if name != "user"}
+        return {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in table.column_names if name != "user"}
 
 
 def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any], verify: bool = True) -> Dataset:

@@ -1,13 +1,15 @@
 """Writes the dataset folder: the only contract between preparation and training.
 
 The same rows and settings give the same bytes, whatever the frames in which they come: lists are written in record
-batches of a fixed size, and only `created_at` in `metadata.json` tells the time.
+batches of a fixed size, and only `created_at` and `created_from` in `metadata.json` tell when and of which file.
 """
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +55,8 @@ def new_dataset(folder: Path) -> Iterator[Path]:
     try:
         with _replacing(folder) as new:
             yield new
+    except BrokenPipeError:  # of the output: the disk has none
+        raise
     except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
         raise DataError(f"{folder}: cannot write the dataset: {getattr(error, 'strerror', None) or error}") from None
 
@@ -67,6 +71,43 @@ def clear_target(folder: Path) -> None:
             raise DataError(f"{folder}: is not empty and not a dataset folder; choose another data.dataset_dir")
     except OSError as error:
         raise DataError(f"{folder}: cannot be used as data.dataset_dir: {error.strerror}") from None
+
+
+def created_from(source: str, path: str) -> dict[str, str]:
+    """What `metadata.json` says of the input: enough to know it again, nothing of where it lies on this machine."""
+    if not path:
+        return {"source": source}
+    digest = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()
+    return {"source": source, "name": os.path.basename(os.path.abspath(path)), "path_sha256": digest[:16]}
+
+
+def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data: bool) -> None:
+    """Raise `DataError` where the dataset at `folder` was made from another input than `origin` (see `created_from`).
+
+    `is_own_data`: the source is a format, so that the path tells one input from another; else the source does.
+    """
+    path = folder / METADATA
+    if not path.is_file():
+        return
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        before = metadata.get("created_from") or {"source": metadata["source"]}
+        is_same_path = not is_own_data or before.get("path_sha256", "") in ("", origin.get("path_sha256"))
+        if before["source"] == origin["source"] and is_same_path:
+            return
+        name = _input_name(before)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        name = "an input that it does not name"
+    new = f"a {origin['name']} that lies elsewhere" if name == _input_name(origin) else _input_name(origin)
+    beside = next(f"{folder}-{number}" for number in itertools.count(2) if not Path(f"{folder}-{number}").exists())
+    raise DataError(
+        f"{folder}: holds a dataset made from {name}, this one is from {new}; to keep both add "
+        f"{shlex.quote(f'--data.dataset_dir={beside}')}, to replace it --data.replace=true"
+    )
+
+
+def _input_name(origin: Mapping[str, str]) -> str:
+    return f"{origin['name']} ({origin['source']})" if "name" in origin else origin["source"]
 
 
 class SplitWriter:

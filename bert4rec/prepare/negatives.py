@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.errors import DataError
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
 USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
@@ -28,12 +27,21 @@ def train_counts(histories: pl.DataFrame, *, n_items: int) -> Ints:
     return np.bincount(items - FIRST_ITEM_ID, minlength=n_items)
 
 
+def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
+    """How many of `n_items` items are not in each history (`items`), (users,).
+
+    >>> count_unseen(pl.DataFrame({"items": [[2, 3, 2], [4]]}), n_items=3).tolist()
+    [1, 2]
+    """
+    return n_items - histories["items"].list.n_unique().to_numpy().astype(np.int64)
+
+
 def popular_negatives(histories: pl.DataFrame, counts: Ints, *, n: int, seed: int, block: int) -> NDArray[np.int32]:
     """`n` distinct items for each history that are not in it, drawn in proportion to `counts`, (users, n).
 
     `histories`: `items`, the *whole* history of each user, held-out items too; they are the `block`-th of their split.
-    `counts`: as from `train_counts`. An item that nobody has trained on comes only when no other is left. Raises
-    `DataError` where a user has fewer than `n` unseen items.
+    Each of them must leave `n` items unseen (`count_unseen`). `counts`: as from `train_counts`. An item that nobody has
+    trained on comes only when no other is left.
 
     >>> popular_negatives(pl.DataFrame({"items": [[2, 3]]}), np.array([9, 9, 5, 0]), n=2, seed=1, block=0).tolist()
     [[4, 5]]
@@ -56,20 +64,8 @@ def _negatives(histories: pl.DataFrame, weights: Ints, *, n: int, seed: list[int
     n_items, items = len(weights), histories["items"]
     rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
     keys = rows * n_items + items.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
-    seen = np.sort(keys)
-    _check_enough(seen, len(items), n_items, n)
-    return (_draw(np.random.default_rng(seed), seen, weights, (len(items), n)) + FIRST_ITEM_ID).astype(np.int32)
-
-
-def _check_enough(seen: Ints, n_users: int, n_items: int, n: int) -> None:
-    is_first = np.diff(seen, prepend=-1) > 0
-    n_seen = np.bincount(seen[is_first] // n_items, minlength=n_users)
-    unseen = n_items - n_seen.max(initial=0)
-    if unseen < n:
-        raise DataError(
-            f"preprocessing.n_eval_negatives = {n}: a user has seen all but {unseen} of {n_items} items; "
-            f"the largest value that works is {unseen}"
-        )
+    drawn = _draw(np.random.default_rng(seed), np.sort(keys), weights, (len(items), n))
+    return (drawn + FIRST_ITEM_ID).astype(np.int32)
 
 
 def _draw(rng: np.random.Generator, taken: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:

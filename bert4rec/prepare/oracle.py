@@ -16,7 +16,8 @@ def oracle_ranks(
 ) -> pl.DataFrame | None:
     """`user`, `full`, `popular`, `uniform` (Int32): the rank (1 = best) of each target of `test`, in its order.
 
-    Among all unseen items of the catalogue, or the user's popular or uniform negatives; ties go to the lower item id.
+    Among all unseen items of the catalogue, or the user's popular or uniform negatives (null for a user who has none);
+    ties go to the lower item id.
     `users`, `items`: dense and original ids. None where users × items are too many to score.
     """
     if len(test) * len(items) > MAX_CELLS:
@@ -35,13 +36,20 @@ def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl
     numbers = users["original"].gather(test["user"]).to_numpy() - 1
     scores = oracle.scores(numbers, history, np.concatenate([[0], np.cumsum(lengths)]))[:, original]
     target = test["target"].to_numpy()[:, None] - FIRST_ITEM_ID
-    ranks = {"full": _rank(scores, target, np.arange(len(items))[None, :])}
+    ranks = [pl.Series("full", _rank(scores, target, np.arange(len(items))[None, :]), dtype=pl.Int32)]
     for name in ("popular", "uniform"):
-        negatives = (
-            test[f"{name}_negatives"].explode(empty_as_null=False).to_numpy().reshape(len(test), -1) - FIRST_ITEM_ID
-        )
-        ranks[name] = _rank(np.take_along_axis(scores, negatives, axis=1), target, negatives, scores)
-    return pl.DataFrame([test["user"], *[pl.Series(name, rank, dtype=pl.Int32) for name, rank in ranks.items()]])
+        ranks.append(_ranks_among(test[f"{name}_negatives"], scores, target).alias(name))
+    return pl.DataFrame([test["user"], *ranks])
+
+
+def _ranks_among(negatives: pl.Series, scores: NDArray[np.float64], target: NDArray[np.int64]) -> pl.Series:
+    """The rank of each target among the `negatives` of its row, null where there are none."""
+    rows = np.flatnonzero(negatives.list.len().to_numpy())
+    drawn = negatives.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
+    drawn = drawn.reshape(len(rows), len(drawn) // max(1, len(rows)))
+    candidates = np.take_along_axis(scores[rows], drawn, axis=1)
+    ranks = pl.Series(_rank(candidates, target[rows], drawn, scores[rows]), dtype=pl.Int32)
+    return pl.Series([None] * len(negatives), dtype=pl.Int32).scatter(rows, ranks)
 
 
 def _rank(

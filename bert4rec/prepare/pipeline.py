@@ -1,6 +1,7 @@
 """One dataset, from settings to its folder: the stages in their order, and what is said of them."""
 
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config import Config, Preprocessing, instant
+from bert4rec.config import OWN_DATA, Config, Preprocessing, instant
 from bert4rec.errors import DataError
 from bert4rec.prepare.card import dataset_card
 from bert4rec.prepare.chunks import chunked
@@ -19,9 +20,14 @@ from bert4rec.prepare.dataset import (
     SplitWriter,
     TableWriter,
     clear_target,
+    created_from,
     new_dataset,
+    refuse_another_input,
     write_metadata,
 )
+from bert4rec.prepare.fields import DECIMAL
+from bert4rec.prepare.first_look import first_look, order_of
+from bert4rec.prepare.held_out import HeldOutCounts
 from bert4rec.prepare.ids import Known, item_ids, read_known
 from bert4rec.prepare.negatives import USERS_PER_BLOCK
 from bert4rec.prepare.oracle import oracle_ranks
@@ -43,8 +49,9 @@ from bert4rec.prepare.stages import (
     read,
     survey,
 )
-from bert4rec.prepare.statistics import describe, lengths_of
+from bert4rec.prepare.statistics import describe, lengths_of, order_line
 from bert4rec.prepare.synthetic import GENERATORS, Generated, everything
+from bert4rec.source_of_path import has_sequences
 from bert4rec.vocabulary import FIRST_ITEM_ID
 
 WORK = ".work"  # folder, beside the new splits, of what goes over the disk
@@ -69,10 +76,15 @@ def prepare(config: Config) -> Path:
     datasets.disable_progress_bars()
     folder = config.data.folder
     clear_target(folder)
+    _refuse_another_input(config)
     known = read_known(Path(config.data.extends)) if config.data.extends else None
     with new_dataset(folder) as new:
-        metadata, size = Preparation(config, new, known).complete()
-    print(f"\n{describe(metadata)}\n\ndataset folder: {folder} ({size / 1e6:,.1f} MB)", flush=True)
+        preparation = Preparation(config, new, known)
+        metadata, size = preparation.complete()
+        _refuse_another_input(config)  # again: another preparation may have ended meanwhile
+    print(f"\n{describe(metadata)}\n")
+    _warn(preparation.warnings)  # again: above the progress they are soon forgotten
+    print(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)", flush=True)
     return folder
 
 
@@ -83,11 +95,14 @@ class Preparation:
         self._data, self._settings, self._config = config.data, config.preprocessing, config
         self._new, self._work, self._known = new, new / WORK, known
         self._progress = Progress()
-        self._source = _source(config)
+        self._source = _source(config, known)
+        self._order_of_rows = _order_of(config, self._source)
+        self.warnings: list[str] = []
         self._source.titles(config.data.titles_path, dtype=pl.String())  # rather refused now than after minutes
 
     def complete(self) -> tuple[dict[str, Any], int]:
         """Write everything; what `metadata.json` says besides the checksums, and the size of the folder in bytes."""
+        self._look()
         raw = self._read()
         titles = self._source.titles(self._data.titles_path, dtype=raw.item_type)
         ordered = self._order(raw)
@@ -97,11 +112,11 @@ class Preparation:
         split, about_split = self._split(ordered)
         found = self._survey(histories, split, n_users=n_users, n_items=int(item_ids.max()) + 1 - FIRST_ITEM_ID)
         items = self._write_items(ordered, item_ids, found, titles)
-        written = self._write_splits(histories, split, found)
+        written, held_out = self._write_splits(histories, split, found)
         self._write_oracle(items)
         names = {"train": "train_windows", "validation": "validation_users", "test": "test_users"}
         sizes = {names[name]: n_rows for name, (n_rows, _) in written.items()}
-        metadata = self._about(raw, ordered, found) | about_split | sizes
+        metadata = self._about(raw, ordered, found) | about_split | sizes | held_out.metadata()
         return metadata, self._finish(metadata, written)
 
     @property
@@ -109,10 +124,20 @@ class Preparation:
         """Noise is for catalogues of a given size: its items count whether taken or not."""
         return self._data.source == "random" and self._settings.min_item_interactions == 1
 
+    def _look(self) -> None:
+        """Show what can be told from the first rows, before minutes are spent on all."""
+        if isinstance(self._source, Generated):
+            print(order_line(self._data.source, self._order_of_rows), flush=True)
+            return
+        lines, self.warnings = first_look(self._source, self._order_of_rows)
+        print("\n".join(lines), flush=True)
+        _warn(self.warnings)
+
     def _read(self) -> Raw:
         raw = read(
             self._source, self._source.bad, folder=self._work, run_bytes=int(self._settings.memory_gb * 1e9) // RUNS,
-            n_bytes=self._source.n_bytes, max_bad_rows=self._settings.max_bad_rows, progress=self._progress,
+            n_bytes=self._source.n_bytes, max_bad_rows=self._settings.max_bad_rows,
+            few_bad_rows=self._settings.few_bad_rows, progress=self._progress,
             known=None if self._known is None else self._known.users,
         )  # fmt: skip
         bad = self._source.bad
@@ -120,6 +145,12 @@ class Preparation:
             self._progress.say(f"unusable: {line}")
         if hidden := bad.total - len(bad.shown):
             self._progress.say(f"unusable: {hidden:,} rows more")
+        if self._known is not None and len(raw) and not raw.known.n_rows:
+            n = len(self._known.users)
+            self.warnings.append(
+                f"data.extends: none of its {n:,} users has a row here; are the ids written otherwise?"
+            )
+            _warn(self.warnings[-1:])
         if not len(raw):
             raise DataError(f"{self._data.path}: holds no interactions; name another file in data.path")
         return raw
@@ -201,10 +232,12 @@ class Preparation:
         n_rows, n_users, n_items = int(ordered.counts.sum()), len(found.lengths), len(found.train_counts)
         bad = self._source.bad
         return {
+            "created_from": created_from(self._data.source, self._data.path),
             "source": self._data.source,
             "max_len": self._config.model.max_len,
             "preprocessing": self._settings.recipe,
             "extends": self._known is not None,
+            "order": self._order_of_rows,
             "rows_read": len(raw) + bad.total,
             "users_read": ordered.n_users_read,
             "items_read": ordered.n_items_read,
@@ -221,8 +254,8 @@ class Preparation:
             "has_ratings": "rating" in ordered.parts.columns,
         }
 
-    def _write_splits(self, histories: Histories, split: Split, found: Survey) -> Written:
-        """The three splits; how many rows and which columns each has."""
+    def _write_splits(self, histories: Histories, split: Split, found: Survey) -> tuple[Written, HeldOutCounts]:
+        """The three splits; how many rows and which columns each has, and what is counted of those evaluated."""
         lists = [LISTS[name] for name in LISTS if name in histories.columns]
         writers = {
             name: SplitWriter(self._new / name, ["user", *lists, *(EVALUATION_COLUMNS if name != "train" else [])])
@@ -232,14 +265,19 @@ class Preparation:
             split, found, max_len=self._config.model.max_len, step=self._config.window_step,
             n_negatives=self._settings.n_eval_negatives, seed=self._settings.seed,
         )  # fmt: skip
+        held_out = HeldOutCounts.none(self._settings.n_eval_negatives)
         with self._progress.stage("write", int(found.lengths.sum())) as stage:
-            for n_rows, rows in in_order(cutter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
+            for block in in_order(cutter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
                 for name, writer in writers.items():
-                    writer.add(rows[name])
-                stage.advance(stage.n_rows + n_rows, n_rows)
+                    writer.add(block.rows[name])
+                held_out += block.held_out
+                stage.advance(stage.n_rows + block.n_rows, block.n_rows)
             for writer in writers.values():
                 writer.close()
-        return {name: (writer.n_rows, writer.columns) for name, writer in writers.items()}
+        if warning := held_out.warning():
+            self.warnings.append(warning)
+            _warn([warning])
+        return {name: (writer.n_rows, writer.columns) for name, writer in writers.items()}, held_out
 
     def _write_oracle(self, items: pl.DataFrame) -> None:
         """`oracle.parquet` of synthetic data of which nothing was dropped: the oracle knows the walks that it made."""
@@ -266,23 +304,61 @@ class Preparation:
         return size
 
 
-def _source(config: Config) -> Interactions | Generated:
+def _refuse_another_input(config: Config) -> None:
+    data = config.data
+    if not data.replace:
+        origin = created_from(data.source, data.path)
+        refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", flush=True)
+
+
+def _source(config: Config, known: Known | None) -> Interactions | Generated:
     data, settings = config.data, config.preprocessing
     counts = {"n_users", "n_items", "n_rows"}
     if data.source in GENERATORS:
         return Generated(data.source, **data.model_dump(include=counts), seed=settings.seed)
-    return open_interactions(
-        **data.model_dump(exclude={"dataset_dir", "titles_path", "extends", *counts}),
+    interactions = open_interactions(
+        **data.model_dump(exclude={"dataset_dir", "replace", "titles_path", "extends", *counts}),
         only_read=settings.only_read,
+        text_ids=_text_ids(known),
         block_bytes=int(settings.memory_gb * 1e9) // BLOCKS,
     )
+    first = interactions.files[0]
+    if data.source.startswith("ml-") and has_sequences(first):
+        raise DataError(
+            f"{first}: has lines of a user and items, not the ratings of {data.source}; read them with "
+            "--data.source=sequences"
+        )
+    return interactions
+
+
+def _text_ids(known: Known | None) -> set[str]:
+    """The fields of which an older dataset has ids like "7.0", which must stay what they are."""
+    if known is None:
+        return set()
+    originals = {"user": known.users["original"], "item": known.items["original"]}
+    return {name for name, ids in originals.items() if ids.dtype == pl.String and ids.str.ends_with(DECIMAL).any()}
+
+
+def _order_of(config: Config, source: Interactions | Generated) -> dict[str, Any]:
+    if isinstance(source, Generated):
+        return {"by": "time", "column": None, "newest_first": False}
+    return order_of(source, newest_first=_is_newest_first(config))
+
+
+def _is_newest_first(config: Config) -> bool:
+    backwards = config.preprocessing.reverse_file_order
+    return config.data.source == "goodreads" if backwards == "auto" else backwards
 
 
 def _filters(config: Config) -> Filters:
     settings = config.preprocessing
-    backwards = settings.reverse_file_order
     return Filters(
-        newest_first=config.data.source == "goodreads" if backwards == "auto" else backwards,
+        newest_first=_is_newest_first(config),
         time_from=instant(settings.time_from) if settings.time_from else None,
         time_until=instant(settings.time_until) if settings.time_until else None,
         **{name: getattr(settings, name) for name in FILTERS if not name.startswith("time_")},

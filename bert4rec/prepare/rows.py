@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bert4rec.prepare.bad_rows import BadRows
 from bert4rec.prepare.text import NEWLINE, QUOTE, Block, inside_quotes, split_block
 
-LINE = "line number"  # column with the line of the file, or the row of a Parquet file, that a message names
+LINE = "line\n"  # column with the line or row of the file that a message names; a header has no name with a line end
 SMALL = 1 << 14  # bytes that are parsed line by line rather than halved again
 UNIT_SEPARATOR = b"\x1f"  # stands in for a separator of several characters, which Polars does not know
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
@@ -200,7 +200,8 @@ def split_fields(lines: list[str], separator: str, *, quoted: bool) -> tuple[lis
         return lines[0].removesuffix("\r").split(separator), 1
     text, bar = "\n".join(lines), re.escape(separator)
     fields: list[str] = []
-    for match in re.finditer(rf'(?:"((?:[^"]|"")*+)")?+([^{bar}\n]*+)({bar}|\n|\Z)', text):
+    # No possessive quantifier: around groups they are wrong before Python 3.11.5.
+    for match in re.finditer(rf'(?:"([^"]*(?:""[^"]*)*)"(?!"))?([^{bar}\n]*)({bar}|\n|\Z)', text):
         within, behind, end = match.groups()
         behind = behind if end == separator else behind.removesuffix("\r")
         if (within is None and behind.startswith('"')) or (behind and "\n" in (within or "")):

@@ -1,21 +1,26 @@
 """Every format of raw interactions as frames in file order: `user`, `item`, where known `time`, `rating`, `is_read`."""
 
 import glob
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bert4rec.errors import DataError
 from bert4rec.prepare import text
+from bert4rec.prepare.arrow_files import ROWS_PER_FRAME, typed_columns, typed_rows
 from bert4rec.prepare.bad_rows import BadRows
-from bert4rec.prepare.fields import Fields, TimeUnit
-from bert4rec.prepare.rows import LINE, Layout, parse, split_fields
-from bert4rec.prepare.titles import read_titles
+from bert4rec.prepare.column_advice import column_advice
+from bert4rec.prepare.fields import IDS, Fields, all_decimal
+from bert4rec.prepare.formats import Format, format_of
+from bert4rec.prepare.json_lines import json_columns, json_rows
+from bert4rec.prepare.layout import read_layout
+from bert4rec.prepare.rows import LINE, Layout, parse
+from bert4rec.prepare.times import Times, TimeUnit
+from bert4rec.prepare.titles import FirstTitles, read_titles
 from bert4rec.prepare.words import Words
 
 MOVIELENS_CSV = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
@@ -34,14 +39,13 @@ FILES = {
     **dict.fromkeys(("ml-20m", "ml-25m", "ml-32m", "ml-latest-small"), ("ratings.csv",)),
     "goodreads": ("goodreads_interactions.csv",),
     "sequences": ("*.txt",),
-    "table": ("*.csv", "*.tsv", "*.parquet", "*.pq"),
+    "table": ("*.csv", "*.tsv", "*.parquet", "*.pq", "*.jsonl", "*.ndjson", "*.feather", "*.arrow", "*.ipc"),
 }
 NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Float32, "is_read": pl.Int64}
 PACKED = ("", ".gz", ".zst")  # what may follow the name of a text file
-SEPARATORS = ("\t", "::", ";", ",")
-PARQUET_MAGIC = b"PAR1"
-ROWS_PER_BATCH = 1 << 20  # of Parquet files
-LINE_LIMIT = 1 << 20  # bytes of a header
+TYPED = ("parquet", "arrow file", "arrow stream")
+FIRST_ROWS = 1000  # that are looked at before all are read
+FIRST_BYTES = 1 << 20  # of text, in which they stand
 
 Part: TypeAlias = tuple[pl.DataFrame, int]
 
@@ -51,7 +55,8 @@ class Interactions:
     """The interactions in `files`, part by part; `columns`: what they call each field.
 
     Iterating yields a frame of usable rows (`user`, `item`: Int64 or String; `time`: Int64 seconds; `rating`: Float32;
-    `is_read`: Boolean), and how many of the `n_bytes` have been read with it. The others are in `bad`.
+    `is_read`: Boolean), and how many of the `n_bytes` have been read with it. The others are in `bad`. `text_ids`:
+    fields whose ids "7.0" are not 7; `only_head`: the first rows alone.
     """
 
     source: str
@@ -61,27 +66,44 @@ class Interactions:
     separator: str = "auto"
     has_header: bool = True
     time_unit: TimeUnit = "auto"
+    time_format: str = ""
+    text_ids: Collection[str] = ()
+    only_head: bool = False
     bad: BadRows = field(default_factory=BadRows)
+    decimal_ids: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         self.n_bytes = sum(file.stat().st_size for file in self.files)
-        self._words = Words()
+        self._words, self._titles = Words(), FirstTitles()
+        self._times = Times(self.time_unit, self.time_format)
 
     def __iter__(self) -> Iterator[Part]:
-        before = 0
-        fields: dict[str, Fields] = {}
-        for path in self.files:
-            is_parquet = self.source == "table" and _starts_as_parquet(path)
-            unit = "row" if is_parquet else "line"
-            if unit not in fields:
-                whole = self.source not in ("table", "sequences")
-                fields[unit] = Fields(self.columns, whole_number_ids=whole, unit=unit, time_unit=self.time_unit)
-            for raw, done in self._parquet(path) if is_parquet else self._text(path):
-                yield fields[unit].cast(raw, path, self.bad), before + done
-            before += path.stat().st_size
+        self._titles = FirstTitles()
+        for rows, done in self._usable():
+            if "title" in self.columns:
+                self._titles.add(rows.select("item", "title"))
+            yield rows.drop("title", strict=False), done
+
+    def first(self) -> pl.DataFrame:
+        """The first usable rows, with their `title` where a column holds it."""
+        self._find_decimal_ids()
+        parts = [rows for rows, _ in self._head()._usable()]
+        return pl.concat(parts, how="vertical_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
+
+    def first_of_other_columns(self) -> pl.DataFrame:
+        """The first values of the columns of a table that no setting names, as they stand in the file."""
+        path = self.files[0]
+        present = self._present(path, format_of(path)) if self.source == "table" else {}
+        others = [name for name, is_field in present.items() if is_field and name not in self.columns.values()]
+        return self._first_raw({name: name for name in others}) if others else pl.DataFrame()
 
     def titles(self, path: str, dtype: pl.DataType) -> pl.DataFrame | None:
-        """Titles (`item` of type `dtype`, `title`) from `path`, else from beside MovieLens data; None if unknown."""
+        """Titles (`item` of type `dtype`, `title`); None if unknown.
+
+        They come from the column of the rows read so far, from `path`, or from beside MovieLens data.
+        """
+        if "title" in self.columns:
+            return self._titles.all(dtype)
         beside = self.files[0].parent if self.source.startswith("ml-") else None
         return read_titles(path, beside=beside, dtype=dtype)
 
@@ -89,78 +111,123 @@ class Interactions:
         """What only all rows together tell; `n_users` is how many users they have. Raises `DataError`."""
         self._words.check(n_users)
 
-    def _text(self, path: Path) -> Iterator[Part]:
+    def _usable(self) -> Iterator[Part]:
+        """As iterating, with the `title`."""
+        is_table = self.source == "table"
+        fields = Fields(
+            self.columns,
+            whole_number_ids=not is_table and self.source != "sequences",
+            times=replace(self._times),
+            decimal_ids=self._find_decimal_ids(),
+        )
+        before = 0
+        for path in self.files:
+            unit = "row" if is_table and format_of(path) in TYPED else "line"
+            for raw, done in self._raw(path, self.columns):
+                yield fields.cast(raw, path, self.bad, unit=unit), before + done
+            before += path.stat().st_size
+
+    def _head(self) -> "Interactions":
+        """The same of the first rows of the first file alone; its bad rows are its own."""
+        return replace(self, files=self.files[:1], only_head=True, bad=BadRows())
+
+    def _first_raw(self, columns: Mapping[str, str]) -> pl.DataFrame:
+        """The `columns` (new name → name in the file) of the first rows as they stand."""
+        parts = [raw.drop(LINE) for raw, _ in self._head()._raw(self.files[0], columns)]
+        return pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*columns])
+
+    def _find_decimal_ids(self) -> Collection[str]:
+        """The fields of a table whose ids are all whole numbers that are written as 7.0; found out once.
+
+        Seldom are the first ones so; only then are those of all files looked at, before anything is made of them.
+        """
+        if self.decimal_ids is not None:
+            return self.decimal_ids
+        columns = {name: self.columns[name] for name in IDS if self.source == "table" and name not in self.text_ids}
+        first = self._first_raw(columns) if columns else pl.DataFrame()
+        found = [ids.name for ids in first if ids.dtype == pl.String and ids.count() and all_decimal(ids)]
+        whole = replace(self, bad=BadRows())
+        for raw in (raw for path in self.files if found for raw, _ in whole._raw(path, columns)):
+            found = [name for name in found if all_decimal(raw[name])]
+            if not found:
+                break
+        self.decimal_ids = found
+        return found
+
+    def _raw(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:
+        """`LINE` and the `columns` (field → name in the file) as they stand, part by part."""
         if self.source == "sequences":
-            for block in text.blocks(path, size=self.block_bytes, quoted=False):
+            for block in self._blocks(path, quoted=False):
                 yield self._words.parse(block, self.bad), block.done
             return
+        kind = format_of(path) if self.source == "table" else "text"
+        self._check_columns(path, columns, self._present(path, kind))
+        if kind == "text":
+            yield from self._text(path, columns)
+        elif kind == "json lines":
+            yield from json_rows(columns, self.bad, self._blocks(path, quoted=False))
+        else:
+            size = FIRST_ROWS if self.only_head else ROWS_PER_FRAME
+            yield from islice(typed_rows(path, kind, columns, size), 1 if self.only_head else None)
+
+    def _present(self, path: Path, kind: Format) -> Mapping[str, bool]:
+        """The columns of the file, and of each whether it can be a field."""
+        if kind == "text":
+            return dict.fromkeys(self._layout(path).columns, True)
+        return json_columns(path) if kind == "json lines" else typed_columns(path, kind)
+
+    def _blocks(self, path: Path, *, quoted: bool) -> Iterable[text.Block]:
+        if self.only_head:
+            return [text.first_block(path, size=FIRST_BYTES, quoted=quoted)]
+        return text.blocks(path, size=self.block_bytes, quoted=quoted)
+
+    def _text(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:
         layout = self._layout(path)
-        self._check_columns(path, layout.columns)
-        for block in text.blocks(path, size=self.block_bytes, quoted=layout.quoted):
+        for block in self._blocks(path, quoted=layout.quoted):
             block = text.without_first_line(block) if layout.header and block.first_line == 1 else block
             if block.text:
                 for rows in parse(block, layout, self.bad):
-                    yield rows.select(LINE, **{field: pl.col(name) for field, name in self.columns.items()}), block.done
+                    yield rows.select(LINE, **{field: pl.col(name) for field, name in columns.items()}), block.done
 
     def _layout(self, path: Path) -> Layout:
         if self.source in ("ml-100k", "ml-1m"):
             bar = b"\t" if self.source == "ml-100k" else b"::"
             return Layout(SEPARATED, bar, quoted=False, header=(), types=self._types)
-        is_table = self.source == "table"
-        start = text.head(path, size=LINE_LIMIT)
-        if not start.strip():
-            raise DataError(f"{path}: is empty; name another file in data.path")
-        lines = start.decode("utf-8", "replace").split("\n")
-        separator = _separator(lines[0], self.separator) if is_table else ","
-        quoted = len(separator) == 1
-        cells, n_lines = split_fields(lines, separator, quoted=quoted)
-        header = tuple(cells) if self.has_header or not is_table else ()
-        if not cells or (header and n_lines > 1):
-            raise DataError(f'{path}, line 1: has a quote (") that is not closed on it; correct the line')
-        columns = _distinct(header) or tuple(str(number) for number in range(1, len(cells) + 1))
-        return Layout(columns, separator.encode(), quoted, header, {} if is_table else self._types)
+        if self.source == "table":
+            return read_layout(path, separator=self.separator, has_header=self.has_header)
+        return read_layout(path, separator=",", has_header=True, types=self._types)
 
     @property
     def _types(self) -> dict[str, type[pl.DataType]]:
         """Of the columns of known data, by their names in the file."""
         return {name: NUMBERS[field] for field, name in self.columns.items()}
 
-    def _parquet(self, path: Path) -> Iterator[Part]:
-        try:
-            file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-            self._check_columns(path, file.schema_arrow.names)
-            n_rows, seen = file.metadata.num_rows, 0
-            for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=[*{*self.columns.values()}]):
-                raw = pl.DataFrame(pl.from_arrow(batch)).select(
-                    pl.int_range(seen + 1, seen + 1 + pl.len(), dtype=pl.Int64).alias(LINE),
-                    **{field: pl.col(name) for field, name in self.columns.items()},
-                )
-                seen += len(raw)
-                yield raw, path.stat().st_size * seen // max(1, n_rows)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: not a Parquet file, or damaged: {str(error).splitlines()[0]}") from None
-
-    def _check_columns(self, path: Path, present: Sequence[str]) -> None:
-        for name, column in self.columns.items():
+    def _check_columns(self, path: Path, columns: Mapping[str, str], present: Collection[str]) -> None:
+        for name, column in columns.items():
             if column not in present:
-                advice = f"; name it with data.{name}_column" if self.source == "table" else ""
+                advice = column_advice(self.columns, [*present]) if self.source == "table" else ""
                 raise DataError(f'{path}: no column "{column}" ({name}); it has: {", ".join(present)}{advice}')
 
 
 def open_interactions(
     source: str, *, path: str, user_column: str = "user", item_column: str = "item", time_column: str = "",
-    rating_column: str = "", separator: str = "auto", has_header: bool = True, time_unit: TimeUnit = "auto",
-    only_read: bool = False, block_bytes: int = 1 << 25,
+    rating_column: str = "", title_column: str = "", separator: str = "auto", has_header: bool = True,
+    time_unit: TimeUnit = "auto", time_format: str = "", only_read: bool = False, text_ids: Collection[str] = (),
+    block_bytes: int = 1 << 25,
 ) -> Interactions:  # fmt: skip
     """The interactions of `source` at `path`: a file, the folder that holds it, or a pattern such as `logs/*.csv.gz`.
 
-    The column names, `separator` and `has_header` matter for "table" only. Text is read `block_bytes` at a time. Raises
-    `DataError` for what is not there.
+    The column names, `separator`, `has_header`, `time_format` and `text_ids` matter for "table" only. Text is read
+    `block_bytes` at a time. Raises `DataError` for what is not there.
     """
     columns = COLUMNS.get(source)
     if columns is None:
         named = {"user": user_column, "item": item_column, "time": time_column, "rating": rating_column}
         columns = {field: name for field, name in named.items() if name}
+        if title_column in columns.values():
+            raise DataError(f'data.title_column = "{title_column}": this column is another field already; name another')
+        if title_column:
+            columns["title"] = title_column
         if len({*columns.values()}) < len(columns):
             raise DataError(f"data.user_column, item_column, …: one column is named twice: {columns}; name each once")
     if only_read:
@@ -168,7 +235,8 @@ def open_interactions(
             raise DataError("preprocessing.only_read = true: only the source goodreads has is_read; set it to false")
         columns = {**columns, "is_read": "is_read"}
     files = _files(path, *FILES[source])
-    return Interactions(source, files, columns, block_bytes, separator, has_header, time_unit)
+    form = time_format if source == "table" else ""
+    return Interactions(source, files, columns, block_bytes, separator, has_header, time_unit, form, text_ids)
 
 
 def _files(path: str, *names: str) -> tuple[Path, ...]:
@@ -193,26 +261,3 @@ def _files(path: str, *names: str) -> tuple[Path, ...]:
         wanted, have = " or ".join(names), ", ".join(file.name for file in found) or "none"
         raise DataError(f"{place}: one file {wanted} expected here, found: {have}; name it in data.path")
     return (found[0],)
-
-
-def _starts_as_parquet(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            is_parquet = file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    if not is_parquet and path.suffix.lower() in (".parquet", ".pq"):
-        raise DataError(f"{path}: not a Parquet file, or damaged; bring the whole file")
-    return is_parquet
-
-
-def _separator(line: str, wanted: str) -> str:
-    """What separates the fields of `line`: as `wanted`, else that of `SEPARATORS` which it has most of."""
-    if wanted != "auto":
-        return wanted.replace("\\t", "\t")
-    return max(reversed(SEPARATORS), key=line.count)
-
-
-def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, a later one of the same as nothing that a setting could name."""
-    return tuple(name if columns.index(name) == i else f"{name} {i + 1}" for i, name in enumerate(columns))

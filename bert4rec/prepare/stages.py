@@ -26,8 +26,9 @@ from bert4rec.prepare.filters import (
     keep_repeats,
     keep_times,
 )
+from bert4rec.prepare.held_out import HeldOutCounts
 from bert4rec.prepare.ids import Distinct, same_type
-from bert4rec.prepare.negatives import popular_negatives, train_counts, uniform_negatives
+from bert4rec.prepare.negatives import count_unseen, popular_negatives, train_counts, uniform_negatives
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.sequences import in_time_order, to_histories, with_codes
 from bert4rec.prepare.sources import Part
@@ -132,12 +133,12 @@ class Survey:
 
 def read(
     source: Iterable[Part], bad: BadRows, *, folder: Path, run_bytes: int, n_bytes: int, max_bad_rows: float,
-    progress: Progress, known: pl.DataFrame | None = None,
+    few_bad_rows: int, progress: Progress, known: pl.DataFrame | None = None,
 ) -> Raw:  # fmt: skip
     """Every usable row of `source`, sorted by user in runs on the disk.
 
     `known`: users (`original`, `user`) with an id of an older dataset. Raises `DataError` as soon as the share of `bad`
-    rows is above `max_bad_rows`.
+    rows is above `max_bad_rows`, unless there are no more than `few_bad_rows` and a tenth of all.
     """
     raw = Raw(Spool(folder / "known", run_bytes=run_bytes), Spool(folder / "new", run_bytes=run_bytes))
     before = last = 0
@@ -145,12 +146,14 @@ def read(
         for frame, done in source:
             before, last = (last, done) if done > last else (before, last)
             if before:  # bytes whose rows have all been seen: of those up to `done` some may be still to come
-                _refuse_bad_rows(bad, (len(raw) + len(frame) + bad.total) * n_bytes / before, max_bad_rows)
+                _refuse_bad_rows(
+                    bad, (len(raw) + len(frame) + bad.total) * n_bytes / before, max_bad_rows, few_bad_rows
+                )
             raw.items.add(frame["item"])
             for spool, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
                 spool.add(rows)
             stage.advance(done, len(frame))
-    _refuse_bad_rows(bad, len(raw) + bad.total, max_bad_rows)
+    _refuse_bad_rows(bad, len(raw) + bad.total, max_bad_rows, few_bad_rows)
     return raw
 
 
@@ -284,8 +287,20 @@ def _span(histories: pl.DataFrame) -> list[int]:
 
 
 @dataclass(frozen=True)
+class Block:
+    """What a `Cutter` makes of a block of users: how many interactions, the rows of the splits, what is counted."""
+
+    n_rows: int
+    rows: dict[str, pl.DataFrame]
+    held_out: HeldOutCounts
+
+
+@dataclass(frozen=True)
 class Cutter:
-    """Cuts blocks of histories into windows and evaluation rows with negatives."""
+    """Cuts blocks of histories into windows and evaluation rows with negatives.
+
+    A user with fewer than `n_negatives` unseen items gets none at all, so that every other one has exactly as many.
+    """
 
     split: Split
     survey: Survey
@@ -294,20 +309,22 @@ class Cutter:
     n_negatives: int
     seed: int
 
-    def __call__(self, numbered: tuple[int, pl.DataFrame]) -> tuple[int, dict[str, pl.DataFrame]]:
-        """How many interactions `(number, histories)` of a block of users has, and the rows of its three splits."""
+    def __call__(self, numbered: tuple[int, pl.DataFrame]) -> Block:
+        """What becomes of `(number, histories)` of a block of users."""
         block, histories = numbered
         validated = pl.Series("validated", self.survey.validated[histories["user"].to_numpy()])
         marked = self.split(histories).with_columns(validated)
         parts = cut(marked)
-        negatives = self._negatives(marked.filter(is_tested() | pl.col("validated")), block)
-        validation, test = (
-            part.join(negatives, on="user", how="left", maintain_order="left")
-            for part in (parts.validation, parts.test)
-        )
-        train = windows(parts.train, max_len=self.max_len, step=self.step)
+        evaluated = marked.filter(is_tested() | pl.col("validated"))
+        unseen = count_unseen(evaluated, n_items=len(self.survey.train_counts))
+        negatives = self._negatives(evaluated.filter(pl.Series(unseen >= self.n_negatives)), block)
+        rows = {
+            "train": windows(parts.train, max_len=self.max_len, step=self.step),
+            "validation": _with_negatives(parts.validation, negatives),
+            "test": _with_negatives(parts.test, negatives),
+        }
         n_rows = int(histories["items"].list.len().sum())
-        return n_rows, {"train": train, "validation": validation, "test": test}
+        return Block(n_rows, rows, HeldOutCounts.of(rows, unseen, self.n_negatives))
 
     def _negatives(self, whole: pl.DataFrame, block: int) -> pl.DataFrame:
         """`user` and the negatives of whole histories: of a user they are the same in validation and test."""
@@ -318,6 +335,12 @@ class Cutter:
             "uniform_negatives": uniform_negatives(whole, n_items=len(counts), **how),
         }
         return whole.select("user", *[pl.Series(name, rows).arr.to_list() for name, rows in drawn.items()])
+
+
+def _with_negatives(rows: pl.DataFrame, negatives: pl.DataFrame) -> pl.DataFrame:
+    """`rows` with the `negatives` of their users; empty lists for a user who has none."""
+    joined = rows.join(negatives, on="user", how="left", maintain_order="left")
+    return joined.with_columns(pl.col(name).fill_null([]) for name in negatives.columns if name != "user")
 
 
 def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: int) -> Iterator[R]:
@@ -348,8 +371,8 @@ def _dense_user(first: int | None) -> pl.Expr:
     return (pl.col("user") if first is None else first + pl.col("user").rle_id()).cast(pl.Int32).alias("user")
 
 
-def _refuse_bad_rows(bad: BadRows, n_rows: float, share: float) -> None:
-    if bad.total > share * n_rows:
+def _refuse_bad_rows(bad: BadRows, n_rows: float, share: float, few: int) -> None:
+    if bad.total > max(share * n_rows, min(few, n_rows / 10) if share else 0):
         n = f"{bad.total:,} of {round(n_rows):,} rows" if bad.total > 1 else "a row"
         raise DataError(
             f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {share:g} of all: correct or "

@@ -27,6 +27,31 @@ def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
     }
 
 
+def order_line(source: str, order: Mapping[str, Any]) -> str:
+    """What gives the order of a user's items, in one line.
+
+    >>> order_line("table", {"by": "time", "column": "at", "newest_first": False})
+    'order: by time (column at)'
+    """
+    if order["by"] == "time":
+        return "order: by time" + (f" (column {order['column']})" if order["column"] else "")
+    unnamed = " (no time column is named)" if source == "table" else ""
+    return f"order: as the file's rows stand{', the last one first' if order['newest_first'] else ''}{unnamed}"
+
+
+def share_of(count: Mapping[str, int]) -> str:
+    """`{"users": n, "of": N}` in words.
+
+    >>> share_of({"users": 305, "of": 1500})
+    '305 of 1,500 (20.3 %)'
+    """
+    return f"{count['users']:,} of {count['of']:,} ({_percent(count)})"
+
+
+def _percent(count: Mapping[str, int]) -> str:
+    return f"{100 * count['users'] / max(1, count['of']):.1f} %"
+
+
 def describe(metadata: Mapping[str, Any]) -> str:
     """The report that ends every run and stands in the dataset card, from what `metadata.json` says."""
     return "\n".join(_lines(metadata))
@@ -45,10 +70,13 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     if metadata["time_span"]:
         first, last = (datetime.fromtimestamp(time, UTC).date().isoformat() for time in metadata["time_span"])
         yield f"{'from, to':36}{first:>15}  {last}"
-    for name in ("train_windows", "validation_users", "test_users"):
-        yield f"{name.replace('_', ' '):36}{metadata[name]:>15,}"
+    yield f"{'train windows':36}{metadata['train_windows']:>15,}"
+    for split in ("validation", "test"):
+        yield f"{f'{split} users':36}{metadata[f'{split}_users']:>15,}"
+        yield from _held_out(metadata, split)
     lengths = metadata["lengths"]
     yield ""
+    yield order_line(metadata["source"], metadata["order"])
     yield (
         f"interactions of a user: {lengths['min']:,} to {lengths['max']:,}, median {lengths['median']:,.0f}, "
         f"mean {lengths['mean']:,.1f}"
@@ -56,3 +84,14 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     largest = max(n for *_, n in lengths["histogram"])
     for low, high, n in lengths["histogram"]:
         yield f"{f'{low:,}–{high:,}':>17} {n:>11,} {'█' * round(WIDTH * n / largest)}".rstrip()
+
+
+def _held_out(metadata: Mapping[str, Any], split: str) -> Iterator[str]:
+    """What is to be known of the users of an evaluation split, where there are such."""
+    kinds = {
+        "repeated_targets": "target seen before",
+        "left_out": f"fewer than {metadata['preprocessing']['n_eval_negatives']:,} unseen items",
+    }
+    for key, kind in kinds.items():
+        if (count := metadata[key][split])["users"]:
+            yield f"{f'  {kind}':36}{count['users']:>15,}  {_percent(count)}"

@@ -50,10 +50,20 @@ def blocks(path: Path, *, size: int, quoted: bool) -> Iterator[Block]:
         yield from _whole_lines(Block(path, text, line, file.tell()), quoted, is_last=True)
 
 
+def first_block(path: Path, *, size: int, quoted: bool) -> Block:
+    """The whole lines among the first `size` bytes of the text; without any line where the first is longer."""
+    text = head(path, size=size)
+    end, _ = _last_end(text, quoted, is_last=len(text) < size - len(BYTE_ORDER_MARK))
+    return Block(path, text[:end], 1, min(end, path.stat().st_size))
+
+
 def head(path: Path, *, size: int) -> bytes:
     """The first `size` bytes of the text, at most."""
+    start = b""
     with _open(path) as file, _decompressed(file, path) as stream:
-        return _read(stream, size, path).removeprefix(BYTE_ORDER_MARK)
+        while len(start) < size and (piece := _read(stream, size - len(start), path)):
+            start += piece
+    return start.removeprefix(BYTE_ORDER_MARK)
 
 
 def without_first_line(block: Block) -> Block:
@@ -66,7 +76,7 @@ def split_block(block: Block, *, quoted: bool) -> list[Block]:
     """`block` as two of about half the size, or itself where it cannot be cut."""
     middle = 1 + len(block.text) // 2
     end, _ = _last_end(block.text[:middle], quoted)
-    if end == 0:
+    if end in (0, len(block.text)):
         return [block]
     line = block.first_line + block.text.count(b"\n", 0, end)
     return [

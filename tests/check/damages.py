@@ -11,6 +11,7 @@ from tests.check.folders import LISTS, Event, Folder, Maker, Row, cut
 Damage = Callable[[Folder], object]
 
 N_USERS, N_ITEMS = 24, 60
+EVALUATED = ("validation", "test")
 SHORT, LONG, CHECKED = 1, 2, 3  # users with 2, 19 and 18 interactions; of them only CHECKED is validated
 ONE = 4  # a user with one interaction
 
@@ -315,9 +316,21 @@ NEGATIVES: dict[str, tuple[Damage, str]] = {
         put("test", LONG, "popular_negatives", 0, 0),
         r"\(user 2\): popular_negatives\[0\] is 0, items",
     ),
-    "too few negatives": (
+    "negatives of one kind only": (
         change("test", LONG, popular_negatives=[]),
         r"\(user 2\): popular_negatives has 0 elements, not 3 as preprocessing\.",
+    ),
+    "too few negatives": (
+        change("test", LONG, popular_negatives=[2, 3], uniform_negatives=[2, 3]),
+        r"\(user 2\): popular_negatives has 2 elements, not 3 as preprocessing\.",
+    ),
+    "no negatives, though there are unseen items": (
+        change("test", LONG, popular_negatives=[], uniform_negatives=[]),
+        r"test: row 1 \(user 2\): has no negatives, though its user has 4\d or more unseen items, enough for 3",
+    ),
+    "no negatives in both splits, though there are unseen items": (
+        lambda f: [change(split, CHECKED, popular_negatives=[], uniform_negatives=[])(f) for split in EVALUATED],
+        r"validation: row \d+ \(user 3\): has no negatives, though its user has \d+ or more unseen items, enough for 3",
     ),
     "too many negatives": (
         change("validation", CHECKED, uniform_negatives=[2, 3, 4, 5]),
@@ -438,7 +451,23 @@ METADATA: dict[str, tuple[Damage, str]] = {
     "train_positions": (more("train_positions"), r"json: train_positions = \d+, the folder holds \d+"),
     "validation_users": (more("validation_users"), r"json: validation_users = 9, the folder holds 8"),
     "test_users": (more("test_users"), r"json: test_users = \d+, the folder holds \d+"),
+    "repeated_targets": (
+        lambda f: f.metadata["repeated_targets"]["test"].update(users=99),
+        r"json: repeated_targets = .*'test': {'users': 99, .*, the folder holds .*'test': {'users': 1, 'of': 20}}",
+    ),
+    "left_out": (
+        lambda f: f.metadata["left_out"]["validation"].update(of=9),
+        r"json: left_out = {'validation': {'users': 0, 'of': 9}, .* holds {'validation': {'users': 0, 'of': 8}, ",
+    ),
+    "left_out is no table": (metadata(left_out=3), r"json: left_out = 3, the folder holds {'validation': "),
 }
+
+
+def one_sided(folder: Folder) -> None:
+    """None in the test, as might be right of a user who has taken much after it, whose count says so."""
+    change("test", CHECKED, popular_negatives=[], uniform_negatives=[])(folder)
+    table("users", CHECKED, count=60)(folder)
+
 
 BY_TIME: dict[str, tuple[Damage, str]] = {
     "no instant": (lambda f: f.metadata.pop("split_instant"), r"json: split_instant = null: must be of type int"),
@@ -450,6 +479,10 @@ BY_TIME: dict[str, tuple[Damage, str]] = {
     "test row missing": (without("test", LONG), r"users\.parquet: row 2 \(user 2\): count is 19, the splits hold \d+"),
     "validation row missing": (without("validation", CHECKED), r"test: row \d+ \(user 3\): has \d+ items"),
     "validation target changed": (change("validation", CHECKED, target=another), r"the validation target is"),
+    "negatives in one of the splits": (
+        one_sided,
+        r"test: row \d+ \(user 3\): has negatives in one of validation and test only",
+    ),
     "item trained on": (put("train", SHORT, "items", 0, another), r"items\.parquet: .* train_count is"),
     "user missing": (without("train", SHORT), r"metadata\.json|users\.parquet|items\.parquet"),
     "count of a user": (

@@ -5,7 +5,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -149,6 +149,19 @@ def cut(history: Row, max_len: int, step: int) -> list[Row]:
     ]
 
 
+def share(rows: Sequence[Row], rule: Callable[[Row], bool]) -> dict[str, int]:
+    """Of how many of the rows the rule is true."""
+    return {"users": sum(map(rule, rows)), "of": len(rows)}
+
+
+def is_repeated(row: Row) -> bool:
+    return row["target"] in row["items"]
+
+
+def is_left_out(row: Row) -> bool:
+    return row["popular_negatives"] == row["uniform_negatives"] == []
+
+
 class Maker:
     """Makes a folder of histories by the rules, with everything at random that the rules leave open."""
 
@@ -181,11 +194,10 @@ class Maker:
             n_trained = n_known - (user in validated)
             if n_trained:
                 splits["train"] += cut(self._history(user, history[:n_trained]), self.max_len, self.step)
-            stored = history[: n_known + (n_known < len(history))]
             if user in validated:
-                splits["validation"].append(self._evaluated(user, history, n_trained, stored))
+                splits["validation"].append(self._evaluated(user, history, n_trained))
             if 0 < n_known < len(history):
-                splits["test"].append(self._evaluated(user, history, n_known, stored))
+                splits["test"].append(self._evaluated(user, history, n_known))
         tables = self._tables([n - (user in validated) for user, n in enumerate(known)])
         return Folder(self._metadata(splits, tables), splits, tables, {})
 
@@ -209,11 +221,10 @@ class Maker:
         columns |= {"ratings": [event.rating for event in events]}
         return {"user": user} | {name: columns[name] for name in LISTS if name == "items" or name in self.parallel}
 
-    def _evaluated(self, user: int, history: Sequence[Event], n_before: int, stored: Sequence[Event]) -> Row:
-        unseen = sorted({*range(2, 2 + self.n_items)} - {event.item for event in stored})
-        negatives = {
-            f"{name}_negatives": self.random.sample(unseen, self.n_negatives) for name in ("popular", "uniform")
-        }
+    def _evaluated(self, user: int, history: Sequence[Event], n_before: int) -> Row:
+        unseen = sorted({*range(2, 2 + self.n_items)} - {event.item for event in history})
+        n = self.n_negatives if len(unseen) >= self.n_negatives else 0
+        negatives = {f"{name}_negatives": self.random.sample(unseen, n) for name in ("popular", "uniform")}
         return self._history(user, history[:n_before]) | {"target": history[n_before].item} | negatives
 
     def _tables(self, trained: Sequence[int]) -> dict[str, list[Row]]:
@@ -254,5 +265,7 @@ class Maker:
             "has_times": "times" in self.parallel,
             "has_ratings": "ratings" in self.parallel,
             "extends": self.extends,
+            "repeated_targets": {name: share(splits[name], is_repeated) for name in ("validation", "test")},
+            "left_out": {name: share(splits[name], is_left_out) for name in ("validation", "test")},
             **({"split_instant": self.instant} if self.split == "time" else {}),
         }

@@ -61,7 +61,6 @@ def makers(draw: st.DrawFn) -> Maker:
     if not extends:  # every item occurs
         histories = [[event._replace(item=order[event.item]) for event in history] for history in histories]
     n_items = N_ITEMS if extends else len(used)
-    most = n_items - max(len({event.item for event in history}) for history in histories)
     max_len = draw(st.integers(2, 6))
     return Maker(
         [*histories, *([[]] if extends else [])],
@@ -69,7 +68,7 @@ def makers(draw: st.DrawFn) -> Maker:
         max_len=max_len,
         step=draw(st.integers(1, max_len)),
         wanted=draw(st.one_of(st.integers(1, 12), st.just("all"))),
-        n_negatives=draw(st.integers(1, most)) if most else reject(),
+        n_negatives=draw(st.integers(1, n_items + 1)),
         n_items=n_items,
         parallel=draw(st.sampled_from([(), ("times",), ("ratings",), ("times", "ratings")])),
         extends=extends,
@@ -106,7 +105,7 @@ def prepared(place: Path, rows: list[tuple[int, int, int, int]], columns: list[s
             "model.max_len": st.integers(3, 7),
             "preprocessing.sliding_step": st.integers(0, 3),
             "preprocessing.validation_users": st.one_of(st.integers(1, 14), st.just("all")),
-            "preprocessing.n_eval_negatives": st.integers(1, 3),
+            "preprocessing.n_eval_negatives": st.integers(1, 16),
             "preprocessing.min_user_interactions": st.integers(1, 3),
             "preprocessing.min_item_interactions": st.integers(1, 2),
             "preprocessing.max_user_interactions": st.sampled_from([0, 5]),
@@ -145,6 +144,33 @@ def test_a_catalogue_of_noise_may_have_items_that_nobody_took(tmp_path: Path) ->
         assert preprocessing.main(["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}", *arguments]) == 0
     assert 0 in {row["count"] for row in load(tmp_path / "dataset").tables["items"]}
     accepted(tmp_path / "dataset")
+
+
+def test_a_folder_of_before_the_shares_were_counted_is_accepted(small_folder: Path, tmp_path: Path) -> None:
+    folder = load(small_folder)
+    del folder.metadata["repeated_targets"], folder.metadata["left_out"]
+    accepted(folder.save(tmp_path / "dataset"))
+
+
+def test_users_without_negatives_are_counted(tmp_path: Path) -> None:
+    histories = [[Event(2 + place, place, 1.0) for place in range(length)] for length in (5, 4, 3)]
+    folder = Maker(histories, n_negatives=2, n_items=5).make()  # of five items they leave 0, 1 and 2 unseen
+    out = accepted(folder.save(tmp_path / "dataset"))
+    assert (
+        "  negatives     8, 2 a user and protocol: distinct, none that the user has taken; 4 rows without, of " in out
+    )
+
+
+def test_what_a_user_did_after_the_test_may_be_why_there_are_no_negatives(tmp_path: Path) -> None:
+    """By time nothing of it is in the splits, but its number in `users.parquet`."""
+    histories = [[Event(2 + place, place, 1.0) for place in range(length)] for length in (8, 3)]
+    maker = Maker(histories, split="time", n_negatives=3, n_items=8)
+    maker.instant = 2
+    folder = maker.make()
+    first, second = folder.splits["test"]
+    assert (first["items"], first["target"], first["popular_negatives"]) == ([2, 3], 4, [])
+    assert (second["items"], second["target"], len(second["popular_negatives"])) == ([2, 3], 4, 3)
+    accepted(folder.save(tmp_path / "dataset"))
 
 
 def test_more_keys_in_the_metadata_do_not_matter(small_folder: Path, tmp_path: Path) -> None:

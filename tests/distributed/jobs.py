@@ -4,6 +4,7 @@ import itertools
 import os
 import pkgutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,26 +16,28 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, Sharde
 from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.remote_device import _remote_device
 
-from bert4rec import progress
+from bert4rec import preflight, progress
 from bert4rec.build import build, plan_of_all, sampler
 from bert4rec.checkpoint import Copies, in_pieces, read_facts, verify
 from bert4rec.config import Config
-from bert4rec.errors import Interrupted, SettingsError
+from bert4rec.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.evaluation import ModelRanker, Ranks, to_metrics
-from bert4rec.feed.batches import inference_batch
-from bert4rec.feed.dataset import Dataset, open_dataset
+from bert4rec.feed.batches import Batch, Indices, MaskedBatches, inference_batch
+from bert4rec.feed.dataset import Dataset, Ints, Rows, open_dataset
+from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.interruption import Interruption
 from bert4rec.keeper import Keeper
-from bert4rec.launch import Processes, by_first, this_process
+from bert4rec.launch import Processes, by_first, seed_everything, this_process
 from bert4rec.model import Encoder
 from bert4rec.optimizer import Optimizers
 from bert4rec.parallelize import held_bytes, unwrap
 from bert4rec.resolve import resolve
 from bert4rec.row_shard import RowShard
+from bert4rec.settings import load_config
 from bert4rec.shards import placed_parts
 from bert4rec.share import Share
 from bert4rec.trainer import State, Trainer
-from bert4rec.vocabulary import table_rows
+from bert4rec.vocabulary import FIRST_ITEM_ID, PAD_ID, table_rows
 
 CPU = torch.device("cpu")
 PROTOCOLS = ["full", "popular", "uniform"]
@@ -113,7 +116,7 @@ def train_part(
     """
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
-    torch.manual_seed(config.training.seed + dist.get_rank())
+    seed_everything(config.training.seed, dist.get_rank())
     model, optimizers = build(config, _world(), dataset.n_items)
     log, trainers, facts = Records(), [], None
     progress.SECONDS_BETWEEN_LINES = -1.0  # a record at every step
@@ -277,6 +280,8 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     plan = plan_of_all(config, _world(), dataset.n_items)
     model, optimizers = build(config, _world(), dataset.n_items, plan)
     batch = inference_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
+    if drawn := sampler(config, dataset):
+        batch = replace(batch, negatives=drawn.draw(0))
     optimizers.begin_step(1.0)
     model(batch).backward()
     optimizers.step()
@@ -326,6 +331,115 @@ def least() -> tuple[int | None, int | None]:
 
 def answer_of_the_first() -> int:
     return by_first(lambda: 7 + dist.get_rank())
+
+
+FEW = {
+    "model.embed_dim": 8, "model.n_heads": 1, "model.n_layers": 1, "model.ffn_dim": 8, "model.max_len": 6,
+    "model.dropout": 0.0,
+}  # fmt: skip
+
+
+class FewItems:
+    """Stands where a split stands: rows of one to six random items of a small catalogue, and a target each."""
+
+    def __init__(self, n_items: int, n_rows: int) -> None:
+        draw = np.random.default_rng([n_items, n_rows])
+        ids = (FIRST_ITEM_ID, FIRST_ITEM_ID + n_items)
+        self._items = [draw.integers(*ids, draw.integers(1, 7), np.int32) for _ in range(n_rows)]
+        self._targets = draw.integers(*ids, n_rows, np.int32)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def lengths(self, indices: Indices) -> Indices:
+        return np.array([len(self._items[row]) for row in indices])
+
+    def read(self, indices: Indices) -> Rows:
+        items: Ints = np.concatenate([self._items[row] for row in indices])
+        return Rows(items, self.lengths(indices), self._targets[indices], {})
+
+
+def begin(name: str, parts: list[str]) -> tuple[str, str]:
+    """How `agreed` ends on this process, where each plays a part: its own fact, "fails", "crashes", "never comes"."""
+    part = parts[dist.get_rank()]
+
+    def prepare() -> tuple[str, preflight.Facts]:
+        if part == "fails":
+            raise DataError("no dataset folder")
+        if part == "crashes":
+            raise ZeroDivisionError("in a line\nand another")
+        return part, {"versions": {}, "dataset": {}, "device": {}, "settings": {"training.seed": part}}
+
+    if part == "never comes":
+        return "", ""
+    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    with (
+        mock.patch.object(preflight, "SECONDS_TO_COME", 2.0 if "never comes" in parts else 60.0),
+        mock.patch.object(preflight, "SECONDS_TO_READ", 2.0),
+        mock.patch("socket.gethostname", return_value=f"host{dist.get_rank()}"),
+    ):
+        try:
+            return "agreed", preflight.agreed(store, dist.get_rank(), dist.get_world_size(), prepare)
+        except Exception as error:
+            return type(error).__name__, str(error)
+
+
+def train_few_items(cases: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any] | str]:
+    """For each catalogue size and settings: the losses of the steps, the ranks by the model then; or the refusal."""
+    return [_train_few_items(n_items, changes) for n_items, changes in cases]
+
+
+def rank_with_a_spoiled_item() -> str:
+    """What is raised where one item's vector is no number, of an item that nobody has seen."""
+    config, n_items = resolve(load_config(None, FEW), "cpu", 40), 40
+    model, _ = build(config, _world(), n_items)
+    users = FewItems(n_items, 3)
+    rows = users.read(np.arange(3))
+    seen = set(rows.items) | set(rows.targets)
+    unseen = next(row for row in range(FIRST_ITEM_ID, table_rows(n_items)) if row not in seen)
+    for part, row, _ in placed_parts(unwrap(model).state_dict()["item_table.embeddings.item.weight"]):
+        part[max(0, unseen - row) : max(0, unseen - row + 1)] = torch.nan
+    ranker = ModelRanker(unwrap(model), batch_size=4, device=CPU, max_len=config.model.max_len)
+    try:
+        ranker.rank(users, ["full"])
+    except DivergenceError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | str:
+    world = _world()
+    fitting = {
+        "training.per_device_train_batch_size": 12 // world.world_size,
+        "training.n_train_negatives": max(1, min(20, n_items - 1)),
+    }
+    try:
+        config = resolve(load_config(None, FEW | fitting | changes), "cpu", n_items)
+        model, optimizers = build(config, world, n_items)
+    except SettingsError as error:
+        return str(error)
+    training = config.training
+    drawn = NegativeSampler(n_items=n_items, n=training.n_train_negatives, power=0.0, seed=training.seed)
+    batches = MaskedBatches(
+        FewItems(n_items, 24), n_epochs=1, per_device=training.per_device_train_batch_size, rank=world.rank,
+        world_size=world.world_size, seed=training.seed, n_rows=table_rows(n_items),
+        sampler=None if training.loss == "softmax" else drawn, mask_prob=0.3, last_item_mask_prob=0.1,
+        mask_token_share=0.8, random_token_share=0.1,
+    )  # fmt: skip
+    losses = [_step(model, optimizers, batches[step]) for step in range(len(batches))]
+    ranker = ModelRanker(unwrap(model), batch_size=4, device=CPU, max_len=config.model.max_len)
+    return {"losses": losses, "ranks": ranker.rank(FewItems(n_items, 10), ["full"])["full"]}
+
+
+def _step(model: torch.nn.Module, optimizers: Optimizers, batch: Batch) -> float:
+    """The mean loss of the global batch, by which the weights are updated."""
+    share = Share(dist.get_rank(), dist.get_world_size())
+    n_positions = int(share.sum((batch.targets != PAD_ID).sum()))
+    optimizers.begin_step(1.0)
+    loss = model(batch)
+    (loss * (share.n_processes / n_positions)).backward()
+    optimizers.step()
+    return float(share.sum(loss.detach())) / n_positions
 
 
 def _world() -> Processes:

@@ -182,7 +182,10 @@ def test_all_data_can_be_trained_on(small_config: Callable[..., Config], tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--training.n_epoch=3"], "error: training.n_epoch: no such key; did you mean n_epochs?"),
+        (
+            ["--training.n_epoch=3"],
+            "error: --training.n_epoch: no such option; did you mean --training.n_epochs? --help lists all",
+        ),
         (["--config=none.toml"], "error: none.toml: cannot read the settings: No such file or directory"),
         (
             ["--data.dataset_dir=nowhere"],

@@ -8,6 +8,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -182,6 +183,37 @@ def test_sampled_negatives_are_equally_many(folder: Path, reopen: Callable[..., 
     rewrite(folder, "test", lambda rows: rows.map(cut, with_indices=True))
     with pytest.raises(DataError, match="test: column uniform_negatives has more of some rows than of others; make it"):
         reopen().splits["test"].read(np.arange(5))
+
+
+def test_who_is_left_out_has_padding_for_negatives(log_config: Callable[..., Config]) -> None:
+    config = log_config()
+    dataset = open_dataset(config.data.folder, max_len=12, preprocessing=config.preprocessing.recipe)
+    test = dataset.splits["test"]
+    rows = test.read(np.arange(6))
+    assert rows.negatives is not None
+    for protocol, negatives in rows.negatives.items():
+        assert negatives.shape == (6, 5)
+        assert (negatives == 0).sum(axis=1).tolist() == [0, 0, 0, 5, 0, 5]
+        assert rows.are_left_out(protocol).tolist() == [False, False, False, True, False, True]
+        nobody = test.read(np.array([3, 5]))
+        assert nobody.negatives is not None
+        assert nobody.negatives[protocol].shape == (2, 0)
+        assert nobody.are_left_out(protocol).tolist() == [True, True]
+    assert rows.are_repeated().tolist() == [True, False, True, False, False, True]
+    assert dataset.splits["validation"].read(np.arange(6)).are_repeated().tolist() == [False, True, True] + [False] * 3
+
+
+def test_the_oracle_has_no_rank_for_who_is_left_out(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    table = pq.read_table(folder / "oracle.parquet").to_pydict()
+    full = table["full"]
+    for name in ("popular", "uniform"):
+        table[name][3] = None
+    pq.write_table(pa.table(table), folder / "oracle.parquet")
+    edit_metadata(folder, files={})
+    ranks = reopen().oracle_ranks()
+    assert ranks["full"].tolist() == full
+    assert ranks["popular"].tolist() == [-1 if rank is None else rank for rank in table["popular"]]
+    assert ranks["uniform"].dtype.kind == "i"
 
 
 def flip_byte(path: Path) -> None:

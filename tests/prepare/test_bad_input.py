@@ -143,8 +143,9 @@ def test_a_bad_line_is_refused_or_counted_and_left_out(
     (tmp_path / name).write_bytes(b"".join([*lines[:3], line, *lines[3:]]))
     arguments = [f"--data.source={source}", f"--data.path={tmp_path}", *settings]
     place = f"{tmp_path / name}, line 4: "
-    assert_refused(tmp_path, capsys, arguments, f"error: {place}", message, "; a row cannot be used, more than")
-    assert run(tmp_path, *arguments, "--preprocessing.max_bad_rows=0.1") == 0
+    strict = [*arguments, "--preprocessing.few_bad_rows=0"]
+    assert_refused(tmp_path, capsys, strict, f"error: {place}", message, "; a row cannot be used, more than")
+    assert run(tmp_path, *arguments) == 0
     (shown,) = [text for text in capsys.readouterr().out.splitlines() if "unusable: " + place in text]
     assert message in shown
     metadata = json.loads((tmp_path / "dataset" / "metadata.json").read_text())
@@ -155,7 +156,7 @@ def test_a_bad_line_is_refused_or_counted_and_left_out(
 def test_a_truncated_last_line_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, lines, settings = SOURCES["table"]
     (tmp_path / "t.csv").write_bytes(b"".join(lines) + b"3,9,")
-    arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings]
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings, "--preprocessing.max_bad_rows=0"]
     assert_refused(tmp_path, capsys, arguments, "t.csv, line 14: has 3 fields; 4 as the header has")
 
 
@@ -243,9 +244,9 @@ def test_a_parquet_file_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pl.DataFrame({"user": [1.0], "item": [1]}).write_parquet(tmp_path / "t.parquet")
+    pl.DataFrame({"user": [True], "item": [1]}).write_parquet(tmp_path / "t.parquet")
     arguments = ["--data.source=table", f"--data.path={tmp_path}"]
-    assert_refused(tmp_path, capsys, arguments, 'column "user" has type Float64: must be a whole number or text')
+    assert_refused(tmp_path, capsys, arguments, 'column "user" has type Boolean: must be a whole number or text')
 
 
 @pytest.mark.parametrize(
@@ -254,13 +255,13 @@ def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.Capture
         (["--data.source=ml-1m"], ["data.path is empty"]),
         (["--data.source=ml-1m", "--data.path=no/where"], ["no/where: No such file or directory; correct data.path"]),
         (["--data.source=ml-1m", f"--data.path={'x' * 300}"], ["x: File name too long; correct data.path"]),
-        (["--data.source=movielens"], ["data.source", "must be"]),
+        (["--data.source=movielens"], ["data.source", "must be", 'did you mean "ml-1m", "ml-32m"']),
         (["--data.n_rows=10"], ["data.n_rows = 10", "it must be from 15000"]),
         (["--preprocessing.min_rating=4"], ["preprocessing.min_rating = 4", "has no ratings"]),
         (["--preprocessing.time_from=2020-01-01"], ["0 of 118942 rows", "time_from = 2020-01-01; relax"]),
         (["--preprocessing.min_item_interactions=999999"], ["0 of 118942 rows", "min_item_interactions = 999999"]),
-        (["--preprocessing.n_eval_negatives=1999"], ["n_eval_negatives = 1999", "the largest value that works is 18"]),
-        (["--preprocessing.seeed=1"], ["preprocessing.seeed: no such key", "seed"]),
+        (["--preprocessing.n_eval_negatives=0"], ["--preprocessing.n_eval_negatives=0", "must be greater than or"]),
+        (["--preprocessing.seeed=1"], ["--preprocessing.seeed: no such option; did you mean --preprocessing.seed?"]),
         (["--preprocessing.split=time", "--preprocessing.split_at=2040-01-01"], ["split_at: no test could be made"]),
         (["--data.extends=no/where"], ["no/where", "data.extends"]),
     ],

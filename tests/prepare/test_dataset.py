@@ -5,13 +5,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 import preprocessing
 from bert4rec.errors import DataError
-from bert4rec.prepare import dataset
+from bert4rec.prepare import dataset, pipeline
 from bert4rec.prepare.dataset import SplitWriter, new_dataset, write_metadata
 from tests.folders import contents
 
@@ -180,6 +181,124 @@ def test_an_older_dataset_is_replaced(tmp_path: Path) -> None:
     assert size == sum(path.stat().st_size for path in (tmp_path / "d").rglob("*") if path.is_file())
 
 
+def table(path: Path, n_users: int = 4) -> list[str]:
+    """A table at `path`, and the arguments to prepare it."""
+    rows = [f"u{user},i{(user + step) % 9},{step}" for user in range(n_users) for step in range(4)]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("user,item,at\n" + "\n".join(rows) + "\n")
+    return ["--data.source=table", f"--data.path={path}", "--preprocessing.n_eval_negatives=2"]
+
+
+def refusal(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a preparation is refused, before anything is read; the folder stays as it was."""
+    before = contents(folder)
+    capsys.readouterr()
+    assert preprocessing.main(["--config=/dev/null", f"--data.dataset_dir={folder}", *arguments]) == 2
+    printed, error = capsys.readouterr()
+    assert printed == ""
+    assert contents(folder) == before
+    assert not [name for name in names(folder.parent) if name.startswith(".dataset")]
+    return error
+
+
+def rows_of(folder: Path) -> int:
+    return int(json.loads((folder / "metadata.json").read_text())["rows"])
+
+
+def test_the_same_input_replaces_its_dataset_also_with_other_settings_or_more_rows(
+    prepare: Prepare, tmp_path: Path, small: list[str]
+) -> None:
+    first = table(tmp_path / "log.csv")
+    assert rows_of(prepare(*first)) == 16
+    assert (
+        rows_of(prepare(*first, "--preprocessing.min_item_interactions=2", "--preprocessing.n_eval_negatives=1")) == 14
+    )
+    assert rows_of(prepare(*table(tmp_path / "log.csv", 7))) == 28
+    (tmp_path / "link.csv").symlink_to(tmp_path / "log.csv")
+    assert rows_of(prepare("--data.source=table", f"--data.path={tmp_path}/link.csv", first[2])) == 28
+    generated = prepare(*small, folder="generated")
+    other = [word.replace("n_users=120", "n_users=100") for word in small]
+    assert contents(generated) != contents(prepare(*other, folder="generated"))
+
+
+def test_another_input_is_refused_in_one_line_that_names_both(
+    prepare: Prepare, tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prepare(*table(tmp_path / "log.csv"))
+    both = f"to keep both add --data.dataset_dir={folder}-2, to replace it --data.replace=true\n"
+    start = f"error: {folder}: holds a dataset made from log.csv (table), this one is from"
+    assert refusal(folder, table(tmp_path / "log2.csv"), capsys) == f"{start} log2.csv (table); {both}"
+    assert (
+        refusal(folder, table(tmp_path / "b" / "log.csv"), capsys) == f"{start} a log.csv that lies elsewhere; {both}"
+    )
+    assert refusal(folder, small, capsys) == f"{start} synthetic; {both}"
+    as_sequences = ["--data.source=sequences", f"--data.path={tmp_path}/log.csv"]
+    assert refusal(folder, as_sequences, capsys) == f"{start} log.csv (sequences); {both}"
+    (tmp_path / "dataset-2").mkdir()
+    assert f"--data.dataset_dir={folder}-3," in refusal(folder, small, capsys)
+
+
+def test_another_input_replaces_a_dataset_where_it_is_told_to(
+    prepare: Prepare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(*table(tmp_path / "log.csv"))
+    capsys.readouterr()
+    for told in (["--data.replace=true"], ["--data.replace", "true"]):
+        assert rows_of(prepare(*told, *table(tmp_path / f"{len(told)}.csv", 6))) == 24
+        next_line = capsys.readouterr().out.splitlines()[-1]
+        assert "--data.replace" not in next_line
+        assert f"train.py -- --config={tmp_path}/empty.toml --data.dataset_dir={tmp_path}/dataset --data.s" in next_line
+
+
+def test_a_public_set_is_known_by_its_source_wherever_it_lies(prepare: Prepare, tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        lines = [f"{user}::{1 + (user + step) % 9}::5::{step}" for user in range(4) for step in range(4)]
+        (tmp_path / place / "ratings.dat").write_text("\n".join(lines) + "\n")
+        folder = prepare("--data.source=ml-1m", f"--data.path={tmp_path / place}", "--preprocessing.n_eval_negatives=2")
+    assert rows_of(folder) == 16
+
+
+def test_a_dataset_made_before_inputs_were_noted_is_judged_by_its_source(
+    prepare: Prepare, tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prepare(*table(tmp_path / "log.csv"))
+    path = folder / "metadata.json"
+    metadata = json.loads(path.read_text())
+    del metadata["created_from"]
+    path.write_text(json.dumps(metadata))
+    assert "made from table, this one is from synthetic" in refusal(folder, small, capsys)
+    assert rows_of(prepare(*table(tmp_path / "log2.csv", 6))) == 24
+    path.write_text("{}")
+    assert "made from an input that it does not name, this one is from synthetic" in refusal(folder, small, capsys)
+
+
+def test_what_is_noted_of_the_input_tells_nothing_of_the_machine(prepare: Prepare, tmp_path: Path) -> None:
+    folder = prepare(*table(tmp_path / "log.csv"))
+    text = (folder / "metadata.json").read_text()
+    digest = hashlib.sha256(os.path.realpath(tmp_path / "log.csv").encode()).hexdigest()
+    assert json.loads(text)["created_from"] == {"source": "table", "name": "log.csv", "path_sha256": digest[:16]}
+    assert str(tmp_path) not in text
+    assert "log.csv" not in (folder / "README.md").read_text()
+
+
+def test_a_dataset_that_another_input_has_made_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}"]
+    other = [sys.executable, str(ROOT / "preprocessing.py"), *shared, *table(tmp_path / "log2.csv", 6)]
+    write_all = pipeline.write_metadata
+
+    def slowly(*arguments: Any) -> int:
+        subprocess.run(other, check=True, capture_output=True)
+        return write_all(*arguments)
+
+    monkeypatch.setattr(pipeline, "write_metadata", slowly)
+    assert preprocessing.main([*shared, *table(tmp_path / "log.csv")]) == 2
+    assert "made from log2.csv (table), this one is from log.csv (table)" in capsys.readouterr().err
+    assert rows_of(tmp_path / "dataset") == 24
+
+
 def test_an_empty_folder_is_used_and_any_other_left_alone(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     write(tmp_path / "d", frame(3))
@@ -211,7 +330,7 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bert4rec.prepare import dataset
+from bert4rec.prepare import dataset, pipeline
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)

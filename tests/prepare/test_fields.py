@@ -10,20 +10,22 @@ import pytest
 
 from bert4rec.errors import DataError
 from bert4rec.prepare.bad_rows import SHOWN, BadRows
-from bert4rec.prepare.fields import LARGEST_SECONDS, Fields
+from bert4rec.prepare.fields import Fields
 from bert4rec.prepare.rows import LINE
+from bert4rec.prepare.times import LARGEST_SECONDS, Times
 
 FILE = Path("t.csv")
 BIG = 2**63  # the first whole number that is no Int64
 
 
 def cast(
-    column: Sequence[Any] | pl.Series, name: str = "item", *, whole: bool = False, unit: Any = "auto"
-) -> tuple[list[Any], BadRows]:
+    column: Sequence[Any] | pl.Series, name: str = "item", *, whole: bool = False, unit: Any = "auto", form: str = "",
+    decimal: Sequence[str] = (),
+) -> tuple[list[Any], BadRows]:  # fmt: skip
     """The usable values of one column, of which the source calls `name` by the same name, and the bad rows."""
     series = pl.Series(name, column)
     bad = BadRows()
-    fields = Fields({name: name}, whole_number_ids=whole, time_unit=unit)
+    fields = Fields({name: name}, whole_number_ids=whole, times=Times(unit, form), decimal_ids=decimal)
     frame = fields.cast(pl.DataFrame([pl.Series(LINE, range(2, 2 + len(series))), series]), FILE, bad)
     return frame[name].to_list(), bad
 
@@ -125,12 +127,120 @@ NO_TIME = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
 
 @pytest.mark.parametrize(
     "text",
-    ["-1", "-0.5", "soon", "nan", "inf", "100000000001", "1e30", "1969-12-31", "2024-13-01", "19.3.2024", "9" * 30],
+    ["-1", "-0.5", "soon", "nan", "inf", "100000000001", "1e30", "9" * 30, "5 past", "-2.5e-3"],
 )
 def test_a_time_that_is_none(text: str) -> None:
     found, bad = cast(["1", "2", "3", text], "time")
     assert (found, bad.counts) == ([1, 2, 3], {"time is not a time": 1})
     assert bad.shown == [f't.csv, line 5: time "{text}": {NO_TIME}']
+
+
+@pytest.mark.parametrize(
+    "text", ["1969-12-31", "2024-13-01", "19.3.2024", "31/12/2020", "12/31/2020 10:27 PM", "31 Dec 2020", "2020/12/31"]
+)
+def test_a_date_in_another_form_is_told_how_to_name_it(text: str) -> None:
+    found, bad = cast(["1", text], "time")
+    assert (found, bad.counts) == ([1], {"time is not a time": 1})
+    wish = f"{NO_TIME}; name another form in data.time_format, such as %d/%m/%Y %H:%M"
+    assert bad.shown == [f't.csv, line 3: time "{text}": {wish}']
+
+
+@pytest.mark.parametrize(
+    ("form", "times", "seconds"),
+    [
+        ("%d/%m/%Y", ["02/01/1970", " 3/1/1970 "], [86_400, 172_800]),
+        ("%m/%d/%Y %I:%M:%S %p", ["01/02/1970 12:00:01 AM", "01/02/1970 12:00:01 PM"], [86_401, 129_601]),
+        ("%d.%m.%y %H:%M", ["09.09.01 01:46"], [999_999_960]),
+        ("%Y-%m-%d %H:%M:%S.%f", ["2001-09-09 01:46:40.5", "2001-09-09 01:46:40.123456"], [10**9, 10**9]),
+        ("%Y-%m-%dT%H:%M%z", ["2001-09-09T01:46+0000", "2001-09-09T03:46+02:00"], [999_999_960, 999_999_960]),
+        ("%a %b %d %H:%M:%S UTC %Y", ["Sun Sep 09 01:46:40 UTC 2001"], [10**9]),
+        ("%Y%m%d", ["19700102", "20010909"], [86_400, 999_993_600]),
+        ("%Y%m%d", [19700102, 20010909], [86_400, 999_993_600]),
+        ("%s", ["1000000000"], [10**9]),
+    ],
+)
+def test_times_of_text_are_read_by_the_form_that_is_named(form: str, times: list[Any], seconds: list[int]) -> None:
+    found, bad = cast(times, "time", form=form)
+    assert (found, bad.total) == (seconds, 0)
+
+
+@pytest.mark.parametrize("text", ["2020-12-31", "1000000000", "31/12/20200", "31/13/2020", "31/12/2020 10:00", "x"])
+def test_a_time_that_does_not_fit_the_form_is_none(text: str) -> None:
+    found, bad = cast(["31/12/2020", text], "time", form="%d/%m/%Y")
+    assert (found, bad.counts) == ([1_609_372_800], {"time is not a time": 1})
+    wish = 'must be a time in the form data.time_format = "%d/%m/%Y"'
+    assert bad.shown == [f't.csv, line 3: time "{text}": {wish}']
+
+
+WRITE = "write it like %d/%m/%Y %H:%M"
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ("%Q", f"no such form of times (cannot format timezone-aware Datetime with format '%Q'); {WRITE}"),
+        ("%d/%m/%Y %H", f"no such form of times (Please either specify both hour and minute, or neither.); {WRITE}"),
+        ("dd/mm/yyyy", f"must name day, month and year; {WRITE}"),
+        ("%H:%M", f"must name day, month and year; {WRITE}"),
+        ("%m/%Y", f"must name day, month and year; {WRITE}"),
+        ("%F %T %Z", "names of time zones are not read; use %z for offsets, or write UTC in place of %Z"),
+    ],
+)
+def test_a_form_that_cannot_be_read_is_refused_at_once(form: str, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Times(form=form)
+    assert str(caught.value) == f'data.time_format = "{form}": {message}'
+
+
+def test_a_column_of_times_needs_no_form() -> None:
+    with pytest.raises(DataError) as caught:
+        cast([date(2001, 9, 9)], "time", form="%d/%m/%Y")
+    assert str(caught.value) == (
+        't.csv: column "time" has type Date: data.time_format = "%d/%m/%Y" is for text; leave it empty'
+    )
+
+
+@pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32])
+def test_floating_point_ids_are_whole_numbers_and_a_missing_one_is_a_bad_row(dtype: Any) -> None:
+    found, bad = cast(pl.Series([7.0, None, -12.0, float("nan"), 0.0], dtype=dtype))
+    assert (found, bad.counts) == ([7, -12, 0], {"item is missing": 2})
+    assert bad.shown == ["t.csv, line 3: item is missing", "t.csv, line 5: item is missing"]
+
+
+@pytest.mark.parametrize("number", [7.5, float("inf"), -0.25])
+def test_a_floating_point_id_that_is_no_whole_number_is_a_bad_row(number: float) -> None:
+    found, bad = cast([1.0, number])
+    assert (found, bad.counts) == ([1], {"item is not a whole number": 1})
+    assert bad.shown == [f't.csv, line 3: item "{number}": must be a whole number or text']
+
+
+def test_a_floating_point_id_that_may_stand_for_several_is_a_bad_row() -> None:
+    largest = 2**53 - 1
+    found, bad = cast([float(largest), float(2**53)])
+    assert (found, bad.counts) == ([largest], {"item is not a whole number": 1})
+    lost = "a floating-point number of this size has lost its last digits; write the ids as whole numbers"
+    assert bad.shown == [f't.csv, line 3: item "{float(2**53)}": {lost}']
+    found, _ = cast(pl.Series([2**24 - 1, 2**24], dtype=pl.Float32))
+    assert found == [2**24 - 1]
+
+
+def test_floating_point_ids_among_text_are_written_as_whole_numbers() -> None:
+    fields = Fields({"item": "item"}, whole_number_ids=False)
+    parts = [pl.Series(["x"]), pl.Series([7.0, None])]
+    frames = [pl.DataFrame({LINE: range(len(part)), "item": part}) for part in parts]
+    assert [fields.cast(frame, FILE, BadRows())["item"].to_list() for frame in frames] == [["x"], ["7"]]
+
+
+def test_ids_written_as_pandas_writes_a_column_with_missing_ones() -> None:
+    found, bad = cast(["7.0", "", None, "-12.0"], decimal=["item"])
+    assert (found, bad.counts) == ([7, -12], {"item is missing": 2})
+
+
+def test_a_title_may_be_missing() -> None:
+    raw = pl.DataFrame({LINE: [2, 3, 4], "item": ["1", "2", ""], "title": [" One ", " ", "x"]})
+    bad = BadRows()
+    found = Fields({"item": "item", "title": "name"}, whole_number_ids=False).cast(raw, FILE, bad)
+    assert (found.rows(), bad.counts) == ([(1, "One"), (2, None)], {"item is missing": 1})
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "good", "4,5", "4 5", "0x10"])
@@ -150,7 +260,6 @@ def test_whether_a_book_was_read_is_0_or_1(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "column", "message"),
     [
-        ("user", [1.0], "Float64: must be a whole number or text"),
         ("item", [True], "Boolean: must be a whole number or text"),
         ("item", [[1]], "List(Int64): must be a whole number or text"),
         ("time", [True], f"Boolean: {NO_TIME}"),
@@ -169,7 +278,7 @@ def test_a_bad_row_counts_once_by_its_first_bad_field_and_the_first_ones_are_sho
     wrong = [{}, {"user": "", "rating": "x"}, {"time": "x", "rating": "x"}, {"rating": ""}, {"item": None, "time": ""}]
     raw = pl.DataFrame([{LINE: 10 + i, **good, **changes} for i, changes in enumerate(wrong)])
     bad = BadRows()
-    found = Fields(names, whole_number_ids=False, unit="row").cast(raw, FILE, bad)
+    found = Fields(names, whole_number_ids=False).cast(raw, FILE, bad, unit="row")
     assert found.rows() == [(1, 2, 3, 4.0)]
     assert bad.counts == {"user is missing": 1, "item is missing": 1, "time is not a time": 1, "rating is missing": 1}
     assert bad.shown == [

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.errors import DataError
 from bert4rec.prepare import negatives
-from bert4rec.prepare.negatives import popular_negatives, train_counts, uniform_negatives
+from bert4rec.prepare.negatives import count_unseen, popular_negatives, train_counts, uniform_negatives
 
 N_ITEMS = 12
 HISTORIES = st.lists(st.lists(st.integers(2, 1 + N_ITEMS), min_size=1, max_size=9), min_size=1, max_size=20)
@@ -72,11 +71,13 @@ def test_blocks_and_seeds_are_drawn_apart() -> None:
     assert (draws[0] != draws[3]).any()
 
 
-def test_too_few_unseen_items_are_refused_with_the_largest_value_that_works() -> None:
-    items = [[2, 3, 3], [4]]
-    with pytest.raises(DataError, match=r"n_eval_negatives = 11: .* the largest value that works is 10"):
-        uniform_negatives(frame(items), n_items=N_ITEMS, n=11, seed=1, block=0)
-    assert uniform_negatives(frame(items), n_items=N_ITEMS, n=10, seed=1, block=0).shape == (2, 10)
+def test_all_unseen_items_may_be_drawn_and_nobody_may_be_there() -> None:
+    items = [[2, 3, 3], [4, 2]]
+    assert count_unseen(frame([*items, []]), n_items=N_ITEMS).tolist() == [10, 10, 12]
+    drawn = uniform_negatives(frame(items), n_items=N_ITEMS, n=10, seed=1, block=0)
+    assert np.sort(drawn).tolist() == [list(range(4, 14)), [3, *range(5, 14)]]
+    for counts in (np.zeros(N_ITEMS, np.int64), np.ones(N_ITEMS, np.int64)):
+        assert popular_negatives(frame([]), counts, n=99, seed=1, block=0).shape == (0, 99)
 
 
 def test_training_positions_are_counted_once_per_position() -> None:

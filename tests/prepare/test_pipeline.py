@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import datasets
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
@@ -295,6 +296,70 @@ def test_new_data_keep_every_id(tmp_path: Path, text: bool) -> None:
     assert by_user(new) == by_user(anew)
 
 
+TABLE = ["--data.source=table", "--preprocessing.split=none"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_ids_that_became_decimals_are_those_of_an_older_dataset(tmp_path: Path, suffix: str) -> None:
+    """The older log has whole numbers; in the newer one some are missing, so that pandas makes floats of the others."""
+    log = pd.DataFrame({"user": [1, 1, 1, 2, 2, 2], "item": [5, 6, 7, 7, 5, 6]})
+    log.to_csv(tmp_path / "old.csv", index=False)
+    newer = pd.concat([log, pd.DataFrame({"user": [3, None, 3, 3], "item": [5, 6, 7, 8]})])
+    write = {"csv": newer.to_csv, "parquet": newer.to_parquet, "jsonl": newer.to_json}[suffix]
+    how = {"orient": "records", "lines": True} if suffix == "jsonl" else {"index": False}
+    write(tmp_path / f"new.{suffix}", **how)
+    old = prepared(tmp_path, [*TABLE, f"--data.path={tmp_path}/old.csv"], folder="old")
+    path = f"--data.path={tmp_path}/new.{suffix}"
+    new = prepared(tmp_path, [*TABLE, path, f"--data.extends={old}"], folder="new")
+    assert old is not None
+    assert new is not None
+    assert pl.read_parquet(new / "users.parquet")["original"].to_list() == [1, 2, 3]
+    before, after = (pl.read_parquet(folder / "items.parquet")["original"].to_list() for folder in (old, new))
+    assert after[:3] == before
+    assert after[3:] == [8]
+
+
+def test_ids_of_an_older_dataset_that_are_decimals_stay_so(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("user,item\n" + "".join(f"{u}.0,{i}\n" for u in (1, 2) for i in "abc") + "x,a\n")
+    (tmp_path / "new.csv").write_text("user,item\n" + "".join(f"{u}.0,{i}\n" for u in (1, 2, 3) for i in "abc"))
+    old = prepared(tmp_path, [*TABLE, f"--data.path={tmp_path}/old.csv"], folder="old")
+    path = f"--data.path={tmp_path}/new.csv"
+    new = prepared(tmp_path, [*TABLE, path, f"--data.extends={old}"], folder="new")
+    assert new is not None
+    assert pl.read_parquet(new / "users.parquet").rows() == [(0, "1.0", 3), (1, "2.0", 3), (2, "x", 0), (3, "3.0", 3)]
+
+
+def test_new_data_without_a_known_user_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, users in (("old", "ab"), ("new", "AB")):
+        (tmp_path / f"{name}.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u in users for i in "xyz"))
+    old = prepared(tmp_path, [*TABLE, f"--data.path={tmp_path}/old.csv"], folder="old")
+    command = [
+        "--config=/dev/null", f"--data.dataset_dir={tmp_path / 'new'}", *TABLE, "--preprocessing.n_eval_negatives=1",
+    ]  # fmt: skip
+    path = f"--data.path={tmp_path}/new.csv"
+    assert preprocessing.main([*command, path, f"--data.extends={old}"]) == 0
+    warning = "warning: data.extends: none of its 2 users has a row here; are the ids written otherwise?"
+    assert capsys.readouterr().out.splitlines().count(warning) == 2
+
+
+def test_two_bad_cells_in_a_small_log_are_shown_and_counted_and_stop_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{k % 50},{k % 77},{k}\n" for k in range(1999)]
+    rows[7], rows[900] = "7,7,x\n", "1,,900\n"
+    (tmp_path / "log.csv").write_text("user,item,at\n" + "".join(rows))
+    command = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}", "--preprocessing.n_eval_negatives=1"]
+    command += ["--data.source=table", f"--data.path={tmp_path}/log.csv", "--data.time_column=at"]
+    assert preprocessing.main(command) == 0
+    printed = capsys.readouterr().out
+    assert f'unusable: {tmp_path}/log.csv, line 9: at "x": must be a time' in printed
+    assert f"unusable: {tmp_path}/log.csv, line 902: item is missing" in printed
+    assert (
+        "  unusable: item is missing                      -1\n  unusable: time is not a time                   -1\n"
+        in printed
+    )
+
+
 def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
     frame = pl.DataFrame({"user": [1] * 1000, "item": [1] * 1000})
 
@@ -304,13 +369,13 @@ def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
             bad.show(Path("t.csv"), "line", 7, "is empty")
             yield frame[:n_good], done
 
-    def run(*parts: tuple[int, int, int]) -> int:
+    def run(*parts: tuple[int, int, int], few: int = 0, share: float = 0.002) -> int:
         bad = BadRows()
         with tempfile.TemporaryDirectory() as place:
             return len(
                 read(
-                    source(bad, *parts), bad, folder=Path(place), run_bytes=10**6, n_bytes=100, max_bad_rows=0.002,
-                    progress=Progress(),
+                    source(bad, *parts), bad, folder=Path(place), run_bytes=10**6, n_bytes=100, max_bad_rows=share,
+                    few_bad_rows=few, progress=Progress(),
                 )
             )  # fmt: skip
 
@@ -319,6 +384,15 @@ def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
         run((3, 1000, 100))
     with pytest.raises(pipeline.DataError, match="50 of 1,250 rows"):  # said at once: as many again are to come
         run((50, 500, 50), (0, 75, 100), (0, 1000, 100))
+    assert run((10, 90, 100), few=10) == 90  # ten rows pass, as a tenth of all
+    with pytest.raises(pipeline.DataError, match="11 of 500 rows"):
+        run((11, 489, 100), few=10)
+    with pytest.raises(pipeline.DataError, match="3 of 29 rows"):
+        run((3, 26, 100), few=10)
+    with pytest.raises(pipeline.DataError, match="a row cannot be used, more than"):
+        run((1, 999, 100), few=10, share=0.0)
+    # while reading, a tenth is one of all that are to come: here of 300 rows, the first third of which is read
+    assert run((10, 90, 33), (0, 100, 66), (0, 100, 100), few=10) == 290
 
 
 def test_threads_keep_the_order() -> None:

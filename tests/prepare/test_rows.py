@@ -167,6 +167,42 @@ def test_the_fields_of_a_row_by_hand(lines: list[str], wanted: tuple[list[str], 
     assert split_fields(lines, ",", quoted=True) == wanted
 
 
+def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
+    """What `split_fields` says, found without `re`."""
+    fields, at = [], 0
+    while True:
+        within, behind, is_quoted = "", "", text[at : at + 1] == '"'
+        if is_quoted:
+            at += 1
+            while text[at : at + 1] != '"' or text[at : at + 2] == '""':
+                if at >= len(text):
+                    return [], 1
+                step = 2 if text[at] == '"' else 1
+                within, at = within + text[at], at + step
+            at += 1
+        while at < len(text) and text[at] not in ",\n":
+            behind, at = behind + text[at], at + 1
+        is_last = text[at : at + 1] != ","
+        behind = behind.removesuffix("\r") if is_last else behind
+        if behind and "\n" in within:
+            return [], 1
+        fields.append(within + behind)
+        if is_last:
+            return fields, 1 + text.count("\n", 0, at)
+        at += 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet='a,"\n\r', max_size=14))
+def test_the_fields_of_a_row_are_those_found_letter_by_letter(text: str) -> None:
+    assert split_fields(text.split("\n"), ",", quoted=True) == fields_letter_by_letter(text)
+
+
+def test_many_quotes_take_no_longer_than_few() -> None:
+    text = '"' + 'a""' * 50_000  # never closed: what gives back letter by letter would take hours
+    assert split_fields([text], ",", quoted=True) == ([], 1)
+
+
 PIECES = st.sampled_from(
     ["a", "1", "é", " ", "\0", "\x1f", "@", "@", '"', '"', '""', "\n", "\n", "\r\n", "\r", "\udcff",
      "x@y\n", "x@y\n", '"p"@"q"\n', '"u\nv"@w\n']

@@ -3,13 +3,14 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
 from bert4rec.errors import DataError
-from bert4rec.prepare.fields import TimeUnit
 from bert4rec.prepare.sources import Interactions, open_interactions
+from bert4rec.prepare.times import TimeUnit
 
 USER_ITEM = {"user": [1, 1, 20], "item": [9, 3, 9]}
 
@@ -119,11 +120,107 @@ def test_categories_are_text_whatever_their_codes(tmp_path: Path) -> None:
     assert content(found) == {"user": ["b", "a"], "item": [5, 4]}
 
 
-def test_a_column_may_bear_any_name(tmp_path: Path) -> None:
-    file = write(tmp_path / "t.csv", "line,text\n1,2\n")
-    assert content(open_interactions("table", path=file, user_column="line", item_column="text")) == {
-        "user": [1], "item": [2],
+@pytest.mark.parametrize("names", [("line", "text"), ("line number", "bad field"), ("item", "user"), ("title", "time")])
+def test_a_column_may_bear_any_name(tmp_path: Path, names: tuple[str, str]) -> None:
+    user, item = names
+    file = write(tmp_path / "t.csv", f"{user},{item},line number 2\n1,2,3\n,5,6\n")
+    found = open_interactions("table", path=file, user_column=user, item_column=item)
+    assert content(found) == {"user": [1], "item": [2]}
+    assert found.bad.shown == [f"{file}, line 3: {user} is missing"]
+    assert found.first_of_other_columns().to_dict(as_series=False) == {"line number 2": ["3", "6"]}
+
+
+DECIMAL = "user,item\n7.0,a\n,b\n-12.0,c\n"
+
+
+@pytest.mark.parametrize("block_bytes", [7, 1 << 20])
+@pytest.mark.parametrize(
+    ("last", "users"),
+    [
+        ("", [7, -12]),
+        ("0.0,d\n", [7, -12, 0]),
+        *[(f"{last},d\n", ["7.0", "-12.0", last]) for last in ("7", "7.5", "x", "07.0", "-0.0", f"{2**63}.0")],
+    ],
+)  # fmt: skip
+def test_ids_that_pandas_wrote_as_decimals_are_whole_numbers_where_all_of_the_column_are_so(
+    tmp_path: Path, block_bytes: int, last: str, users: list[object]
+) -> None:
+    path = write(tmp_path / "t.csv", DECIMAL + last)
+    found = open_interactions("table", path=path, block_bytes=block_bytes)
+    assert content(found)["user"] == users
+    assert frame(found)["user"].dtype == (pl.String if isinstance(users[0], str) else pl.Int64)
+    assert set(found.bad.counts) == {"user is missing"}
+
+
+@pytest.mark.parametrize(("last", "first"), [("8.0", 7), ("8", "7.0")])
+def test_the_first_rows_are_shown_as_all_are_read(tmp_path: Path, last: str, first: object) -> None:
+    path = write(tmp_path / "t.csv", "user,item\n" + "7.0,a\n" * 200_000 + f"{last},b\n")
+    found = open_interactions("table", path=path)
+    assert found.first().rows() == [(first, "a")] * 1000
+    assert frame(found)["user"][0] == first
+
+
+def test_ids_are_decimals_in_all_files_or_text(tmp_path: Path) -> None:
+    write(tmp_path / "log-1.csv", DECIMAL)
+    write(tmp_path / "log-2.csv", "user,item\n8.0,d\n")
+    found = open_interactions("table", path=str(tmp_path / "log-*.csv"))
+    assert content(found)["user"] == [7, -12, 8]
+    write(tmp_path / "log-3.csv", "user,item\n9,d\n")
+    found = open_interactions("table", path=str(tmp_path / "log-*.csv"))
+    assert content(found)["user"] == ["7.0", "-12.0", "8.0", "9"]
+
+
+def test_ids_that_stay_as_they_are_written(tmp_path: Path) -> None:
+    found = open_interactions("table", path=write(tmp_path / "t.csv", "user,item\n7.0,1.0\n"), text_ids={"item"})
+    assert content(found) == {"user": [7], "item": ["1.0"]}
+
+
+def test_bad_lines_do_not_count_twice_where_the_ids_are_looked_at_beforehand(tmp_path: Path) -> None:
+    found = open_interactions("table", path=write(tmp_path / "t.csv", DECIMAL + "1\n7.0,\n\n"))
+    assert content(found)["user"] == [7, -12]
+    assert found.bad.counts == {
+        "user is missing": 1, "item is missing": 1, "wrong number of fields": 1, "empty line": 1,
     }  # fmt: skip
+
+
+def test_floating_point_ids_of_a_parquet_file_are_those_of_the_same_table_as_csv(tmp_path: Path) -> None:
+    table = pd.DataFrame({"user": [7.0, None, -12.0], "item": ["a", "b", "c"]})
+    table.to_parquet(tmp_path / "t.parquet")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    csv, parquet = (open_interactions("table", path=str(tmp_path / name)) for name in ("t.csv", "t.parquet"))
+    assert content(csv) == content(parquet) == {"user": [7, -12], "item": ["a", "c"]}
+    assert parquet.bad.shown == [f"{tmp_path}/t.parquet, row 2: user is missing"]
+
+
+@pytest.mark.parametrize("block_bytes", [7, 1 << 20])
+def test_titles_from_a_column_of_the_log(tmp_path: Path, block_bytes: int) -> None:
+    rows = ["1,9,", "1,3, Three ", "2,9,Nine", "2,9,Neun", ",3,none: a bad row", "1,4,", "2,x,Ix", "3,3,Drei"]
+    path = write(tmp_path / "t.csv", "user,item,name\n" + "\n".join(rows))
+    found = open_interactions("table", path=path, title_column="name", block_bytes=block_bytes)
+    assert found.titles("", dtype=pl.String()).rows() == []  # type: ignore[union-attr]
+    assert content(found) == {
+        "user": [1, 1, 2, 2, 1, 2, 3], "item": ["9", "3", "9", "9", "4", "x", "3"],
+    }  # fmt: skip
+    titles = found.titles("", dtype=pl.String())
+    assert titles is not None
+    assert sorted(titles.rows()) == [("3", "Three"), ("9", "Nine"), ("x", "Ix")]
+    assert found.bad.counts == {"user is missing": 1}
+
+
+@pytest.mark.parametrize("column", ["user", "item", "at"])
+def test_a_title_column_that_is_another_field_is_refused(tmp_path: Path, column: str) -> None:
+    path = write(tmp_path / "t.csv", "user,item,at\n1,2,3\n")
+    with pytest.raises(DataError, match=f'data.title_column = "{column}": this column is another field already'):
+        open_interactions("table", path=path, time_column="at", title_column=column)
+
+
+@pytest.mark.parametrize("text_first", [True, False])
+def test_ids_that_are_text_in_one_file_are_so_in_all(tmp_path: Path, text_first: bool) -> None:
+    names = ("a", "b") if text_first else ("b", "a")
+    write(tmp_path / f"{names[0]}.csv", "user,item\nx,1\n")
+    pl.DataFrame({"user": [7], "item": [2]}).write_parquet(tmp_path / f"{names[1]}.parquet")
+    found = content(open_interactions("table", path=str(tmp_path / "[ab].*")))
+    assert found == {"user": ["x", "7"] if text_first else ["7", "x"], "item": [1, 2] if text_first else [2, 1]}
 
 
 TITLES = {"item": [3, 9], "title": ["Amélie (2001)", "Heat, The: a::b"]}

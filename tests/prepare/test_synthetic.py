@@ -9,6 +9,7 @@ from bert4rec.prepare import synthetic
 from bert4rec.prepare.oracle import oracle_ranks
 from bert4rec.prepare.synthetic import Oracle, noise, structured
 
+NEGATIVES, LIST = ("popular_negatives", "uniform_negatives"), pl.List(pl.Int32)
 COUNTS = {"n_users": 1500, "n_items": 1000, "n_rows": 45_000}
 
 
@@ -85,6 +86,14 @@ def test_ranks_count_better_items_and_give_ties_to_the_lower_id() -> None:
     assert found is not None
     # weights by dense id: 2 → 2, 3 → 3, 4 → 2 (target), 5 → 2, 6 seen
     assert found.rows() == [(0, 3, 2, 2)]
+    none = pl.DataFrame({"popular_negatives": [[]], "uniform_negatives": [[]]}, schema=dict.fromkeys(NEGATIVES, LIST))
+    found = oracle_ranks(oracle, test.with_columns(none), users=users, items=items)
+    assert found is not None
+    assert found.rows() == [(0, 3, None, None)]
+    some = pl.concat([test.with_columns(none), test.cast(dict.fromkeys(NEGATIVES, LIST))])
+    found = oracle_ranks(oracle, some, users=users, items=items)
+    assert found is not None
+    assert found.rows() == [(0, 3, None, None), (0, 3, 2, 2)]
 
 
 def test_noise_is_uniform() -> None:
