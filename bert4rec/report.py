@@ -171,10 +171,13 @@ def _facts(report: Mapping[str, Any]) -> str:
 
 
 def result_line(report: Mapping[str, Any]) -> str:
-    """The test in one line: the model beside popularity, on the full catalogue where that was measured."""
+    """The test in one line: the model beside popularity, on the full catalogue where that was measured.
+
+    What is said in place of a table where nothing was.
+    """
     protocol = next((name for name in SHORT_TITLES if name in report.get("test", {})), None)
     if protocol is None:
-        return NO_TEST
+        return metrics_table(report)
     model, popularity = report["test"][protocol], report["popularity_baseline"][protocol]
     unseen = report["test"].get("full_unseen")
     beside = f"; with repeated targets missed: {unseen['HR@10']:.4f}, {unseen['NDCG@10']:.4f}" if unseen else ""

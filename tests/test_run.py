@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import preprocessing
+from bert4rec.__main__ import main
 from bert4rec.config import Config
 from bert4rec.feed.dataset import open_dataset
 from bert4rec.run import run
@@ -130,6 +131,9 @@ def test_repeated_targets_and_users_left_out_are_reported(
         assert report[name]["full"]["HR@10"] == 1  # of eight items
         assert report[name]["full_unseen"]["HR@10"] == (4 / 6 if name == "validation" else 3 / 6)
     assert report["popularity_baseline"]["full_unseen"]["MRR"] == (1 / 4 + 1 + 1 / 5) / 6
+    line = "test of 6 users, full catalogue: HR@10 1.0000, "
+    assert f"\n{line}" in capsys.readouterr().out
+    assert main(["report", str(folder)]) == 0
     printed = capsys.readouterr().out
     for heading in (
         "Full catalogue, without the items that the user has seen, but for the target; 6 users",
@@ -182,9 +186,10 @@ def test_a_protocol_for_nobody_is_absent(
     )
     for name in ("test", "validation", "popularity_baseline"):
         assert list(report[name]) == reported
-    assert (
-        capsys.readouterr().out.count("\nNo user has 7 unseen items: there is no ranking among sampled items.\n") == 1
-    )
+    line = "\nNo user has 7 unseen items: there is no ranking among sampled items.\n"
+    assert capsys.readouterr().out.count(line) == (0 if reported else 1)
+    assert main(["report", str(tmp_path / "runs" / "synthetic-dmp")]) == 0
+    assert capsys.readouterr().out.count(line) == 1
 
 
 def test_a_validation_without_a_test_chooses_the_weights(without: Callable[..., Config]) -> None:
