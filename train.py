@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from bert4rec.installation import exit_for_missing, require_python
 
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
         return record(_train)(config) or 0
     except UserError as error:
-        return _show(error)
+        return _show(_told_to_all_hosts(error))
     except ModuleNotFoundError as error:
         exit_for_missing(error)
     except KeyboardInterrupt:
@@ -72,6 +73,23 @@ def _train(config: Config) -> int:
             raise
         return _show(BrokenOffError(LOST_ANOTHER), is_awaited=False)
     return 0
+
+
+def _told_to_all_hosts(error: UserError) -> UserError:
+    """What all hosts say of settings that cannot be on this one: the others would wait for it."""
+    if os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
+        return error  # the only host; at once, without importing torch
+    from bert4rec.launch import rendezvous
+    from bert4rec.preflight import agreed
+
+    def fail() -> NoReturn:
+        raise error
+
+    try:
+        agreed(*rendezvous(), fail)
+    except UserError as of_all:
+        return of_all
+    return error
 
 
 def _leave(interrupted: Interrupted) -> int:
