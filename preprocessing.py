@@ -11,6 +11,7 @@ try:
     require_python()
     from bert4rec.broken_pipe import ending_on_broken_pipe
     from bert4rec.config import Config
+    from bert4rec.console import close_bars
     from bert4rec.errors import UserError
     from bert4rec.prepare.download import ARCHIVES, fetch_movielens
     from bert4rec.prepare.pipeline import prepare
@@ -51,6 +52,7 @@ def _run(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        close_bars()
         print("stopped: no dataset was written; a download goes on where it stopped", file=sys.stderr)
         return 130
     settings = _for_training(settings)

@@ -16,14 +16,17 @@ try:
     require_python()
     from bert4rec.broken_pipe import ending_on_broken_pipe
     from bert4rec.config import Config
-    from bert4rec.errors import FREE_THE_DISK, BrokenOffError, Interrupted, UserError
-    from bert4rec.settings import load_config, parse_command_line, usage
+    from bert4rec.console import show
+    from bert4rec.errors import BrokenOffError, Interrupted, UserError
+    from bert4rec.next_command import free_the_disk, how_to_continue
+    from bert4rec.run_settings import load_run_settings
+    from bert4rec.settings import usage
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
 LOST_ANOTHER = (
     "lost another process of this run; where it has left no message of its own it was killed, for want of memory "
-    "perhaps; give the same command again with --resume=auto"
+    "perhaps"
 )
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo says of a dead process
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -37,13 +40,18 @@ def main(argv: Sequence[str]) -> int:
             print(usage("train.py"))
         return 0
     try:
-        config = load_config(*parse_command_line(argv))
+        settings = load_run_settings(argv)
+        if int(os.environ.get("RANK", 0)) == 0:
+            for note in settings.notes:
+                show(note)
+        if settings.is_finished:
+            return 0
         # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves
         # the traceback of a crash in a file, where the launcher finds the first cause.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
         from torch.distributed.elastic.multiprocessing.errors import record
 
-        return record(_train)(config) or 0
+        return record(_train)(settings.config) or 0
     except UserError as error:
         return _show(_told_to_all_hosts(error))
     except ModuleNotFoundError as error:
@@ -67,11 +75,11 @@ def _train(config: Config) -> int:
         if error.errno not in FULL:
             raise
         where = error.filename or "the run folder"
-        return _show(BrokenOffError(f"{where}: {error.strerror}; {FREE_THE_DISK}"))
+        return _show(BrokenOffError(f"{where}: {error.strerror}; {free_the_disk()}"))
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise
-        return _show(BrokenOffError(LOST_ANOTHER), is_awaited=False)
+        return _show(BrokenOffError(f"{LOST_ANOTHER}; {how_to_continue()}"), is_awaited=False)
     return 0
 
 

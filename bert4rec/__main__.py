@@ -1,9 +1,11 @@
 """`python -m bert4rec COMMAND …`: what there is to do before a run, and with one that has ended."""
 
 import json
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bert4rec.installation import exit_for_missing, require_python
 
@@ -11,7 +13,11 @@ try:
     require_python()
     from bert4rec.broken_pipe import ending_on_broken_pipe
     from bert4rec.errors import UserError
+    from bert4rec.next_command import on_processes
     from bert4rec.plan_command import show_plan
+    from bert4rec.run_folder import CONFIG
+    from bert4rec.run_settings import options_to_train_longer
+    from bert4rec.settings import load_config
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
@@ -21,7 +27,8 @@ report [RUN]   the test metrics of a run folder, and what to type next (default:
 plan …         who would hold what on a cluster that need not be there, and whether it fits (plan --help)
 check FOLDER   whether a dataset folder is whole and leaks nothing, proven row by row (check --help)"""
 
-NEXT_STEPS = """With real data, for instance MovieLens 1M:
+GENERATED = ("synthetic", "random")
+WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
   python preprocessing.py --config=configs/ml-1m.toml --download
   torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --config=configs/ml-1m.toml
 With a CSV or Parquet file of your own:
@@ -67,7 +74,25 @@ def show_report(folder: Path) -> None:
     from bert4rec.report import metrics_table  # here: it imports torch, which an error need not wait for
 
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")
-    print(f"Report with the learning curve: {folder / 'report.md'}\n\n{NEXT_STEPS}")
+    print(f"Report with the learning curve: {folder / 'report.md'}\n\n{_next_steps(folder, report)}")
+
+
+def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
+    """What to type next, for somebody who has trained on such data."""
+    if report["dataset"]["source"] in GENERATED:
+        return WITH_REAL_DATA
+    dataset = load_config(folder / CONFIG).data.folder
+    longer = on_processes(report["world_size"], f"--resume={folder}", *options_to_train_longer(folder))
+    again = shlex.join(["python", "preprocessing.py", f"--config={folder / CONFIG}", f"--data.extends={dataset}"])
+    return f"""To train it longer:
+  {longer}
+To show that its dataset leaks nothing:
+  {shlex.join(["python", "-m", "bert4rec", "check", str(dataset)])}
+With newer interactions, when the old ones are in FILE too:
+  {again} \\
+    --data.dataset_dir=FOLDER --data.path=FILE
+  {on_processes(report["world_size"], f"--config={folder / CONFIG}", f"--run.init_from={folder}")} \\
+    --data.dataset_dir=FOLDER"""
 
 
 def _newest_run(parent: Path) -> Path:

@@ -18,7 +18,7 @@ from bert4rec.optimizer import Optimizers
 from bert4rec.parallelize import compile_blocks, parallelize
 from bert4rec.plan import Memory, Plan, make_plan
 from bert4rec.refusal import refuse_unless_it_fits
-from bert4rec.resume import CHECKPOINTS
+from bert4rec.run_folder import CHECKPOINTS
 from bert4rec.vocabulary import table_rows
 
 
@@ -65,7 +65,7 @@ def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
 
     def planned() -> Plan:
         plan = make_plan(wanted, memory)
-        refuse_unless_it_fits(plan)
+        refuse_unless_it_fits(plan, min_len=config.shortest_window)
         return plan
 
     return by_first(planned)

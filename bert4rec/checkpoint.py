@@ -23,11 +23,10 @@ from bert4rec import manifest
 from bert4rec.errors import DataError, UserError
 from bert4rec.footprint import PIECE_BYTES
 from bert4rec.launch import gathered
+from bert4rec.run_folder import REPLACED, UNFINISHED
 from bert4rec.shards import local_parts, sharded_like
 
 FACTS = "facts.json"
-UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
-REPLACED = ".old"  # and that of one of which there is a newer version
 
 Group: TypeAlias = dist.ProcessGroup | None
 Tensors: TypeAlias = Mapping[str, Any]

@@ -348,7 +348,7 @@ class Evaluation(Table):
 
 
 class Checkpoint(Table):
-    """What a run that is broken off goes on from; there is one at the end of every epoch, too."""
+    """What an interrupted run is resumed from; there is one at the end of every epoch, too."""
 
     every_steps: int = Field(0, ge=0, description="steps between two checkpoints; 0 = at the ends of epochs only")
     every_minutes: float = Field(10.0, ge=0, description="minutes between two checkpoints; 0 = as every_steps says")
@@ -365,13 +365,14 @@ class Checkpoint(Table):
 
 
 class Run(Table):
-    """Where the results go, and what to go on from."""
+    """Where the results go, and what to resume or to start from."""
 
     dir: str = Field("runs", description="folder of the run folders")
     name: str = Field("", description='name of the run folder; "" = <source>-<mode>; a finished run gets -2, -3, …')
     resume: str = Field(
         "",
-        description='go on with a run: its folder, a checkpoint in it, or "auto" = the newest unfinished of that name',
+        description="resume a run, with its own config.toml and the command line over that: its folder, a checkpoint "
+        'in it, or "auto" = the newest unfinished one of that name, or a new one',
     )
     init_from: str = Field("", description="folder of a run whose best weights this one begins with")
     reset_optimizer: bool = Field(
@@ -418,6 +419,11 @@ class Config(Table):
     def window_step(self) -> int:
         """Items between the ends of two training windows."""
         return self.preprocessing.sliding_step or self.model.max_len
+
+    @property
+    def shortest_window(self) -> int:
+        """The least that model.max_len may be beside the other settings."""
+        return max(2, self.preprocessing.sliding_step)
 
     @property
     def run_name(self) -> str:

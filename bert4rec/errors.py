@@ -2,8 +2,6 @@
 
 import signal
 
-FREE_THE_DISK = "free the disk and give the same command again with --resume=auto"
-
 
 class UserError(Exception):
     """Something that the person who typed the command can mend: what is wrong, where, what to do."""
@@ -26,13 +24,9 @@ class DataError(UserError):
 
 
 class DivergenceError(UserError):
-    """The training has left the numbers that can be computed with; its message ends with `ADVICE`."""
+    """The training has left the numbers that can be computed with."""
 
     status = 1
-    ADVICE = (
-        "begin with lower training.learning_rate and parallelism.sparse_learning_rate, perhaps from this run's best "
-        "weights by --run.init_from"
-    )
 
 
 class Interrupted(UserError):  # noqa: N818  # nothing went wrong
@@ -41,4 +35,4 @@ class Interrupted(UserError):  # noqa: N818  # nothing went wrong
     def __init__(self, number: int, saved: str) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}: {saved}")
         self.status = 128 + number
-        self.advice = "give the same command again with --resume=auto"
+        self.advice = "continue with --resume=auto"

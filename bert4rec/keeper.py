@@ -10,14 +10,14 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from bert4rec.checkpoint import REPLACED, UNFINISHED, Copies, SaveError, Tensors, save
-from bert4rec.errors import FREE_THE_DISK, Interrupted
+from bert4rec.checkpoint import Copies, SaveError, Tensors, save
+from bert4rec.errors import Interrupted
 from bert4rec.launch import Processes
 from bert4rec.memory import host_memory
+from bert4rec.next_command import free_the_disk
+from bert4rec.run_folder import BEST, STEP, UNFINISHED, found
 from bert4rec.shards import local_bytes
 
-STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
-BEST = "best"  # a link to one of them
 MARGIN = 1.2  # of memory, for a copy that is made without being told to
 BYTES_PER_SECOND = 100e6  # of a save, as long as none has been measured
 
@@ -129,7 +129,7 @@ class Keeper:
             raise failure
         self.last_step = 0
         if self._stops:
-            raise SaveError(f"cannot save: {failure}; {self.kept()}; {FREE_THE_DISK}")
+            raise SaveError(f"cannot save: {failure}; {self.kept()}; {free_the_disk(self._folder.parent)}")
         self._say(f"warning: cannot save: {failure}; {self.kept()}")
 
     def _is_asynchronous(self, tensors: Tensors) -> bool:
@@ -168,9 +168,3 @@ class Keeper:
 def step_folder(folder: Path, step: int) -> Path:
     """Where the checkpoint of `step` stands in `folder`."""
     return folder / f"{STEP}{step:09d}"
-
-
-def found(folder: Path) -> list[Path]:
-    """The checkpoints in `folder` that were finished, the earliest first."""
-    paths = (path for path in folder.glob(f"{STEP}*") if path.suffix not in (UNFINISHED, REPLACED))
-    return sorted(path for path in paths if path.is_dir())

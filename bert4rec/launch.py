@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from bert4rec.errors import BrokenOffError, SettingsError, UserError
+from bert4rec.wording import counted
 
 SECONDS_TO_COME = 300.0  # for all processes of a run: torch's own limit for a store
 
@@ -84,8 +85,8 @@ def this_process(wanted_device: str) -> Processes:
     rank, local_rank, world_size, local_world_size = (int(os.environ[name]) for name in names)
     device = choose_device(wanted_device, local_rank=local_rank, local_world_size=local_world_size)
     if rank == 0 and wanted_device == "auto" and device.type == "cpu" and torch.cuda.device_count():
-        n_gpus = torch.cuda.device_count()
-        print(f"training on CPU: {local_world_size} processes share {n_gpus} GPUs; start one per GPU", flush=True)
+        shared = f"{counted(local_world_size, 'process')} share {counted(torch.cuda.device_count(), 'GPU')}"
+        print(f"training on CPU: {shared}; start one per GPU", flush=True)
     return Processes(rank, local_rank, world_size, local_world_size, device)
 
 
@@ -97,8 +98,8 @@ def choose_device(wanted: str, *, local_rank: int, local_world_size: int) -> tor
     n_gpus = torch.cuda.device_count()
     if wanted == "cuda" and n_gpus < local_world_size:
         raise SettingsError(
-            f'parallelism.device = "cuda": {local_world_size} processes on this host but {n_gpus} GPUs; start at '
-            'most one process per GPU, or set parallelism.device = "cpu"'
+            f'parallelism.device = "cuda": {counted(local_world_size, "process")} on this host but '
+            f'{counted(n_gpus, "GPU")}; start at most one process per GPU, or set parallelism.device = "cpu"'
         )
     if wanted == "cpu" or n_gpus < local_world_size:
         return torch.device("cpu")

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.errors import DivergenceError
+from bert4rec.wording import counted
 
 WARM_STEPS = 10  # left out of sequences_per_second
 
@@ -37,7 +38,7 @@ class Meter:
         self._loss.zero_()
         self.unread_positions = 0
         if not math.isfinite(mean):
-            raise DivergenceError(f"the training loss is {mean} after {self._steps} steps; {DivergenceError.ADVICE}")
+            raise DivergenceError(f"the training loss is {mean} after {counted(self._steps, 'step')}")
         return mean
 
     @property

@@ -16,7 +16,7 @@ from bert4rec.feed.dataset import LEFT_OUT
 
 MISSED = 0  # in the place of a rank: the target is never recommended, however long the list
 LARGEST = 1e15  # the product of two vectors of such numbers is still finite
-NOT_FINITE = f"the model gives scores that are not finite; {DivergenceError.ADVICE}"
+NOT_FINITE = "the model gives scores that are not finite"
 
 
 def is_ahead(scores: Tensor, ids: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:

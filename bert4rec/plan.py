@@ -9,6 +9,7 @@ from torchrec.distributed.types import ShardingPlan
 from bert4rec.errors import SettingsError
 from bert4rec.footprint import Bytes, Job, Shard, dense_bytes, needed, shard, step_count_bytes
 from bert4rec.placement import StepTime, place
+from bert4rec.wording import counted
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,24 @@ def fitting_plan(job: Job, memory: Memory) -> Plan | None:
     return plan if plan.fits else None
 
 
+def headline(plan: Plan) -> str:
+    """The plan in one line: how the item table stands, and what the process that needs most will take."""
+    table, n_processes = plan.job.table, plan.job.world_size
+    n_holders = len({part.rank for part in plan.shards})
+    holders = counted(n_holders, "process") + ("" if n_holders == n_processes else f" of {n_processes:,}")
+    is_copied = plan.job.mode == "ddp" and n_processes > 1
+    how = "a copy on each of" if is_copied else f"{plan.sharding_type.replace('_', '-')} on"
+    kinds = list(plan.largest())
+    taken = " and ".join(
+        size(sum(parts.values()))
+        + ("" if there_is is None else f" of {size(there_is)}")
+        + ("" if len(kinds) == 1 else f" of {name}")
+        for name, _, parts, there_is in kinds
+    )
+    shape = f"{table.num_embeddings:,} x {table.embedding_dim}"
+    return f"plan: item table {shape}, {how} {holders}; {taken}{' each' if n_processes > 1 else ''}"
+
+
 def summary(plan: Plan) -> str:
     """The plan in a few lines, however many processes there are."""
     job = plan.job
@@ -177,7 +196,7 @@ def _table_line(plan: Plan) -> str:
     n_holders = len({part.rank for part in parts})
     return (
         f"  {table.name}: {table.num_embeddings:,} x {table.embedding_dim}, {plan.sharding_type}, "
-        f"{len(parts)} x [{shapes}] on {n_holders} of {plan.job.world_size} processes; "
+        f"{len(parts)} x [{shapes}] on {n_holders} of {counted(plan.job.world_size, 'process')}; "
         f"each {weights} of weights, {state} of optimizer state"
     )
 

@@ -66,7 +66,7 @@ def show_plan(argv: Sequence[str]) -> int:
 
     print("\n".join([summary(plan), *_assumptions(cluster), *_times(plan)]), flush=True)
     try:
-        refuse_unless_it_fits(plan)
+        refuse_unless_it_fits(plan, min_len=config.shortest_window)
     except SettingsError as refusal:
         print(refusal)
         return 1

@@ -1,27 +1,27 @@
 """Progress of the training for a person: a bar on a terminal, lines under a launcher, from the first process only."""
 
-import os
 import sys
 import time
 
-from tqdm import tqdm
+from bert4rec.console import Bar, show
+from bert4rec.wording import clock, rounded
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Says how far training is, with loss, learning rate, sequences/s and the time left."""
+    """Says how far training is, with loss, sequences/s and the time left."""
 
     def __init__(self, *, shown: bool) -> None:
-        self._shown, self._n_steps = shown, 0
-        self._bar: tqdm[None] | None = None
+        self._shown, self._n_steps, self._n_epochs = shown, 0, 0
+        self._bar: Bar | None = None
         self._last_line = time.monotonic()
 
-    def begin(self, n_steps: int, *, done: int) -> None:
-        """Of `n_steps`, `done` were made by earlier parts of the run."""
-        self._n_steps, self._last_line = n_steps, time.monotonic()
+    def begin(self, n_steps: int, *, n_epochs: int, done: int) -> None:
+        """Of `n_steps` in `n_epochs`, `done` were made by earlier parts of the run."""
+        self._n_steps, self._n_epochs, self._last_line = n_steps, n_epochs, time.monotonic()
         if self._shown and sys.stderr.isatty():
-            self._bar = tqdm(total=n_steps, initial=done, unit="step", dynamic_ncols=True)
+            self._bar = Bar(n_steps, done=done)
 
     def is_due(self) -> bool:
         """Whether `update` would say something now: asked first, since the loss costs a synchronisation."""
@@ -30,13 +30,13 @@ class Progress:
     def update(self, step: int, *, epoch: float, loss: float, learning_rate: float, rate: float, left: float) -> None:
         """After `step` steps at `epoch`: `rate` in sequences/s (0: not known yet), `left` in seconds."""
         self._last_line = time.monotonic()
-        speed = f"  {rate:.0f} sequences/s" if rate else ""
-        figures = f"loss {loss:.4f}  lr {learning_rate:.2e}{speed}"
+        speed = f"  {rounded(rate)} sequences/s" if rate else ""
         if self._bar is not None:
-            self._bar.update(step - self._bar.n)
-            self._bar.set_postfix_str(f"epoch {epoch:.1f}  {figures}")
+            figures = f"epoch {epoch:.1f}/{self._n_epochs}  loss {loss:.3f}{speed}  {clock(left)} left"
+            self._bar.show(step, figures)
         elif self._shown:
-            self.say(f"step {step}/{self._n_steps}  epoch {epoch:.2f}  {figures}  {_clock(left)} left")
+            place = f"step {step:>{len(str(self._n_steps))}}/{self._n_steps}  epoch {epoch:5.2f}"
+            self.say(f"{place}  loss {loss:.4f}  lr {learning_rate:.2e}  {clock(left)} left{speed}")
 
     def say(self, text: str) -> None:
         """A line of its own, above the bar if there is one."""
@@ -46,20 +46,7 @@ class Progress:
             show(text)
 
     def close(self) -> None:
-        """End the bar."""
+        """End the bar, which stays."""
         if self._bar is not None:
-            self._bar.close()
-
-
-def show(text: str) -> None:
-    """A line for the person; where nobody reads any more (`| head`, a closed terminal) that is no reason to end."""
-    try:
-        print(text, flush=True)
-    except OSError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the process
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+            self._bar.close(stays=True)
+            self._bar = None

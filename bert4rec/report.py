@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from bert4rec.wording import counted, rounded
+
 FORMAT_VERSION = 1
 PROTOCOL_TITLES = {
     "full": "Full catalogue, without the items that the user has seen",
@@ -19,6 +21,7 @@ PROTOCOL_TITLES = {
     "popular": "Among {n} unseen items drawn by popularity (the BERT4Rec paper's protocol)",
     "uniform": "Among {n} unseen items drawn uniformly",
 }
+SHORT_TITLES = {"full": "full catalogue", "popular": "popular negatives", "uniform": "uniform negatives"}
 BUT_FOR_THE_TARGET = ", but for the target"  # where it matters for the full catalogue
 HELD_OUT = {
     "leave_one_out": "Test: the last item of each user; validation: the last but one of a sample of the users.",
@@ -31,7 +34,7 @@ NO_TEST = "This dataset holds nothing out: there is no test."
 class MetricsLog:
     """Appends records to `metrics.jsonl` and their numbers to TensorBoard.
 
-    A run that goes on after step `purge_from` has its later steps once more: TensorBoard shows the last ones.
+    A run that is resumed after step `purge_from` has its later steps once more: TensorBoard shows the last ones.
     """
 
     def __init__(self, folder: Path, *, purge_from: int = 0, say: Callable[[str], None] = print) -> None:
@@ -150,16 +153,34 @@ def _facts(report: Mapping[str, Any]) -> str:
     dataset, training = report["dataset"], report["training"]
     peak = max(training["peak_memory_bytes"]) / 2**20
     if "validation" in report:
-        kept = f"The weights of epoch {training['best_epoch']} were best on validation and are the ones tested."
+        best = rounded(training["best_epoch"])
+        kept = f"The weights of epoch {best} were best on validation and are the ones tested."
     else:
         kept = "Nothing was held out for validation: the last weights were kept."
-    parts = "".join(f" Gone on with after step {step}, on {n} processes." for step, n in training["resumed"])
+    parts = "".join(f" Resumed after step {step:,} on {counted(n, 'process')}." for step, n in training["resumed"])
+    of_data = ((dataset["users"], "user"), (dataset["items"], "item"), (dataset["rows"], "interaction"))
+    rate = training["sequences_per_second"]
+    speed = f" {rounded(rate)} sequences/s;" if rate else ""  # not measured where there were too few steps
     return (
-        f"{dataset['users']} users, {dataset['items']} items, {dataset['rows']} interactions. Mode {report['mode']}, "
-        f"{report['world_size']} process{'es' if report['world_size'] > 1 else ''}.\n\n"
-        f"Trained {training['epochs']} epochs ({training['steps']} steps) in {training['seconds']:.0f} seconds, "
-        f"stopped by {training['stopped_by']}; {training['sequences_per_second']:.0f} sequences/s; "
-        f"peak memory {peak:.0f} MiB a process. {kept}{parts}"
+        f"{', '.join(counted(n, noun) for n, noun in of_data)}. Mode {report['mode']}, "
+        f"{counted(report['world_size'], 'process')}.\n\n"
+        f"Trained {counted(training['epochs'], 'epoch')} ({counted(training['steps'], 'step')}) in "
+        f"{counted(round(training['seconds']), 'second')}, stopped by {training['stopped_by']};{speed} "
+        f"peak memory {peak:,.0f} MiB a process. {kept}{parts}"
+    )
+
+
+def result_line(report: Mapping[str, Any]) -> str:
+    """The test in one line: the model beside popularity, on the full catalogue where that was measured."""
+    protocol = next((name for name in SHORT_TITLES if name in report.get("test", {})), None)
+    if protocol is None:
+        return NO_TEST
+    model, popularity = report["test"][protocol], report["popularity_baseline"][protocol]
+    unseen = report["test"].get("full_unseen")
+    beside = f"; with repeated targets missed: {unseen['HR@10']:.4f}, {unseen['NDCG@10']:.4f}" if unseen else ""
+    return (
+        f"test of {counted(model['users'], 'user')}, {SHORT_TITLES[protocol]}: HR@10 {model['HR@10']:.4f}, NDCG@10 "
+        f"{model['NDCG@10']:.4f} (popularity: {popularity['HR@10']:.4f}, {popularity['NDCG@10']:.4f}){beside}"
     )
 
 

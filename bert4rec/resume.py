@@ -1,4 +1,4 @@
-"""Where a run goes on: its folder, the newest checkpoint that is whole, and whether the settings still fit it."""
+"""What a run is resumed from: its folder, the newest checkpoint that is whole, and whether the settings still fit."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -8,18 +8,19 @@ from typing import Any
 
 from bert4rec.checkpoint import FACTS, read_facts, tidy, verify
 from bert4rec.errors import DataError, SettingsError
-from bert4rec.keeper import BEST, found
 from bert4rec.launch import by_first
-from bert4rec.run_folder import runs
+from bert4rec.run_folder import BEST, CHECKPOINTS, CONFIG, found, named_run, newest_finished, newest_unfinished
+from bert4rec.run_settings import how_to_train_longer
+from bert4rec.settings import load_config
 
-CHECKPOINTS = "checkpoints"  # in a run folder
-SET_ASIDE = "set-aside"  # in that: what is newer than the checkpoint from which a run was continued
-REPORT = "report.json"
+SET_ASIDE = "set-aside"  # in the folder of the checkpoints: what is newer than the one from which a run was resumed
+PICTURE = "learning_curve.png"
+REPORTS = (PICTURE, "report.md", "report.json")  # the last one says that a run is finished
 FACTS_VERSION = 2  # of what a checkpoint says of the run and its state
 
 Settings = Mapping[str, Mapping[str, Any]]
 
-# What may be another in a continued run. Whether the data are the same is told by the fingerprint of the dataset.
+# What may be another in a resumed run. Whether the data are the same is told by the fingerprint of the dataset.
 FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run"}
 FREE_KEYS = {
     "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "max_skipped_steps",
@@ -29,7 +30,7 @@ OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
 
 @dataclass(frozen=True)
 class Resumption:
-    """The `run` folder that is continued, from the `checkpoint` that holds the `facts`."""
+    """The `run` folder that is resumed, from the `checkpoint` that holds the `facts`."""
 
     run: Path
     checkpoint: Path
@@ -41,13 +42,13 @@ def find(
 ) -> Resumption | None:
     """What `run.resume` means for runs of that `name` in `parent`; None for a new run. Every process calls this.
 
-    The first one calls `claim` with the run folder before it touches anything there. A damaged checkpoint is passed
-    over for the one before, and `say` told. Raises `SettingsError` where there is no such run, `DataError` where none
+    The first one calls `claim` with the run folder before it touches anything there. A damaged checkpoint is skipped
+    for the one before, and `say` told. Raises `SettingsError` where there is no such run, `DataError` where none
     of its checkpoints is whole.
     """
 
     def candidates() -> tuple[Path | None, list[Path]]:
-        run, checkpoint = _named(resume) if resume != "auto" else (_newest_unfinished(parent, name), None)
+        run, checkpoint = named_run(resume) if resume != "auto" else (newest_unfinished(parent, name), None)
         if run is None:
             return None, []
         claim(run)
@@ -56,15 +57,14 @@ def find(
 
     run, paths = by_first(candidates)
     if run is None:
-        finished = by_first(lambda: [run for run in runs(parent, name) if found(run / CHECKPOINTS)])
-        hint = f" ({finished[-1]} is finished: --resume={finished[-1]} goes on with it)" if finished else ""
-        say(f"nothing to resume: no unfinished run {parent / name} with a checkpoint{hint}; a new one begins")
+        hint = by_first(lambda: _hint(parent, name))
+        say(f"nothing to resume: no unfinished run {parent / name} with a checkpoint; a new run begins{hint}")
         return None
     checkpoint = _newest_whole(paths, say)
     if checkpoint is None:
         others = by_first(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
-        advice = f"others are there: {', '.join(others)}" if others else "start anew without --resume"
-        raise DataError(f"{run / CHECKPOINTS}: no checkpoint to go on from is whole; {advice}")
+        advice = f"others are there: {', '.join(others)}" if others else "start a new run without --resume"
+        raise DataError(f"{run / CHECKPOINTS}: there is no whole checkpoint to resume from; {advice}")
     return Resumption(run, checkpoint, _facts_of(checkpoint))
 
 
@@ -81,11 +81,12 @@ def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
 
 
 def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: str, *, reset_optimizer: bool) -> None:
-    """Raise `SettingsError` for the first setting with which the run cannot go on, naming both values."""
+    """Raise `SettingsError` for the first setting with which the run cannot be resumed, naming both values."""
     if facts["fingerprint"] != fingerprint:
         raise SettingsError(
             f"another dataset: the run was trained on {facts['fingerprint'][:12]}…, this one is {fingerprint[:12]}…; "
-            "set data.dataset_dir to the folder of then, or begin with its weights by run.init_from"
+            "set data.dataset_dir to the folder that the run was trained on, or start another run from its weights "
+            "with --run.init_from"
         )
     changed = changes(facts, settings)
     for name in OPTIMIZERS:
@@ -93,13 +94,13 @@ def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: st
             then, now = changed[name]
             raise SettingsError(
                 f'{name} = "{then}" in the run, "{now}" now: the state of one is no use to the other; set it to '
-                f'"{then}", or begin with fresh optimizers by --run.reset_optimizer=true'
+                f'"{then}", or start with fresh optimizers by --run.reset_optimizer=true'
             )
     for name, (then, now) in changed.items():
         if not _is_free(name):
             raise SettingsError(
-                f"{name} = {then} in the run, {now} now: a run goes on with what it began with; set it to {then} "
-                "(the run's config.toml has all of them), or begin another run without --resume"
+                f"{name} = {then} in the run, {now} now: a resumed run keeps what it began with; set it to {then} "
+                "(the run's config.toml has all of them), or start another run without --resume"
             )
 
 
@@ -118,37 +119,40 @@ def changes(facts: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]
 
 
 def set_aside_newer(resumption: Resumption) -> int:
-    """Move newer checkpoints, and a report, out of the way of those to come; how many checkpoints there were."""
+    """Move newer checkpoints, and the report, out of the way of those to come; how many checkpoints there were."""
     newer = [path for path in found(resumption.run / CHECKPOINTS) if path.name > resumption.checkpoint.name]
     target = resumption.run / CHECKPOINTS / SET_ASIDE
     for path in newer:
         target.mkdir(exist_ok=True)
         path.rename(_free(target / path.name))
-    report = resumption.run / REPORT
-    if report.exists():
-        report.rename(_free(report.with_name("report-before.json")))
+    _keep_report(resumption.run)
     return len(newer)
 
 
-def _newest_unfinished(parent: Path, name: str) -> Path | None:
-    unfinished = [run for run in runs(parent, name) if found(run / CHECKPOINTS) and not (run / REPORT).exists()]
-    return unfinished[-1] if unfinished else None
+def _keep_report(run: Path) -> None:
+    """Under other names, of one number: what stood in the run when it was finished before."""
+    present = [run / name for name in REPORTS if (run / name).exists()]
+    for number in itertools.count(1):
+        ending = "-before" if number == 1 else f"-before-{number}"
+        kept = {path: path.with_name(f"{path.stem}{ending}{path.suffix}") for path in present}
+        if not any(path.exists() for path in kept.values()):
+            break
+    for path, new in kept.items():
+        path.rename(new)
+        if path.suffix == ".md":
+            new.write_text(new.read_text().replace(f"({PICTURE})", f"({kept.get(run / PICTURE, run / PICTURE).name})"))
 
 
-def _named(resume: str) -> tuple[Path, Path | None]:
-    """The run of a path, and the checkpoint if the path names one."""
-    path = Path(resume)
-    if found(path / CHECKPOINTS):
-        return path, None
-    path = path.resolve()  # of the link to the best, perhaps
-    if path.name == CHECKPOINTS and found(path):
-        return path.parent, None
-    if path.parent.name == CHECKPOINTS and path in found(path.parent):
-        return path.parent.parent, path
-    problem = "has no checkpoint" if path.is_dir() else "is no folder" if path.exists() else "is not there"
-    raise SettingsError(
-        f'run.resume = "{resume}": {problem}; name a run folder, one of its {CHECKPOINTS}/step-…, or auto'
-    )
+def _hint(parent: Path, name: str) -> str:
+    """How the newest finished run could be trained longer, where there is one of which that can be said."""
+    if (run := newest_finished(parent, name)) is None:
+        return ""
+    try:
+        saved = load_config(run / CONFIG)
+        advice = how_to_train_longer(run, saved, saved)
+    except SettingsError:
+        return ""
+    return f"; {advice}" if advice else ""
 
 
 def _facts_of(checkpoint: Path) -> dict[str, Any]:
@@ -156,7 +160,7 @@ def _facts_of(checkpoint: Path) -> dict[str, Any]:
     if facts["facts_version"] != FACTS_VERSION:
         raise DataError(
             f"{checkpoint}: written by another version of this program (form {facts['facts_version']}, here it is "
-            f"{FACTS_VERSION}); go on with that version"
+            f"{FACTS_VERSION}); resume it with that version"
         )
     return facts
 
@@ -167,7 +171,7 @@ def _newest_whole(paths: list[Path], say: Callable[[str], None]) -> Path | None:
             verify(path)
             return path
         except DataError as error:
-            say(f"warning: {error}" + ("; the one before is taken" if number < len(paths) else ""))
+            say(f"warning: {error}" + ("; skipped for the one before" if number < len(paths) else ""))
     return None
 
 

@@ -1,5 +1,6 @@
 """One run, from settings and a dataset folder to a run folder with its report."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,30 +9,34 @@ from typing import Any
 from bert4rec.build import build, keeper, plan_of_all, sampler
 from bert4rec.checkpoint import SaveError, verify
 from bert4rec.config import Config
-from bert4rec.errors import FREE_THE_DISK, DataError, Interrupted, SettingsError
+from bert4rec.console import show
+from bert4rec.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.evaluation import HeldOut, Metrics, ModelRanker, Ranks, rank_by_popularity, to_metrics, with_unseen
 from bert4rec.feed.dataset import Bools, Dataset, open_dataset
 from bert4rec.interruption import PATIENCE, Interruption
 from bert4rec.keeper import step_folder
 from bert4rec.launch import Processes, by_first, process_group, rendezvous, seed_everything, this_process
 from bert4rec.memory import PeakMemory
+from bert4rec.next_command import free_the_disk, how_to_continue, start_from
 from bert4rec.parallelize import held_bytes, unwrap
-from bert4rec.plan import page, summary
+from bert4rec.plan import headline, page
 from bert4rec.preflight import Facts, agreed, facts_of
-from bert4rec.progress import Progress, show
+from bert4rec.progress import Progress
+from bert4rec.refusal import few_steps
 from bert4rec.report import (
     FORMAT_VERSION,
     MetricsLog,
     environment,
     metrics_table,
     read_records,
+    result_line,
     write_json,
     write_report,
 )
 from bert4rec.resolve import resolve
 from bert4rec.resume import (
-    CHECKPOINTS,
     FACTS_VERSION,
+    SET_ASIDE,
     Resumption,
     best_of,
     changes,
@@ -40,10 +45,11 @@ from bert4rec.resume import (
     set_aside_newer,
     wants_fresh_optimizers,
 )
-from bert4rec.run_folder import Lock, new_folder
+from bert4rec.run_folder import BEST, CHECKPOINTS, CONFIG, Lock, new_folder
 from bert4rec.settings import with_changes
 from bert4rec.trainer import State, Trainer
 from bert4rec.vocabulary import table_rows
+from bert4rec.wording import counted, rounded
 
 
 def run(config: Config) -> Path:
@@ -100,10 +106,14 @@ class Run:
                 held_out = by_first(self._held_out)
                 results = self._results(trainer, held_out)
             except Interrupted as interrupted:
-                interrupted.advice = f"go on with --resume={self._folder}"
+                interrupted.advice = how_to_continue(self._folder)
                 if self._log:
                     self._log.add_note("stopped", trainer.state.step, message=str(interrupted))
                 raise
+            except DivergenceError as error:
+                raise DivergenceError(f"{error}; {self._with_lower_rates()}") from None
+            finally:
+                self._progress.close()
         self._report(trainer, results, held_out)
         return self._folder
 
@@ -114,15 +124,28 @@ class Run:
             self._log.close()
             training = _training(trainer, peaks, read_records(self._folder, "resume"))
             report = self._about(held_out) | results | {"training": training, "sharding": _by_rank(held)}
-            show(f"\n{metrics_table(report)}\n")
-            if not trainer.is_lost:
+            if trainer.is_lost:
+                show(f"\n{metrics_table(report)}\n")  # which stand nowhere else
+            else:
                 write_report(self._folder, report)
+                show(result_line(report))
                 show(f"report: {self._folder / 'report.md'}")
+                show(f"all figures: {shlex.join(['python', '-m', 'bert4rec', 'report', str(self._folder)])}")
         if trainer.is_lost:
-            raise SaveError(f"{self._folder}: the weights of these metrics could not be saved; {FREE_THE_DISK}")
+            advice = free_the_disk(self._folder)
+            raise SaveError(f"{self._folder}: the weights of these metrics could not be saved; {advice}")
+
+    def _with_lower_rates(self) -> str:
+        """What to do after a divergence: another run, from the best weights where they were saved."""
+        table, dense = self._config.parallelism.sparse_learning_rate, self._config.training.learning_rate
+        assert table != "auto", "the settings are resolved"
+        lower = [f"--training.learning_rate={dense / 10:.2g}", f"--parallelism.sparse_learning_rate={table / 10:.2g}"]
+        has_best = (self._folder / CHECKPOINTS / BEST).is_dir()
+        origin, words = ([f"--run.init_from={self._folder}"], ", from the best weights") if has_best else ([], "")
+        return f"start again with lower learning rates{words}: {start_from(self._folder, *lower, *origin)}"
 
     def _find(self, config: Config) -> Resumption | None:
-        """What is to be continued, if anything."""
+        """What is to be resumed, if anything."""
         if not config.run.resume:
             return None
         parent = Path(config.run.dir)
@@ -137,7 +160,7 @@ class Run:
         self._held.enter_context(Lock(folder))
 
     def _resolve(self, config: Config) -> Config:
-        """What is left to the program stays as it was, where a run is continued, whatever this device would prefer."""
+        """What is left to the program stays as it was, where a run is resumed, whatever this device would prefer."""
         if self._resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
             then = self._resumption.facts["config"]["parallelism"]["sparse_optimizer"]
             config = with_changes(config, "parallelism", {"sparse_optimizer": then})
@@ -173,9 +196,12 @@ class Run:
     def _describe(self) -> None:
         """What is known before the first step."""
         to_repeat = with_changes(self._config, "run", {"resume": "", "reset_optimizer": False})
-        (self._folder / "config.toml").write_text(to_repeat.to_toml())
+        (self._folder / CONFIG).write_text(to_repeat.to_toml())
         (self._folder / "plan.txt").write_text(page(self._plan))
-        show(summary(self._plan))
+        show(headline(self._plan))
+        batch_size, n_windows = self._config.training.per_device_train_batch_size, len(self._dataset.splits["train"])
+        if warning := few_steps(n_windows, batch_size, self._world.world_size):
+            show(warning)
         if not self._holds_out("validation"):
             what = "validation" if self._holds_out("test") else "validation or test"
             show(f"this dataset holds nothing out for {what}: the last weights are kept")
@@ -224,14 +250,14 @@ class Run:
         return self._config.training.per_device_train_batch_size * self._world.world_size
 
     def _begin(self, trainer: Trainer) -> None:
-        """Go on from a checkpoint, or begin with the weights of another run, or with fresh ones."""
+        """Resume from a checkpoint, or start from the weights of another run, or from fresh ones."""
         if self._resumption:
-            self._continue(trainer, self._resumption)
+            self._resume(trainer, self._resumption)
         elif self._origin:
             trainer.restore(self._origin, optimizers=False, random=False)
-            self._progress.say(f"begins with the weights of {self._origin}")
+            self._progress.say(f"starts from the weights of {self._origin}")
 
-    def _continue(self, trainer: Trainer, resumption: Resumption) -> None:
+    def _resume(self, trainer: Trainer, resumption: Resumption) -> None:
         facts, step, checkpoint = resumption.facts, self._state.step, resumption.checkpoint
         is_reset = wants_fresh_optimizers(facts, self._settings)
         then = _dropout_draws_from(facts["world_size"], facts["config"])
@@ -239,9 +265,9 @@ class Run:
         trainer.restore(checkpoint, optimizers=not is_reset, random=then == now)
         self._check_best(resumption)
         n_newer = by_first(lambda: set_aside_newer(resumption))
-        self._progress.say(f"goes on after step {step}, epoch {trainer.epoch:.4g}, from {checkpoint}")
+        self._progress.say(f"resumed after step {step}, epoch {rounded(trainer.epoch)}, from {checkpoint}")
         if n_newer:
-            self._progress.say(f"newer checkpoints set aside: {n_newer}")
+            self._progress.say(f"moved out of the way: {counted(n_newer, 'newer checkpoint')}, to {SET_ASIDE}/")
         if then != now:
             self._progress.say(f"{now} in place of {then}: dropout draws other numbers")
         if is_reset:
@@ -262,10 +288,10 @@ class Run:
             return
         try:
             if not by_first(best.is_dir):
-                raise DataError(f"the best checkpoint so far, {best.name}, is not there any more")
+                raise DataError(f"the best checkpoint so far, {best.name}, is missing")
             verify(best)
         except DataError as error:
-            self._progress.say(f"warning: {error}; the best weights are sought anew, from here on")
+            self._progress.say(f"warning: {error}; the search for the best weights starts again here")
             state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
 
     def _held_out(self) -> dict[str, HeldOut]:

@@ -1,4 +1,7 @@
-"""The folder of a run: a new one for each, and one job at a time in it."""
+"""The folder of a run: a new one for each, one job at a time in it, and the checkpoints that it holds.
+
+Nothing here imports torch: which run is to be resumed is known before that.
+"""
 
 import fcntl
 import itertools
@@ -11,6 +14,13 @@ from types import TracebackType
 from bert4rec.errors import SettingsError
 
 LOCK = ".lock"
+CONFIG = "config.toml"  # the resolved settings
+REPORT = "report.json"  # which a finished run has
+CHECKPOINTS = "checkpoints"
+BEST = "best"  # in that: a link to the best of them
+STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
+UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
+REPLACED = ".old"  # and that of one of which there is a newer version
 
 
 def new_folder(parent: Path, name: str) -> Path:
@@ -32,6 +42,40 @@ def runs(parent: Path, name: str) -> list[Path]:
     form = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
     matches = [match for path in parent.glob("*") if (match := form.fullmatch(path.name))]
     return [parent / match[0] for match in sorted(matches, key=lambda match: int(match[1] or 1))]
+
+
+def found(folder: Path) -> list[Path]:
+    """The checkpoints in `folder` that were finished, the earliest first."""
+    paths = (path for path in folder.glob(f"{STEP}*") if path.suffix not in (UNFINISHED, REPLACED))
+    return sorted(path for path in paths if path.is_dir())
+
+
+def newest_unfinished(parent: Path, name: str) -> Path | None:
+    """The newest run of that name with a checkpoint and without a report."""
+    unfinished = [run for run in runs(parent, name) if found(run / CHECKPOINTS) and not (run / REPORT).exists()]
+    return unfinished[-1] if unfinished else None
+
+
+def newest_finished(parent: Path, name: str) -> Path | None:
+    """The newest run of that name with a checkpoint and a report."""
+    finished = [run for run in runs(parent, name) if found(run / CHECKPOINTS) and (run / REPORT).exists()]
+    return finished[-1] if finished else None
+
+
+def named_run(resume: str) -> tuple[Path, Path | None]:
+    """The run that a path names, and the checkpoint if it names one. Raises `SettingsError`."""
+    path = Path(resume)
+    if found(path / CHECKPOINTS):
+        return path, None
+    path = path.resolve()  # of the link to the best, perhaps
+    if path.name == CHECKPOINTS and found(path):
+        return path.parent, None
+    if path.parent.name == CHECKPOINTS and path in found(path.parent):
+        return path.parent.parent, path
+    problem = "has no checkpoint" if path.is_dir() else "is no folder" if path.exists() else "is not there"
+    raise SettingsError(
+        f'run.resume = "{resume}": {problem}; name a run folder, one of its {CHECKPOINTS}/step-…, or auto'
+    )
 
 
 class Lock:

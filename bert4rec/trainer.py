@@ -28,6 +28,7 @@ from bert4rec.progress import Progress
 from bert4rec.report import MetricsLog
 from bert4rec.snapshot import load_optimizers, load_random_state, load_weights, tensors_of, weights_in
 from bert4rec.vocabulary import PAD_ID
+from bert4rec.wording import counted, rounded
 
 
 @dataclass
@@ -111,10 +112,10 @@ class Trainer:
         """
         self._began = time.monotonic()
         settings = self._settings
-        self._progress.begin(self._n_steps, done=self.state.step)
+        self._progress.begin(self._n_steps, n_epochs=settings.n_epochs, done=self.state.step)
         self._progress.say(
-            f"{self._world.world_size} x {self._world.device.type}, at most {settings.n_epochs} epochs of "
-            f"{self._source.steps_per_epoch} steps"
+            f"training on {counted(self._world.world_size, 'process')} ({self._world.device.type}): at most "
+            f"{counted(settings.n_epochs, 'epoch')} of {counted(self._source.steps_per_epoch, 'step')}"
         )
         on_gpu = self._world.device.type == "cuda"
         batches = self._source.batches(num_workers=settings.num_workers, pin_memory=on_gpu)
@@ -126,7 +127,7 @@ class Trainer:
         with self._interruption.busy():
             self._keeper.wait()
         self._progress.close()
-        self._progress.say(f"stopped by {self.state.stopped_by} after {self.epoch:.4g} epochs")
+        self._progress.say(f"stopped by {self.state.stopped_by} after {counted(self.epoch, 'epoch')}")
         self._is_done = True
         self._take_best()
 
@@ -267,9 +268,7 @@ class Trainer:
         skipped, budget = self.state.skipped, self._settings.max_skipped_steps
         self._progress.say(f"step {self.state.step + 1}: {problem} is not finite, skipped ({skipped} of {budget})")
         if skipped > budget:
-            raise DivergenceError(
-                f"{skipped} steps were not finite, training.max_skipped_steps = {budget}; {DivergenceError.ADVICE}"
-            )
+            raise DivergenceError(f"{skipped} steps were not finite, training.max_skipped_steps = {budget}")
 
     def _validate_if_due(self) -> None:
         state, settings = self.state, self._settings
@@ -287,7 +286,7 @@ class Trainer:
             self._log.add("validation", state.step, epoch=self.epoch, **metrics)
             hit_rate = metrics["full"]["HR@10"]
             self._progress.say(
-                f"epoch {self.epoch:.4g}  validation, full catalogue  HR@10 {hit_rate:.4f}  NDCG@10 {ndcg:.4f}"
+                f"epoch {rounded(self.epoch)}  validation, full catalogue  HR@10 {hit_rate:.4f}  NDCG@10 {ndcg:.4f}"
             )
         if ndcg > state.best_ndcg or not metrics:
             state.best_ndcg, state.best_epoch, state.best_step, state.n_worse = ndcg, self.epoch, state.step, 0
@@ -302,7 +301,7 @@ class Trainer:
             return
         tensors = self._tensors()
         if not self._world.least(int(are_finite(weights_in(tensors)))):
-            raise DivergenceError(f"weights are not finite after {self.state.step} steps; {DivergenceError.ADVICE}")
+            raise DivergenceError(f"weights are not finite after {counted(self.state.step, 'step')}")
         with self._interruption.busy():
             self._keeper.save(self.state.step, tensors, {"state": asdict(self.state)}, best_step=self.state.best_step)
         self._saved = self._lasting()

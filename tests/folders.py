@@ -35,3 +35,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     for name in ("created_at", "created_from"):
         metadata.pop(name, None)
     return {**files, "metadata.json": json.dumps(metadata).encode()}
+
+
+def files_of(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file, with the time at which it was last written."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}

@@ -32,7 +32,7 @@ def test_each_process_of_a_host_has_its_own_gpu(
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(SettingsError, match=r'parallelism\.device = "cuda": 2 processes on this host but 1 GPUs'):
+    with pytest.raises(SettingsError, match=r'parallelism\.device = "cuda": 2 processes on this host but 1 GPU;'):
         choose_device("cuda", local_rank=0, local_world_size=2)
 
 
@@ -45,7 +45,7 @@ def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(
             monkeypatch.setenv(name, str(value))
         world = this_process("auto")
         assert (world.rank, world.world_size, world.device.type) == (rank, 2, "cpu")
-    assert capsys.readouterr().out == "training on CPU: 2 processes share 1 GPUs; start one per GPU\n"
+    assert capsys.readouterr().out == "training on CPU: 2 processes share 1 GPU; start one per GPU\n"
 
 
 def test_a_lone_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

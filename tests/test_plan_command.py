@@ -73,9 +73,76 @@ def test_what_does_not_fit_is_status_1(capsys: pytest.CaptureFixture[str]) -> No
     assert plan("--world-size=2", "--device=cpu", "--items=20000000", "--mode", "ddp", "--host-memory-gb", "24") == 1
     out, err = capsys.readouterr()
     assert "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables\n" in out
-    assert out.splitlines()[-1].startswith("the plan does not fit: a process needs ")
-    assert " of host memory where there are 12 GB (" in out
+    assert out.splitlines()[-1].startswith("this configuration needs ")
+    assert " of it activations and copies), 12 GB available; it fits with " in out
     assert err == ""
+
+
+CPU_24_GB = ["--device=cpu", "--host-memory-gb=24"]
+REFUSED = {
+    "a batch": ["--world-size=2", *CPU_24_GB, "--items=2000", "--training.per_device_train_batch_size=100000"],
+    "a batch on a GPU": [
+        "--world-size=1", "--device=cuda", "--items=5000", "--training.per_device_train_batch_size=1000000",
+    ],
+    "windows of a given step": [
+        "--world-size=2", *CPU_24_GB, "--items=2000", "--training.per_device_train_batch_size=30000",
+        "--preprocessing.sliding_step=16",
+    ],
+    "copies": ["--world-size=2", *CPU_24_GB, "--items=20000000", "--mode=ddp"],
+    "copies with adam": [
+        "--world-size=2", *CPU_24_GB, "--items=20000000", "--mode=ddp", "--parallelism.sparse_optimizer=adam",
+    ],
+    "too many copies": [
+        "--world-size=8", "--device=cuda", "--items=1000000000", "--mode=ddp", "--model.embed_dim=128",
+    ],
+    "one holder": [
+        "--world-size=64", "--device=cuda", "--items=1000000000", "--parallelism.sharding_type=table_wise",
+    ],
+    "every score": [
+        "--world-size=32", "--device=cuda", "--items=1000000000", "--model.embed_dim=128", "--training.loss=softmax",
+    ],
+    "every score with adam": [
+        "--world-size=2", *CPU_24_GB, "--items=20000000", "--training.loss=softmax",
+        "--parallelism.sparse_optimizer=adam",
+    ],
+    "adam": ["--world-size=16", "--device=cuda", "--items=1000000000", "--model.embed_dim=128"],
+    "adagrad": [
+        "--world-size=2", *CPU_24_GB, "--items=60000000", "--parallelism.sparse_optimizer=adagrad",
+    ],
+    "a cluster": ["--world-size=2", *CPU_24_GB, "--items=1000000000"],
+    "copies of few items": ["--world-size=2", *CPU_24_GB, "--items=200", "--mode=ddp", "--model.embed_dim=20000"],
+}  # fmt: skip
+KINDS = {
+    "--training.per_device_train_batch_size", "--model.max_len", "--model.embed_dim", "--mode", "--training.loss",
+    "--parallelism.sharding_type", "--parallelism.compute_kernel", "--parallelism.sparse_optimizer", "--world-size",
+}  # fmt: skip
+
+
+def advised(line: str) -> list[list[str]]:
+    """What a refusal suggests, as arguments of this command."""
+    _, _, advice = line.partition("; it fits with ")
+    suggestions = []
+    for text in advice.split("; or "):
+        typed = re.sub(r"(, the dataset prepared again with it)? \([^()]*\)$", "", text)
+        typed = re.sub(r"(?:on )?(\d+) processes, \d+ a host as large as now", r"--world-size=\1", typed)
+        suggestions.append(typed.split())
+    return suggestions
+
+
+def test_every_advice_fits_when_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = set()
+    for name, asked in REFUSED.items():
+        assert plan(*asked) == 1, name
+        suggestions = advised(capsys.readouterr().out.splitlines()[-1])
+        assert 1 <= len(suggestions) <= 4
+        for typed in suggestions:
+            kinds |= {word.partition("=")[0] for word in typed}
+            local = [] if "--device=cuda" in asked else ["--local-world-size=2"]
+            names = {word.partition("=")[0] for word in typed} | {"--mode" for word in typed if word == "--mode=dmp"}
+            kept = [word for word in asked if word.partition("=")[0] not in names]
+            assert plan(*kept, *typed, *local) == 0, (name, typed, capsys.readouterr().out)
+            assert capsys.readouterr().out.endswith("\nit fits\n")
+    assert kinds == KINDS
 
 
 def test_on_cpu_the_memory_is_this_hosts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.report import MetricsLog, metrics_table, read_records
+from bert4rec.report import MetricsLog, metrics_table, read_records, report_page, result_line
 
 METRICS = {"users": 3, "HR@10": 0.5, "NDCG@10": 0.25, "MRR": 1.0}
 
@@ -82,6 +82,47 @@ def test_a_protocol_that_was_not_run_is_absent() -> None:
 
 def test_without_a_test_there_is_a_line_in_its_place() -> None:
     assert metrics_table({"dataset": {}}) == "This dataset holds nothing out: there is no test."
+
+
+REPORT = {
+    "dataset": {"source": "table", "users": 1, "items": 40, "rows": 1200, "split": "leave_one_out",
+                "n_eval_negatives": 10},
+    "mode": "dmp",
+    "world_size": 1,
+    "test": {"full": METRICS, "popular": METRICS},
+    "popularity_baseline": {"full": METRICS | {"HR@10": 0.125, "NDCG@10": 0.0625}, "popular": METRICS},
+    "training": {
+        "epochs": 3.663976945244957, "steps": 1, "seconds": 1.2, "best_epoch": 1.0, "stopped_by": "max_minutes",
+        "sequences_per_second": 0.41234, "peak_memory_bytes": [2**30], "resumed": [(1000, 1), (2000, 2)],
+    },
+}  # fmt: skip
+
+
+def test_the_page_rounds_and_counts_as_people_do() -> None:
+    assert report_page(REPORT).split("\n\n")[1:3] == [
+        "1 user, 40 items, 1,200 interactions. Mode dmp, 1 process.",
+        "Trained 3.66 epochs (1 step) in 1 second, stopped by max_minutes; 0.412 sequences/s; peak memory 1,024 MiB a "
+        "process. Nothing was held out for validation: the last weights were kept. Resumed after step 1,000 on 1 "
+        "process. Resumed after step 2,000 on 2 processes.",
+    ]
+
+
+def test_a_speed_that_was_not_measured_is_not_named() -> None:
+    page = report_page(REPORT | {"training": {**REPORT["training"], "sequences_per_second": 0.0}})
+    assert "stopped by max_minutes; peak memory" in page
+
+
+def test_the_result_in_one_line() -> None:
+    assert result_line(REPORT) == (
+        "test of 3 users, full catalogue: HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.1250, 0.0625)"
+    )
+    unseen = REPORT["test"] | {"full_unseen": METRICS | {"HR@10": 0.375, "NDCG@10": 0.125}}
+    assert result_line(REPORT | {"test": unseen}).endswith("0.0625); with repeated targets missed: 0.3750, 0.1250")
+    popular = {name: {"popular": METRICS} for name in ("test", "popularity_baseline")}
+    assert result_line(REPORT | popular) == (
+        "test of 3 users, popular negatives: HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.5000, 0.2500)"
+    )
+    assert result_line({}) == "This dataset holds nothing out: there is no test."
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread

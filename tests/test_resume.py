@@ -20,11 +20,10 @@ from bert4rec.config import Config
 from bert4rec.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.feed.dataset import Dataset
 from bert4rec.interruption import Interruption
-from bert4rec.keeper import found
 from bert4rec.model import Bert4Rec
 from bert4rec.report import read_records
 from bert4rec.run import run
-from bert4rec.run_folder import Lock
+from bert4rec.run_folder import Lock, found
 from bert4rec.settings import load_config
 from tests.conftest import SMALL, leave_group
 
@@ -181,20 +180,36 @@ def test_another_global_batch_goes_on_behind_the_sequences_that_were_seen(
 
 def test_a_finished_run_goes_on_with_more_epochs(make: Make, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     longer = run(make(**{"run.name": "longer", "training.n_epochs": 5}))
+    picture = (whole / "learning_curve.png").read_bytes()
     capsys.readouterr()
     assert run(make(**{"run.resume": str(whole), "training.n_epochs": 5})) == whole
     assert_same_results(whole, longer)
     assert (
-        f"goes on after step 21, epoch 3, from {whole / 'checkpoints' / 'step-000000021'}\n" in capsys.readouterr().out
+        f"resumed after step 21, epoch 3, from {whole / 'checkpoints' / 'step-000000021'}\n" in capsys.readouterr().out
     )
     assert report_of(longer)["training"]["epochs"] == 5
-    assert (whole / "report-before.json").exists()
+    assert json.loads((whole / "report-before.json").read_text())["training"]["epochs"] == 3
+    page = (whole / "report-before.md").read_text()
+    assert "Trained 3 epochs (21 steps)" in page
+    assert page.count("](learning_curve-before.png)") == 1
+    assert (whole / "learning_curve-before.png").read_bytes() == picture
+    assert "](learning_curve.png)" in (whole / "report.md").read_text()
     records = [read_records(folder, "validation") for folder in (whole, longer)]
     assert records[0] == records[1]
     (resumed,) = read_records(whole, "resume")
     assert resumed == {
         "kind": "resume", "step": 21, "world_size": 1, "changed": {"training.n_epochs": [3, 5]},
     }  # fmt: skip
+
+
+def test_the_reports_of_before_have_one_number(make: Make, whole: Path) -> None:
+    (whole / "report-before.json").write_text("{}")
+    run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
+    kept = sorted(path.name for path in whole.glob("*-before*"))
+    assert kept == [
+        "learning_curve-before-2.png", "report-before-2.json", "report-before-2.md", "report-before.json",
+    ]  # fmt: skip
+    assert "](learning_curve-before-2.png)" in (whole / "report-before-2.md").read_text()
 
 
 def test_from_an_earlier_checkpoint_the_newer_ones_are_set_aside(make: Make, whole: Path) -> None:
@@ -219,11 +234,13 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(make: Make, whole: Path, caps
     flip(newest / "__0_0.distcp", 1000)
     run(make(**{"run.resume": str(whole)}))
     damaged = f"{newest}: this checkpoint is damaged: __0_0.distcp has another checksum"
-    assert f"warning: {damaged}; the one before is taken\n" in capsys.readouterr().out
+    assert f"warning: {damaged}; skipped for the one before\n" in capsys.readouterr().out
     assert report_of(whole)["test"] == before["test"]
     for path in found(whole / "checkpoints"):
         flip(path / "facts.json", 5)
-    with pytest.raises(DataError, match="no checkpoint to go on from is whole; start anew without --resume"):
+    with pytest.raises(
+        DataError, match="there is no whole checkpoint to resume from; start a new run without --resume"
+    ):
         run(make(**{"run.resume": str(whole)}))
 
 
@@ -234,16 +251,16 @@ def test_where_the_best_is_lost_it_is_sought_anew(make: Make, capsys: pytest.Cap
     shutil.rmtree((folder / "checkpoints" / "best").resolve())
     run(make(**{"run.resume": str(folder)}, **seed))
     said = (
-        "warning: the best checkpoint so far, step-000000014, is not there any more; the best weights are sought anew"
+        "warning: the best checkpoint so far, step-000000014, is missing; the search for the best weights starts again"
     )
-    assert f"{said}, from here on\n" in capsys.readouterr().out
+    assert f"{said} here\n" in capsys.readouterr().out
     assert report_of(folder)["training"]["best_epoch"] == 3
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.embed_dim": 32}, r"model.embed_dim = 16 in the run, 32 now: a run goes on with what it began with"),
+        ({"model.embed_dim": 32}, r"model.embed_dim = 16 in the run, 32 now: a resumed run keeps what it began with"),
         ({"training.learning_rate": 0.5}, r"training.learning_rate = 0.001 in the run, 0.5 now"),
         (
             {"parallelism.sparse_optimizer": "sgd"},
@@ -457,7 +474,8 @@ def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, mo
     (stopped,) = read_records(whole.parent / "broken", "stopped")
     assert stopped["message"] == message
     monkeypatch.setattr(checkpoint, "_write_shards", full)
-    with pytest.raises(SaveError, match="the weights of these metrics could not be saved; free the disk and give"):
+    advice = r"could not be saved; free the disk, then start again with: python train\.py$"
+    with pytest.raises(SaveError, match=advice):
         run(make(**{"run.name": "lost"}))
     assert not (whole.parent / "lost" / "report.json").exists()
 
@@ -483,7 +501,7 @@ def test_the_settings_of_a_run_repeat_it(make: Make, whole: Path) -> None:
     run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
     again = load_config(whole / "config.toml")
     assert (again.run.resume, again.training.n_epochs) == ("", 4)
-    assert "Gone on with after step 21, on 1 processes." in (whole / "report.md").read_text()
+    assert "Resumed after step 21 on 1 process." in (whole / "report.md").read_text()
 
 
 def test_a_best_that_was_damaged_is_not_tested(
@@ -523,7 +541,7 @@ def test_a_log_that_was_torn_is_gone_on_with(make: Make, whole: Path) -> None:
 
 
 def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     original, calls = Bert4Rec.forward, 0
 
@@ -541,8 +559,24 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
         run(make(**{"training.max_skipped_steps": 1, "training.n_epochs": 2}))
     leave_group()
     calls = 0
-    with pytest.raises(DivergenceError, match="the training loss is nan"):
-        run(make(**{"training.n_epochs": 2}))
+    with pytest.raises(DivergenceError) as caught:
+        run(make(**{"training.n_epochs": 1, "run.name": "early"}))
+    early = tmp_path / "runs" / "early"
+    assert str(caught.value) == (
+        "the training loss is nan after 7 steps; start again with lower learning rates: python train.py "
+        f"--config={early}/config.toml --training.learning_rate=0.0001 --parallelism.sparse_learning_rate=0.002"
+    )
+    leave_group()
+    calls = -4
+    with pytest.raises(DivergenceError) as caught:
+        run(make(**{"training.n_epochs": 2, "run.name": "late"}))
+    late = tmp_path / "runs" / "late"
+    assert (late / "checkpoints" / "best").is_dir()
+    assert str(caught.value) == (
+        "the training loss is nan after 14 steps; start again with lower learning rates, from the best weights: python "
+        f"train.py --config={late}/config.toml --training.learning_rate=0.0001 "
+        f"--parallelism.sparse_learning_rate=0.002 --run.init_from={late}"
+    )
 
 
 def test_without_an_answer_a_signal_ends_the_process_all_the_same(

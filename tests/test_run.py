@@ -63,7 +63,8 @@ def test_a_dataset_that_holds_nothing_out_trains_to_the_end(
     printed = capsys.readouterr().out
     assert "this dataset holds nothing out for validation or test: the last weights are kept\n" in printed
     assert printed.endswith(
-        f"\n\nThis dataset holds nothing out: there is no test.\n\nreport: {folder / 'report.md'}\n"
+        "\nThis dataset holds nothing out: there is no test.\n"
+        f"report: {folder / 'report.md'}\nall figures: python -m bert4rec report {folder}\n"
     )
     assert "Nothing was held out for validation: the last weights were kept." in page
     assert "## Test\n\nThis dataset holds nothing out: there is no test.\n" in page

@@ -5,9 +5,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tqdm import tqdm
+from bert4rec.console import Bar
+from bert4rec.wording import clock, rounded
 
 SECONDS_BETWEEN_LINES = 10.0
+SHORTEST = 0.05  # seconds for which a speed means something
 
 
 class Stage:
@@ -16,8 +18,7 @@ class Stage:
     def __init__(self, name: str, total: int) -> None:
         self.name, self._total, self.n_rows = name, max(1, total), 0
         self._started = self._last_line = time.monotonic()
-        form = "{desc:8} {percentage:3.0f} % |{bar}| {postfix}"
-        self._bar = tqdm(total=self._total, desc=name, bar_format=form, leave=False) if sys.stderr.isatty() else None
+        self._bar = Bar(self._total, name=name) if sys.stderr.isatty() else None
 
     def advance(self, done: int, n_rows: int) -> None:
         """So far `done` of the total; `n_rows` more rows than at the last call."""
@@ -29,10 +30,9 @@ class Stage:
         left = (now - self._started) * (self._total - done) / max(1, done)
         figures = f"{self.n_rows:,} rows  {_rate(self.n_rows, self.seconds)}  {clock(left)} left"
         if self._bar is not None:
-            self._bar.set_postfix_str(figures, refresh=False)
-            self._bar.update(done - self._bar.n)
+            self._bar.show(done, figures)
         else:
-            print(f"  {self.name}: {100 * done // self._total} %  {figures}", flush=True)
+            print(f"  {self.name} {100 * done // self._total:3} %  {figures}", flush=True)
 
     @property
     def seconds(self) -> float:
@@ -42,7 +42,7 @@ class Stage:
     def close(self) -> None:
         """Take the bar away."""
         if self._bar is not None:
-            self._bar.close()
+            self._bar.close(stays=False)
 
 
 class Progress:
@@ -59,8 +59,8 @@ class Progress:
             yield stage
         finally:
             stage.close()
-        rate = f", {_rate(stage.n_rows, stage.seconds)}" if stage.n_rows else ""
-        self.say(f"{name}: {stage.n_rows:,} rows in {stage.seconds:.1f} s{rate}")
+        rate = f"  {_rate(stage.n_rows, stage.seconds)}" if stage.seconds >= SHORTEST else ""
+        self.say(f"{name:16} {stage.n_rows:>13,} rows {stage.seconds:>7.1f} s{rate}")
 
     def say(self, line: str) -> None:
         """One line, with the time since the beginning."""
@@ -68,11 +68,5 @@ class Progress:
 
 
 def _rate(n_rows: int, seconds: float) -> str:
-    return f"{n_rows / max(seconds, 1e-3) / 1e6:.2f}M rows/s"
-
-
-def clock(seconds: float) -> str:
-    """`1:02:03`, or `2:03` below an hour."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    per_second = n_rows / max(seconds, 1e-3)
+    return f"{rounded(per_second / 1e6)} million rows/s" if per_second >= 1e6 else f"{per_second:,.0f} rows/s"

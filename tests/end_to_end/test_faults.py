@@ -20,7 +20,7 @@ from bert4rec.keeper import found
 from tests.end_to_end.test_scripts import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
 
 PROMPTLY = 15.0  # seconds
-STEP = re.compile(r"goes on after step (\d+)")
+STEP = re.compile(r"resumed after step (\d+)")
 
 
 class Started:
@@ -120,7 +120,8 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp
     assert started.process.returncode != 0
     assert "leaked" not in started.output
     folder = tmp_path / "runs" / "synthetic-dmp"
-    (step,) = re.findall(rf"stopped by SIGTERM: saved after step (\d+); go on with --resume={folder}\n", started.output)
+    command = f"torchrun --standalone --nproc_per_node=2 train.py --resume={folder}"
+    (step,) = re.findall(rf"stopped by SIGTERM: saved after step (\d+); continue with: {command}\n", started.output)
     assert found(folder / "checkpoints")[-1].name == f"step-{int(step):09d}"
 
 
@@ -156,7 +157,8 @@ def test_a_checkpoint_that_the_disk_does_not_take(
     done = start([*command, "--run.name=stop", "--checkpoint.on_error=stop"])
     assert done.returncode == 1
     assert re.fullmatch(
-        rf"error: cannot save: {NOT_WRITTEN}; there is no checkpoint; free the disk .* with --resume=auto\n",
+        rf"error: cannot save: {NOT_WRITTEN}; there is no checkpoint; free the disk, then start again with: python "
+        r"train\.py --config=.* --checkpoint\.on_error=stop\n",
         done.stderr,
     )
 
@@ -177,7 +179,9 @@ def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Callable[..., C
         assert done.returncode == 1
         assert re.search(rf"cannot save: {NOT_WRITTEN}; step-\d+ is the last checkpoint; free", done.stderr)
         last = found(disk / "synthetic-dmp" / "checkpoints")[-1]
-        resumed = start([*ALONE, file, "--checkpoint.keep=1", f"--resume={disk / 'synthetic-dmp'}"])
+        resume = f"--resume={disk / 'synthetic-dmp'}"
+        assert f"; free the disk, then continue with: python train.py {resume}\n" in done.stderr
+        resumed = start([*ALONE, "--checkpoint.keep=1", resume])
         assert f"from {last}\n" in resumed.stdout
     finally:
         subprocess.run(["umount", str(disk)], check=True)

@@ -76,8 +76,9 @@ def test_slurm_puts_a_run_back_that_was_asked_to_end(
         (slurm / "requeued").unlink(missing_ok=True)
         output += done.stdout + done.stderr
     assert statuses == [(True, True), (False, False)], output
-    (step,) = re.findall(r"stopped by SIGTERM: saved after step (\d+); go on with --resume=", output)
-    assert f"goes on after step {step}," in output
+    saved = r"stopped by SIGTERM: saved after step (\d+); continue with: torchx run -s slurm dist\.ddp -j 1x2 "
+    (step,) = re.findall(saved, output)
+    assert f"resumed after step {step}," in output
     assert report_of(run) == report_of(tmp_path / "runs" / "whole")
 
 
@@ -96,5 +97,5 @@ def test_torchrun_starts_all_processes_anew_after_one_has_died(
     os.kill(started.ranks()[1], signal.SIGKILL)
     started.end()
     assert started.process.returncode == 0, started.output
-    assert re.search(r"goes on after step \d+,", started.output)
+    assert re.search(r"resumed after step \d+,", started.output)
     assert report_of(run) == report_of(tmp_path / "runs" / "whole")

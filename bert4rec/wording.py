@@ -1,0 +1,20 @@
+"""Numbers as people read them."""
+
+
+def rounded(number: float) -> str:
+    """Three digits, or all that stand before the point: 3.66, 0.412, 40, 1,390."""
+    return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
+
+
+def counted(number: float, noun: str) -> str:
+    """A number and what it counts: 1 epoch, 1.5 epochs, 2 processes."""
+    text = rounded(number)
+    ending = "" if text == "1" else "es" if noun.endswith(("s", "x")) else "s"
+    return f"{text} {noun}{ending}"
+
+
+def clock(seconds: float) -> str:
+    """`1:02:03`, or `2:03` below an hour."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,98 @@
+"""Runs interrupted on a terminal, and gone on with by the commands that they print themselves."""
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert4rec.config import Config
+from tests.end_to_end.test_scripts import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
+from tests.folders import files_of
+from tests.terminal import on_terminal, screen
+
+BAR = re.compile(r" *\d+ % \|(.+)\| epoch \d+\.\d/\d+  loss \d+\.\d{3}(  \S+ sequences/s)?  \d+:\d\d left(\^C)?")
+
+
+@pytest.fixture(autouse=True)
+def commands_of_this_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def training_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "report.json").read_text())["training"]
+
+
+def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
+    make: Callable[..., Config], tmp_path: Path
+) -> None:
+    short = {"training.n_epochs": 6, "training.eval_every_n_epochs": 6, "checkpoint.every_steps": 0}
+    file = settings_file(make(**short, **{"run.dir": str(tmp_path / "my runs")}), tmp_path)
+    written, status = on_terminal([*ALONE, file], folder=ROOT, interrupt_after=" left")
+    assert status == 130
+    *_, bar, last, nothing = screen(written)
+    assert nothing == ""
+    found = BAR.fullmatch(bar)
+    assert found is not None, bar
+    assert len(found[1]) >= 10
+    run = tmp_path / "my runs" / "synthetic-dmp"
+    message, command = last.split("; continue with: ")
+    assert re.fullmatch(r"stopped by SIGINT: saved after step \d+", message)
+    assert command == f"python train.py '--resume={run}'"
+    done = start(shlex.split(command))
+    assert done.returncode == 0, done.stderr
+    assert f"resumed after step {message.split()[-1]}, " in done.stdout
+    assert (training_of(run)["epochs"], training_of(run)["stopped_by"]) == (6, "n_epochs")
+
+
+def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Callable[..., Config], tmp_path: Path) -> None:
+    """Under torchrun too: by one line from one process, though the usual settings have other epochs."""
+    run = tmp_path / "runs" / "synthetic-dmp"
+    done = start([*TORCHRUN, settings_file(make(**{"training.n_epochs": 1}), tmp_path)])
+    assert done.returncode == 0, done.stderr
+    before = files_of(run)
+    command = f"torchrun --standalone --nproc_per_node=2 train.py --resume={run} --training.n_epochs=2"
+    done = start([*TORCHRUN, f"--resume={run}"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{run} is finished (1 epoch, stopped by n_epochs); to train it longer: {command}\n"
+    assert files_of(run) == before
+    done = start(shlex.split(command))
+    assert done.returncode == 0, done.stderr
+    assert training_of(run)["epochs"] == 2
+    for name in ("report-before.json", "report-before.md", "learning_curve-before.png"):
+        assert before[name.replace("-before", "")][0][:500] == (run / name).read_bytes()[:500]
+
+
+def test_a_run_that_is_found_keeps_its_settings(make: Callable[..., Config], tmp_path: Path) -> None:
+    usual = settings_file(make(**{"training.n_epochs": 1, "training.learning_rate": 0.002}), tmp_path)
+    done = start([*ALONE, usual, "--training.n_epochs=2"])
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "synthetic-dmp"
+    (run / "report.json").unlink()  # as if it had been killed during its test
+    done = start([*ALONE, usual, "--resume=auto", "--training.n_epochs=3"])
+    assert done.returncode == 0, done.stderr
+    assert (training_of(run)["epochs"], done.stdout.splitlines()[0][:11]) == (3, "plan: item ")
+    (run / "report.json").unlink()
+    done = start([*ALONE, usual, "--resume=auto"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        f"{tmp_path / 'settings.toml'} is not used: {run} keeps its own settings (training.n_epochs = 3, not 1); what "
+        "is to change goes on the command line\n"
+    )
+    assert training_of(run)["epochs"] == 3
+
+
+def test_an_interrupt_of_the_preparation_takes_its_bar_away(tmp_path: Path) -> None:
+    data = {"source": "random", "n_rows": 8_000_000, "n_users": 200_000, "n_items": 100_000,
+            "dataset_dir": tmp_path / "dataset"}  # fmt: skip
+    command = [sys.executable, "preprocessing.py", *(f"--data.{key}={value}" for key, value in data.items())]
+    written, status = on_terminal(command, folder=ROOT, interrupt_after="order ")
+    assert status == 130
+    assert [line for line in screen(written) if "%" in line or "^C" in line] == []
+    assert screen(written)[-2].startswith("stopped: ")
