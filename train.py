@@ -28,11 +28,11 @@ def main(argv: Sequence[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(usage("train.py"))
         return 0
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
     try:
         config = load_config(*parse_command_line(argv))
         # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves
         # the traceback of a crash in a file, where the launcher finds the first cause.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
         from torch.distributed.elastic.multiprocessing.errors import record
 
         return record(_train)(config) or 0
@@ -67,8 +67,9 @@ def _train(config: Config) -> int:
 
 def _told_to_all_hosts(error: UserError) -> UserError:
     """What all hosts say of settings that cannot be on this one: the others would wait for it."""
-    if os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
         return error  # the only host; at once, without importing torch
+    _quiet_libraries()
     from bert4rec.launch import rendezvous
     from bert4rec.preflight import agreed
 
