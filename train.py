@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
         with ending_on_broken_pipe():
             print(usage("train.py"))
         return 0
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
     try:
         settings = load_run_settings(argv)
         if int(os.environ.get("RANK", 0)) == 0:
@@ -48,7 +49,6 @@ def main(argv: Sequence[str]) -> int:
             return 0
         # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves
         # the traceback of a crash in a file, where the launcher finds the first cause.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
         from torch.distributed.elastic.multiprocessing.errors import record
 
         return record(_train)(settings.config) or 0
@@ -85,8 +85,9 @@ def _train(config: Config) -> int:
 
 def _told_to_all_hosts(error: UserError) -> UserError:
     """What all hosts say of settings that cannot be on this one: the others would wait for it."""
-    if os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
         return error  # the only host; at once, without importing torch
+    _quiet_libraries()
     from bert4rec.launch import rendezvous
     from bert4rec.preflight import agreed
 
