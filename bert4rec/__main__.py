@@ -88,11 +88,9 @@ def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
   {longer}
 To show that its dataset leaks nothing:
   {shlex.join(["python", "-m", "bert4rec", "check", str(dataset)])}
-With newer interactions, when the old ones are in FILE too:
+With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER is new:
   {again} \\
-    --data.dataset_dir=FOLDER --data.path=FILE
-  {on_processes(report["world_size"], f"--config={folder / CONFIG}", f"--run.init_from={folder}")} \\
-    --data.dataset_dir=FOLDER"""
+    --data.dataset_dir=FOLDER --data.path=FILE"""
 
 
 def _newest_run(parent: Path) -> Path:

@@ -35,10 +35,10 @@ class Bar:
     def close(self, *, stays: bool) -> None:
         """End the bar: it stays as it was last, on a line of its own, or is taken away."""
         if self in _open:
-            _open.remove(self)
             _clear_line()
             self._bar.leave = stays
             self._bar.close()
+            _open.remove(self)  # last: an interrupt may come at any of these lines
 
 
 def close_bars() -> None:

@@ -89,7 +89,7 @@ def test_a_run_that_is_found_keeps_its_settings(make: Callable[..., Config], tmp
 
 
 def test_an_interrupt_of_the_preparation_takes_its_bar_away(tmp_path: Path) -> None:
-    data = {"source": "random", "n_rows": 8_000_000, "n_users": 200_000, "n_items": 100_000,
+    data = {"source": "random", "n_rows": 4_000_000, "n_users": 100_000, "n_items": 100_000,
             "dataset_dir": tmp_path / "dataset"}  # fmt: skip
     command = [sys.executable, "preprocessing.py", *(f"--data.{key}={value}" for key, value in data.items())]
     written, status = on_terminal(command, folder=ROOT, interrupt_after="order ")
