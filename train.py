@@ -86,7 +86,8 @@ def _train(config: Config) -> int:
 def _told_to_all_hosts(error: UserError) -> UserError:
     """What all hosts say of settings that cannot be on this one: the others would wait for it."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
-        return error  # the only host; at once, without importing torch
+        error.is_on_all = True  # the only host, whose processes have the same settings
+        return error  # at once, without importing torch
     _quiet_libraries()
     from bert4rec.launch import rendezvous
     from bert4rec.preflight import agreed
@@ -114,10 +115,11 @@ def _show(error: UserError, *, is_awaited: bool = True) -> int:
     What all processes have met is said in the same words by all hosts.
     """
     rank = int(os.environ.get("RANK", 0))
-    speaks_for_others = is_awaited and int(os.environ.get("LOCAL_RANK", rank)) == 0
-    if is_awaited and not speaks_for_others:
+    is_first_of_host = int(os.environ.get("LOCAL_RANK", rank)) == 0
+    if is_awaited and not is_first_of_host:
         time.sleep(SECONDS_FOR_THE_FIRST)
-    _print(f"error: {error}" + (f" (process {rank})" if rank and not speaks_for_others else ""))
+    if is_first_of_host or not error.is_on_all:
+        _print(f"error: {error}" + (f" (process {rank})" if rank and not error.is_on_all else ""))
     return error.status
 
 

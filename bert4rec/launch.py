@@ -70,6 +70,7 @@ def by_first(function: Callable[[], T]) -> T:
     dist.broadcast_object_list(outcome, src=0)
     result, failure = outcome
     if failure is not None:
+        failure.is_on_all = True
         raise failure
     return cast(T, result)
 

@@ -81,20 +81,23 @@ def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], 
     # A launcher that starts the processes anew may keep the store.
     store = dist.PrefixStore(f"preflight/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
     here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""))
-    failure: Exception | None = None
+    refusal: UserError | None = None
+    crash: Exception | None = None
     try:
         result, facts = prepare()
         store.set(f"facts/{rank}", json.dumps(facts))
         report = replace(here, checksum=_checksum(facts))
     except UserError as error:
-        failure, report = error, replace(here, error=str(error))
+        refusal, report = error, replace(here, error=str(error))
     except Exception as error:
-        failure, report = error, replace(here, error=f"{type(error).__name__}: {error}".splitlines()[0])
+        crash, report = error, replace(here, error=f"{type(error).__name__}: {error}".splitlines()[0])
     problem = _exchange(store, report, world_size)
-    if failure and (not isinstance(failure, UserError) or str(failure) == problem):
-        raise failure
+    if crash:
+        raise crash
     if problem:
-        raise UserError(problem)
+        said_by_all = refusal if refusal and str(refusal) == problem else UserError(problem)
+        said_by_all.is_on_all = True
+        raise said_by_all
     return result
 
 
