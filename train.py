@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from bert4rec.installation import exit_for_missing, require_python
 
@@ -38,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
         with ending_on_broken_pipe():
             print(usage("train.py"))
         return 0
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
     try:
         settings = load_run_settings(argv)
         if int(os.environ.get("RANK", 0)) == 0:
@@ -47,12 +49,11 @@ def main(argv: Sequence[str]) -> int:
             return 0
         # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves
         # the traceback of a crash in a file, where the launcher finds the first cause.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
         from torch.distributed.elastic.multiprocessing.errors import record
 
         return record(_train)(settings.config) or 0
     except UserError as error:
-        return _show(error)
+        return _show(_told_to_all_hosts(error))
     except ModuleNotFoundError as error:
         exit_for_missing(error)
     except KeyboardInterrupt:
@@ -82,6 +83,25 @@ def _train(config: Config) -> int:
     return 0
 
 
+def _told_to_all_hosts(error: UserError) -> UserError:
+    """What all hosts say of settings that cannot be on this one: the others would wait for it."""
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
+        error.is_on_all = True  # the only host, whose processes have the same settings
+        return error  # at once, without importing torch
+    _quiet_libraries()
+    from bert4rec.launch import rendezvous
+    from bert4rec.preflight import agreed
+
+    def fail() -> NoReturn:
+        raise error
+
+    try:
+        agreed(*rendezvous(), fail)
+    except UserError as of_all:
+        return of_all
+    return error
+
+
 def _leave(interrupted: Interrupted) -> int:
     """All processes end together, with what was saved; said once."""
     if int(os.environ.get("RANK", 0)) == 0:
@@ -95,10 +115,11 @@ def _show(error: UserError, *, is_awaited: bool = True) -> int:
     What all processes have met is said in the same words by all hosts.
     """
     rank = int(os.environ.get("RANK", 0))
-    speaks_for_others = is_awaited and int(os.environ.get("LOCAL_RANK", rank)) == 0
-    if is_awaited and not speaks_for_others:
+    is_first_of_host = int(os.environ.get("LOCAL_RANK", rank)) == 0
+    if is_awaited and not is_first_of_host:
         time.sleep(SECONDS_FOR_THE_FIRST)
-    _print(f"error: {error}" + (f" (process {rank})" if rank and not speaks_for_others else ""))
+    if is_first_of_host or not error.is_on_all:
+        _print(f"error: {error}" + (f" (process {rank})" if rank and not error.is_on_all else ""))
     return error.status
 
 

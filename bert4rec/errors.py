@@ -7,6 +7,7 @@ class UserError(Exception):
     """Something that the person who typed the command can mend: what is wrong, where, what to do."""
 
     status = 2  # of the process that it ends
+    is_on_all = False  # whether all processes have met it, so that one of each host says it for the others
 
 
 class BrokenOffError(UserError):

@@ -70,6 +70,7 @@ def by_first(function: Callable[[], T]) -> T:
     dist.broadcast_object_list(outcome, src=0)
     result, failure = outcome
     if failure is not None:
+        failure.is_on_all = True
         raise failure
     return cast(T, result)
 
@@ -130,9 +131,10 @@ def rendezvous() -> tuple[dist.Store, int, int]:
         store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=SECONDS_TO_COME)))
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        reason = str(error).splitlines()[0].rstrip(".")
         raise BrokenOffError(
-            f"the processes of this run do not meet at {where} ({str(error).splitlines()[0]}); start all hosts at the "
-            "same time, with a --master-addr and --master-port that each of them can reach"
+            f"the processes of this run do not meet at {where} ({reason}); start all hosts at the same time, with a "
+            "--master-addr and --master-port that each of them can reach"
         ) from None
     return store, rank, world_size
 

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -42,10 +42,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Report:
-    """What a process publishes of itself: where it is, the checksum of its facts, or why it cannot begin."""
+    """What a process publishes of itself: where it is, the checksum of its facts, or why it cannot begin.
+
+    `node` is the number of its launcher, of which there may be several on a host.
+    """
 
     rank: int
     host: str
+    node: str = ""
     checksum: str = ""
     error: str = ""
 
@@ -76,21 +80,24 @@ def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], 
     """
     # A launcher that starts the processes anew may keep the store.
     store = dist.PrefixStore(f"preflight/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    host = socket.gethostname()
-    failure: Exception | None = None
+    here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""))
+    refusal: UserError | None = None
+    crash: Exception | None = None
     try:
         result, facts = prepare()
         store.set(f"facts/{rank}", json.dumps(facts))
-        report = Report(rank, host, checksum=_checksum(facts))
+        report = replace(here, checksum=_checksum(facts))
     except UserError as error:
-        failure, report = error, Report(rank, host, error=str(error))
+        refusal, report = error, replace(here, error=str(error))
     except Exception as error:
-        failure, report = error, Report(rank, host, error=f"{type(error).__name__}: {error}".splitlines()[0])
+        crash, report = error, replace(here, error=f"{type(error).__name__}: {error}".splitlines()[0])
     problem = _exchange(store, report, world_size)
-    if failure and (not isinstance(failure, UserError) or str(failure) == problem):
-        raise failure
+    if crash:
+        raise crash
     if problem:
-        raise UserError(problem)
+        said_by_all = refusal if refusal and str(refusal) == problem else UserError(problem)
+        said_by_all.is_on_all = True
+        raise said_by_all
     return result
 
 
@@ -146,7 +153,8 @@ def problem_of(reports: Sequence[Report], read_facts: Callable[[int], Facts]) ->
     """
     failed = [report for report in reports if report.error]
     if failed:
-        if len(failed) == len(reports) and len({report.error for report in failed}) == 1:
+        alike = [report for report in failed if report.error == failed[0].error]
+        if _nodes(alike) == _nodes(reports):  # on each perhaps by one process, which looks for all
             return failed[0].error
         more = _count(len(failed) - 1, "process has failed", "processes have failed")
         return f"{failed[0]}: {failed[0].error}{more}"
@@ -158,6 +166,10 @@ def problem_of(reports: Sequence[Report], read_facts: Callable[[int], Facts]) ->
     named, advice = _differences(read_facts(other.rank), read_facts(first.rank))
     more = _count(len(differing) - 1, "process differs", "processes differ")
     return f"{other} differs from {first}: {named}; {advice}{more}"
+
+
+def _nodes(reports: Sequence[Report]) -> set[tuple[str, str]]:
+    return {(report.host, report.node) for report in reports}
 
 
 def _differences(facts: Facts, of_first: Facts) -> tuple[str, str]:

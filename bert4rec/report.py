@@ -17,12 +17,12 @@ from bert4rec.wording import counted, rounded
 FORMAT_VERSION = 1
 PROTOCOL_TITLES = {
     "full": "Full catalogue, without the items that the user has seen",
-    "full_unseen": "Full catalogue, without any item that the user has seen, so that {repeated} are missed",
+    "full_unseen": "Full catalogue, without any item that the user has seen: {repeated} are such items, and missed",
     "popular": "Among {n} unseen items drawn by popularity (the BERT4Rec paper's protocol)",
     "uniform": "Among {n} unseen items drawn uniformly",
 }
 SHORT_TITLES = {"full": "full catalogue", "popular": "popular negatives", "uniform": "uniform negatives"}
-BUT_FOR_THE_TARGET = ", but for the target"  # where it matters for the full catalogue
+BUT_FOR_THE_TARGET = " (the target is ranked in any case)"  # where it matters for the full catalogue
 HELD_OUT = {
     "leave_one_out": "Test: the last item of each user; validation: the last but one of a sample of the users.",
     "time": "Test: the first item of each user from `split_at` on; validation: the last one before, of a sample of the "

@@ -2,13 +2,14 @@
 
 import itertools
 import random
+import socket
 
 import numpy as np
 import pytest
 import torch
 
-from bert4rec.errors import SettingsError
-from bert4rec.launch import choose_device, process_seed, seed_everything, this_process
+from bert4rec.errors import BrokenOffError, SettingsError
+from bert4rec.launch import choose_device, process_seed, rendezvous, seed_everything, this_process
 from bert4rec.resolve import resolve
 from bert4rec.settings import load_config
 
@@ -64,6 +65,22 @@ def test_no_two_processes_of_any_two_runs_draw_the_same() -> None:
     assert len({draw for three in draws for draw in three}) == 3 * 9
     seed_everything(2, 2)
     assert (float(torch.rand(1)), float(np.random.random()), random.random()) in draws
+
+
+def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert4rec.launch.SECONDS_TO_COME", 1.0)
+    with socket.socket() as probe:  # nobody listens
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+        for name, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(BrokenOffError) as caught:
+            rendezvous()
+    assert str(caught.value) == (
+        f"the processes of this run do not meet at localhost:{port} (The client socket has timed out after 1000ms "
+        f"while trying to connect to (localhost, {port})); start all hosts at the same time, with a --master-addr and "
+        "--master-port that each of them can reach"
+    )
 
 
 @pytest.mark.parametrize(

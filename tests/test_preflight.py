@@ -21,7 +21,9 @@ def changed(**kinds: dict[str, Any]) -> Facts:
 def problem_with(*facts: Facts) -> str:
     """What is said where the first process has `FIRST`, and others these facts, on a host each."""
     every = [FIRST, *facts]
-    reports = [Report(rank, f"host{rank}", json.dumps(mine, sort_keys=True)) for rank, mine in enumerate(every)]
+    reports = [
+        Report(rank, f"host{rank}", checksum=json.dumps(mine, sort_keys=True)) for rank, mine in enumerate(every)
+    ]
     return problem_of(reports, every.__getitem__)
 
 
@@ -99,8 +101,16 @@ def test_the_first_process_that_differs_is_named_and_the_others_counted() -> Non
 )
 def test_what_one_process_cannot_is_said_of_it(errors: list[str], line: str) -> None:
     """Before any comparison: a process that has failed has no facts."""
-    reports = [Report(rank, f"host{rank}", str(rank), error) for rank, error in enumerate(errors)]
+    reports = [Report(rank, f"host{rank}", error=error) for rank, error in enumerate(errors)]
     assert problem_of(reports, lambda rank: FIRST) == line
+
+
+def test_what_every_host_cannot_is_said_as_by_one_process() -> None:
+    """Though only one process of a host looks for it; two launchers on a machine are two hosts."""
+    errors = {(0, 0): "torn", (0, 1): "", (1, 0): "torn", (1, 1): ""}
+    reports = [Report(rank, "host", str(node), error=text) for rank, ((node, _), text) in enumerate(errors.items())]
+    assert problem_of(reports, lambda rank: FIRST) == "torn"
+    assert problem_of(reports[1:], lambda rank: FIRST) == "process 2 on host: torn"
 
 
 def test_every_setting_is_compared_but_those_that_name_places(small_config: Callable[..., Config]) -> None:

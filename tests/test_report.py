@@ -45,9 +45,9 @@ def test_repeated_targets_and_users_left_out_stand_in_the_headings() -> None:
         "validation": {"full": METRICS | {"users": 4}, "uniform": METRICS | {"users": 4}},
     }
     assert [line for line in metrics_table(report).splitlines() if line[:1].isalpha()] == [
-        "Full catalogue, without the items that the user has seen, but for the target; 1500 users",
-        "Full catalogue, without any item that the user has seen, so that 305 of 1500 targets (20.3 %) are missed; "
-        "1500 users",
+        "Full catalogue, without the items that the user has seen (the target is ranked in any case); 1500 users",
+        "Full catalogue, without any item that the user has seen: 305 of 1500 targets (20.3 %) are such items, and "
+        "missed; 1500 users",
         "Among 100 unseen items drawn uniformly; 1498 of 1500 users (left out: 2, with fewer than 100 unseen items)",
     ]
     assert metrics_table(report, "validation") == "\n".join(

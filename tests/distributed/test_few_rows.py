@@ -23,39 +23,42 @@ SHARDINGS = {
     # Row-wise Adagrad, the default on CPU, is another algorithm where a row is cut, and refused.
     "column_wise": {"parallelism.sharding_type": "column_wise", "parallelism.sparse_optimizer": "adagrad"},
     "auto": {"parallelism.sharding_type": "auto"},
+    "row_wise, gated": {"parallelism.sharding_type": "row_wise", "training.max_skipped_steps": 1},
+    "table_wise, gated": {"parallelism.sharding_type": "table_wise", "training.max_skipped_steps": 1},
+    "linear head": {"model.head": "linear"},
 }
+EACH_SIZE = ("ddp", "row_wise", "table_wise", "column_wise")  # of which "auto" takes one
 SINGLE_ITEM = (
     'training.loss = "{loss}": the catalogue has a single item, which leaves no negatives; set training.loss = '
     '"softmax"'
 )
 
 
-def cases(sizes: tuple[int, ...] | range, sharding: str) -> list[tuple[int, dict[str, Any]]]:
+def cases(sizes: tuple[int, ...] | range, settings: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
     """Every catalogue size with every loss."""
-    return [
-        (n_items, SHARDINGS[sharding] | {"training.loss": loss}) for n_items, loss in itertools.product(sizes, LOSSES)
-    ]
+    return [(n_items, settings | {"training.loss": loss}) for n_items, loss in itertools.product(sizes, LOSSES)]
 
 
 @pytest.mark.parametrize(
     ("sizes", "sharding"),
     [
         ((1, 2, 3, 4, 7, 40), "row_wise"),
-        *[((2, 7), sharding) for sharding in ("table_wise", "column_wise", "auto")],
+        *[((2, 7), sharding) for sharding in ("table_wise", "column_wise")],
+        *[((7,), sharding) for sharding in SHARDINGS if sharding not in EACH_SIZE],
         *[
             pytest.param(range(1, 41), sharding, marks=[pytest.mark.long, pytest.mark.timeout(900)])
-            for sharding in SHARDINGS
-            if sharding != "auto"  # which takes one of the others
+            for sharding in EACH_SIZE
         ],
     ],
-    ids=lambda value: value if isinstance(value, str) else f"{len(value)} sizes",
+    ids=lambda value: value if isinstance(value, str) else f"{min(value)}-{max(value)}",
 )
 def test_few_items_are_trained_as_on_one_process(pools: Any, sizes: tuple[int, ...] | range, sharding: str) -> None:
     """4 processes hold 3, 3, 3, 0 of the 9 rows of 7 items; the first of 3 holds but special rows, of 4 items."""
-    (alone,) = pools(1).run(jobs.train_few_items, cases(sizes, "ddp"))
+    wanted = cases(sizes, SHARDINGS[sharding])
+    (alone,) = pools(1).run(jobs.train_few_items, cases(sizes, SHARDINGS[sharding] | SHARDINGS["ddp"]))
     for n_processes in (1, 2, 3, 4):
-        for answers in pools(n_processes).run(jobs.train_few_items, cases(sizes, sharding)):
-            for (n_items, changes), answer, expected in zip(cases(sizes, sharding), answers, alone, strict=True):
+        for answers in pools(n_processes).run(jobs.train_few_items, wanted):
+            for (n_items, changes), answer, expected in zip(wanted, answers, alone, strict=True):
                 if n_items == 1 and changes["training.loss"] != "softmax":
                     assert answer == expected == SINGLE_ITEM.format(loss=changes["training.loss"])
                     continue
