@@ -53,7 +53,7 @@ def _run(argv: Sequence[str]) -> int:
         return 2
     except KeyboardInterrupt:
         close_bars()
-        print("stopped: no dataset was written; a download goes on where it stopped", file=sys.stderr)
+        print("stopped: no dataset was written; a download continues where it stopped", file=sys.stderr)
         return 130
     settings = _for_training(settings)
     print(f"next: {shlex.join([*TRAIN, '--', *settings] if settings else TRAIN)}")

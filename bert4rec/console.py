@@ -17,11 +17,13 @@ class Bar:
     def __init__(self, total: int, *, name: str = "", done: int = 0) -> None:
         head = f"{name:8} " if name else ""
         form = head + "{percentage:3.0f} % |{bar}| {desc}"
+        self._bar: tqdm[None] | None = None
+        _open.append(self)  # first: an interrupt may come as soon as the bar is drawn
         self._bar = tqdm(total=max(1, total), initial=done, bar_format=form, ncols=_columns())
-        _open.append(self)
 
     def show(self, done: int, figures: str) -> None:
         """`done` units so far, and the figures of now."""
+        assert self._bar is not None, "the bar is made"
         self._bar.ncols, self._bar.n = _columns(), done
         self._bar.set_description_str(figures, refresh=False)
         self._bar.refresh()
@@ -36,8 +38,9 @@ class Bar:
         """End the bar: it stays as it was last, on a line of its own, or is taken away."""
         if self in _open:
             _clear_line()
-            self._bar.leave = stays
-            self._bar.close()
+            if self._bar is not None:
+                self._bar.leave = stays
+                self._bar.close()
             _open.remove(self)  # last: an interrupt may come at any of these lines
 
 

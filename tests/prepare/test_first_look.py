@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Path:
 
 def before(lines: list[str]) -> list[str]:
     """What is said before the rows are read."""
-    return lines[: next(i for i, line in enumerate(lines) if line.endswith("rows/s"))]
+    return lines[: next(i for i, line in enumerate(lines) if "] read " in line)]
 
 
 def after(lines: list[str]) -> list[str]:
