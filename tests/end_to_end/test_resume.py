@@ -51,6 +51,7 @@ def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
     assert (training_of(run)["epochs"], training_of(run)["stopped_by"]) == (6, "n_epochs")
 
 
+@pytest.mark.long
 def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Callable[..., Config], tmp_path: Path) -> None:
     """Under torchrun too: by one line from one process, though the usual settings have other epochs."""
     run = tmp_path / "runs" / "synthetic-dmp"
@@ -69,6 +70,7 @@ def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Callabl
         assert before[name.replace("-before", "")][0][:500] == (run / name).read_bytes()[:500]
 
 
+@pytest.mark.long
 def test_a_run_that_is_found_keeps_its_settings(make: Callable[..., Config], tmp_path: Path) -> None:
     usual = settings_file(make(**{"training.n_epochs": 1, "training.learning_rate": 0.002}), tmp_path)
     done = start([*ALONE, usual, "--training.n_epochs=2"])
