@@ -31,8 +31,8 @@ progress = Progress()
 with progress.stage("read", 10) as stage:
     time.sleep(0.3)
     stage.advance(4, 24_500)
-    print("READY", end="", flush=True)
     try:
+        print("READY", end="", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         close_bars()  # as where a second interrupt has kept the stage from it
