@@ -71,6 +71,11 @@ def has_sequences(file: Path) -> bool:
     return _are_sequences(_lines(_head(file)))
 
 
+def likely_separator(line: str) -> str:
+    """What separates the fields of `line`: that of `SEPARATORS` which it has most of."""
+    return max(reversed(SEPARATORS), key=line.count)
+
+
 def _of_pattern(pattern: str) -> Recognized:
     files = sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if path.is_file())
     if not files:
@@ -187,24 +192,20 @@ def _are_sequences(lines: Sequence[str]) -> bool:
 
 def _are_rows(lines: Sequence[str]) -> bool:
     """Whether a header and at least one row have the same number of fields, more than one."""
-    if len(lines) < 2 or lines[0].startswith(OTHER_STARTS) or _has_number(_cells(lines[0], _separator(lines[0]))):
+    if len(lines) < 2 or lines[0].startswith(OTHER_STARTS) or _has_number(_cells(lines[0], likely_separator(lines[0]))):
         return False
-    counts = {line.count(_separator(lines[0])) for line in lines}
+    counts = {line.count(likely_separator(lines[0])) for line in lines}
     return len(counts) == 1 and counts != {0}
 
 
 def _with_columns(lines: Sequence[str]) -> str:
     """What is to be said of the columns, where the first line names them."""
-    cells = _cells(lines[0], _separator(lines[0])) if lines else []
+    cells = _cells(lines[0], likely_separator(lines[0])) if lines else []
     if len(cells) < 2:
         return ""
     if _has_number(cells):
         return " without a header"
     return f" with the columns {', '.join(cells[:SHOWN])}{', …' if len(cells) > SHOWN else ''}"
-
-
-def _separator(line: str) -> str:
-    return max(reversed(SEPARATORS), key=line.count)
 
 
 def _cells(line: str, separator: str) -> list[str]:

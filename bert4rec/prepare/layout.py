@@ -8,8 +8,8 @@ import polars as pl
 from bert4rec.errors import DataError
 from bert4rec.prepare import text
 from bert4rec.prepare.rows import Layout, split_fields
+from bert4rec.source_of_path import likely_separator
 
-SEPARATORS = ("\t", "::", ";", ",")
 LINE_LIMIT = 1 << 20  # bytes of a header
 
 
@@ -24,7 +24,7 @@ def read_layout(
     if not start.strip():
         raise DataError(f"{path}: is empty; name another file in data.path")
     lines = start.decode("utf-8", "replace").split("\n")
-    bar = _separator(lines[0], separator)
+    bar = likely_separator(lines[0]) if separator == "auto" else separator.replace("\\t", "\t")
     quoted = len(bar) == 1
     cells, n_lines = split_fields(lines, bar, quoted=quoted)
     header = tuple(cells) if has_header else ()
@@ -32,13 +32,6 @@ def read_layout(
         raise DataError(f'{path}, line 1: has a quote (") that is not closed on it; correct the line')
     columns = _distinct(header) or tuple(str(number) for number in range(1, len(cells) + 1))
     return Layout(columns, bar.encode(), quoted, header, types or {})
-
-
-def _separator(line: str, wanted: str) -> str:
-    """What separates the fields of `line`: as `wanted`, else that of `SEPARATORS` which it has most of."""
-    if wanted != "auto":
-        return wanted.replace("\\t", "\t")
-    return max(reversed(SEPARATORS), key=line.count)
 
 
 def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:

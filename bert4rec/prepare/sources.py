@@ -22,6 +22,7 @@ from bert4rec.prepare.rows import LINE, Layout, parse
 from bert4rec.prepare.times import Times, TimeUnit
 from bert4rec.prepare.titles import FirstTitles, read_titles
 from bert4rec.prepare.words import Words
+from bert4rec.source_of_path import PACKED
 
 MOVIELENS_CSV = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
 GOODREADS = {"user": "user_id", "item": "book_id", "rating": "rating"}
@@ -42,7 +43,6 @@ FILES = {
     "table": ("*.csv", "*.tsv", "*.parquet", "*.pq", "*.jsonl", "*.ndjson", "*.feather", "*.arrow", "*.ipc"),
 }
 NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Float32, "is_read": pl.Int64}
-PACKED = ("", ".gz", ".zst")  # what may follow the name of a text file
 TYPED = ("parquet", "arrow file", "arrow stream")
 FIRST_ROWS = 1000  # that are looked at before all are read
 FIRST_BYTES = 1 << 20  # of text, in which they stand
@@ -255,7 +255,7 @@ def _files(path: str, *names: str) -> tuple[Path, ...]:
         raise DataError(f"{place}: {error.strerror}; correct data.path") from None
     if place.is_file():
         return (place,)
-    patterns = [name + packed for name in names for packed in PACKED]
+    patterns = [name + packed for name in names for packed in ("", *PACKED)]
     found = sorted({file for pattern in patterns for file in place.glob(pattern) if file.is_file()})
     if len(found) != 1:
         wanted, have = " or ".join(names), ", ".join(file.name for file in found) or "none"
