@@ -5,18 +5,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert4rec.installation import exit_for_missing, require_python
+from bert4rec.runtime.installation import exit_for_missing, require_python
 
 try:
     require_python()
-    from bert4rec.broken_pipe import ending_on_broken_pipe
-    from bert4rec.config import Config
-    from bert4rec.console import close_bars
-    from bert4rec.errors import UserError
-    from bert4rec.prepare.download import ARCHIVES, fetch_movielens
+    from bert4rec.config.load import load_and_recognize, parse_command_line, usage, with_changes
+    from bert4rec.config.tables import Config
     from bert4rec.prepare.pipeline import prepare
-    from bert4rec.prepare.synthetic import GENERATORS
-    from bert4rec.settings import load_and_recognize, parse_command_line, usage, with_changes
+    from bert4rec.prepare.read.download import ARCHIVES, fetch_movielens
+    from bert4rec.prepare.read.synthetic import GENERATORS
+    from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
+    from bert4rec.runtime.console import close_bars
+    from bert4rec.runtime.errors import UserError
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 

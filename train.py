@@ -10,17 +10,17 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from bert4rec.installation import exit_for_missing, require_python
+from bert4rec.runtime.installation import exit_for_missing, require_python
 
 try:
     require_python()
-    from bert4rec.broken_pipe import ending_on_broken_pipe
-    from bert4rec.config import Config
-    from bert4rec.console import show
-    from bert4rec.errors import BrokenOffError, Interrupted, UserError
-    from bert4rec.next_command import free_the_disk, how_to_continue
-    from bert4rec.run_settings import load_run_settings
-    from bert4rec.settings import usage
+    from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue
+    from bert4rec.checkpoint.run_settings import load_run_settings
+    from bert4rec.config.load import usage
+    from bert4rec.config.tables import Config
+    from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
+    from bert4rec.runtime.console import show
+    from bert4rec.runtime.errors import BrokenOffError, Interrupted, UserError
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _train(config: Config) -> int:
     _quiet_libraries()
-    from bert4rec.run import run  # after the libraries are quiet
+    from bert4rec.training.run import run  # after the libraries are quiet
 
     try:
         run(config)
@@ -89,8 +89,8 @@ def _told_to_all_hosts(error: UserError) -> UserError:
         error.is_on_all = True  # the only host, whose processes have the same settings
         return error  # at once, without importing torch
     _quiet_libraries()
-    from bert4rec.launch import rendezvous
-    from bert4rec.preflight import agreed
+    from bert4rec.runtime.processes import rendezvous
+    from bert4rec.training.agreement import agreed
 
     def fail() -> NoReturn:
         raise error

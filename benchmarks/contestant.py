@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from bert4rec.build import build, job_of_all, keeper, plan_of_all, sampler
-from bert4rec.config import Config
-from bert4rec.errors import SettingsError
-from bert4rec.feed.dataset import Dataset, Split, open_dataset
-from bert4rec.launch import Processes, by_first, process_group, seed_everything, this_process
-from bert4rec.memory import PeakMemory
-from bert4rec.meter import WARM_STEPS
-from bert4rec.plan import Memory, Plan, make_plan
-from bert4rec.progress import Progress
-from bert4rec.report import MetricsLog
-from bert4rec.resolve import resolve
-from bert4rec.settings import load_config, parse_command_line
-from bert4rec.trainer import Trainer
-from bert4rec.vocabulary import table_rows
+from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.resolve import resolve
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset, Split, open_dataset
+from bert4rec.dataset.schema import table_rows
+from bert4rec.report.page import MetricsLog
+from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.memory import Memory, PeakMemory
+from bert4rec.runtime.processes import Processes, by_first, process_group, seed_everything, this_process
+from bert4rec.sharding.plan import Plan, make_plan
+from bert4rec.training.build import build, job_of_all, keeper, plan_of_all, sampler
+from bert4rec.training.meter import WARM_STEPS
+from bert4rec.training.progress import Progress
+from bert4rec.training.trainer import Trainer
 
 FEWEST_STEPS = 5  # timed, however long a step takes
 INTERFACES = Path("/proc/net/dev")

@@ -21,9 +21,9 @@ def main(target: str, began: float, settings: list[str]) -> None:
     """Train until step `STEPS`, and end there."""
     import torch.distributed as dist
 
-    from bert4rec import trainer
-    from bert4rec.run import run
-    from bert4rec.settings import load_config, parse_command_line
+    from bert4rec.config.load import load_config, parse_command_line
+    from bert4rec.training import trainer
+    from bert4rec.training.run import run
 
     figures: dict[str, float] = {}
 

@@ -38,8 +38,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from bert4rec.errors import UserError
-from bert4rec.settings import load_config
+from bert4rec.config.load import load_config
+from bert4rec.runtime.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results.md"

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec.build import build, keeper, plan_of_all
-from bert4rec.config import Config
-from bert4rec.feed.dataset import Rows
+from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.resolve import resolve
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.launch import Processes, process_group, this_process
-from bert4rec.parallelize import held_bytes
-from bert4rec.plan import Plan
-from bert4rec.progress import Progress
-from bert4rec.resolve import resolve
-from bert4rec.settings import load_config, parse_command_line
-from bert4rec.trainer import Trainer
-from bert4rec.vocabulary import FIRST_ITEM_ID, table_rows
+from bert4rec.runtime.processes import Processes, process_group, this_process
+from bert4rec.sharding.parallelize import held_bytes
+from bert4rec.sharding.plan import Plan
+from bert4rec.training.build import build, keeper, plan_of_all
+from bert4rec.training.progress import Progress
+from bert4rec.training.trainer import Trainer
 
 
 class RandomWindows:

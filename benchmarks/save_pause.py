@@ -19,17 +19,17 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.plan_accuracy import RandomWindows
-from bert4rec.build import build, keeper
-from bert4rec.config import Config
+from bert4rec.checkpoint.manager import Keeper
+from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.resolve import resolve
+from bert4rec.config.tables import Config
+from bert4rec.dataset.schema import table_rows
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.keeper import Keeper
-from bert4rec.launch import Processes, process_group, this_process
-from bert4rec.progress import Progress
-from bert4rec.resolve import resolve
-from bert4rec.settings import load_config, parse_command_line
-from bert4rec.shards import local_bytes
-from bert4rec.trainer import Trainer
-from bert4rec.vocabulary import table_rows
+from bert4rec.runtime.processes import Processes, process_group, this_process
+from bert4rec.sharding.sharded_tensors import local_bytes
+from bert4rec.training.build import build, keeper
+from bert4rec.training.progress import Progress
+from bert4rec.training.trainer import Trainer
 
 USUAL = {
     "model.max_len": 16, "training.loss": "sampled_softmax", "training.per_device_train_batch_size": 64,

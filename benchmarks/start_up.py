@@ -29,7 +29,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks.large_catalogue import RESULTS, ROOT, replaced
-from bert4rec.settings import load_config
+from bert4rec.config.load import load_config
 
 ITEMS, LENGTH, WINDOW = 1000, 31, 10
 WINDOWS = LENGTH - WINDOW  # of a user, one apart: the last interaction is held out

@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
 from bert4rec.feed.batches import Batch
 from bert4rec.feed.masking import mask_items
-from bert4rec.initialization import initialize
-from bert4rec.model import Bert4Rec
-from bert4rec.vocabulary import FIRST_ITEM_ID, PAD_ID, table_rows
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.sharding.initialization import initialize
 
 BATCH, LENGTH, WIDTH, HEADS, LAYERS = 128, 200, 64, 2, 2
 STEPS_PER_ROUND = 4

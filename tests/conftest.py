@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import preprocessing
-from bert4rec.config import Config
-from bert4rec.feed.dataset import Dataset, open_dataset
-from bert4rec.settings import load_config
-from tests.distributed.pool import ProcessPool
+from bert4rec.config.load import load_config
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset, open_dataset
+from tests.processes.pool import ProcessPool
 
 SMALL = {
     "data.n_users": 60,

@@ -3,7 +3,7 @@
 import pytest
 
 import train
-from bert4rec.errors import BrokenOffError, SettingsError
+from bert4rec.runtime.errors import BrokenOffError, SettingsError
 
 
 @pytest.mark.parametrize(

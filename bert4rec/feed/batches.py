@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from bert4rec.errors import DataError
-from bert4rec.feed.dataset import Rows, Split
+from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.schema import MASK_ID, PAD_ID
 from bert4rec.feed.masking import mask_items
 from bert4rec.feed.negatives import Negatives, NegativeSampler
 from bert4rec.feed.permutation import Permutation
-from bert4rec.share import Share
-from bert4rec.vocabulary import MASK_ID, PAD_ID
+from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.partition import Share
 
 Indices = npt.NDArray[np.int64]
 

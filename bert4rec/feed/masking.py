@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bert4rec.vocabulary import FIRST_ITEM_ID, MASK_ID
+from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
 
 # Constants of splitmix64 (Steele, Lea, Flood 2014), as signed 64-bit integers.
 _GAMMA = -0x61C8864680B583EB

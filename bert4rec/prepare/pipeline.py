@@ -11,30 +11,23 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config import OWN_DATA, Config, Preprocessing, instant
-from bert4rec.errors import DataError
-from bert4rec.prepare.card import dataset_card
-from bert4rec.prepare.chunks import chunked
-from bert4rec.prepare.dataset import (
-    EVALUATION_COLUMNS,
-    SplitWriter,
-    TableWriter,
-    clear_target,
-    created_from,
-    new_dataset,
-    refuse_another_input,
-    write_metadata,
-)
-from bert4rec.prepare.fields import DECIMAL
-from bert4rec.prepare.first_look import first_look, order_of
-from bert4rec.prepare.held_out import HeldOutCounts
-from bert4rec.prepare.ids import Known, item_ids, read_known
-from bert4rec.prepare.negatives import USERS_PER_BLOCK
-from bert4rec.prepare.oracle import oracle_ranks
+from bert4rec.config.source_of_path import has_sequences
+from bert4rec.config.tables import OWN_DATA, Config, Preprocessing, instant
+from bert4rec.dataset.card import dataset_card
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.statistics import describe, lengths_of, order_line
+from bert4rec.prepare.order.chunks import chunked
+from bert4rec.prepare.order.histories import LISTS
+from bert4rec.prepare.order.ids import Known, item_ids, read_known
 from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.sequences import LISTS
-from bert4rec.prepare.sources import Interactions, open_interactions
-from bert4rec.prepare.splits import MIN_EVALUATED, all_for_training, by_time, instant_of_share, leave_one_out
+from bert4rec.prepare.read.fields import DECIMAL
+from bert4rec.prepare.read.first_look import first_look, order_of
+from bert4rec.prepare.read.sources import Interactions, open_interactions
+from bert4rec.prepare.read.synthetic import GENERATORS, Generated, everything
+from bert4rec.prepare.split.held_out import HeldOutCounts
+from bert4rec.prepare.split.negatives import USERS_PER_BLOCK
+from bert4rec.prepare.split.oracle import oracle_ranks
+from bert4rec.prepare.split.splits import MIN_EVALUATED, all_for_training, by_time, instant_of_share, leave_one_out
 from bert4rec.prepare.stages import (
     Cutter,
     Filters,
@@ -49,10 +42,17 @@ from bert4rec.prepare.stages import (
     read,
     survey,
 )
-from bert4rec.prepare.statistics import describe, lengths_of, order_line
-from bert4rec.prepare.synthetic import GENERATORS, Generated, everything
-from bert4rec.source_of_path import has_sequences
-from bert4rec.vocabulary import FIRST_ITEM_ID
+from bert4rec.prepare.writer import (
+    EVALUATION_COLUMNS,
+    SplitWriter,
+    TableWriter,
+    clear_target,
+    created_from,
+    new_dataset,
+    refuse_another_input,
+    write_metadata,
+)
+from bert4rec.runtime.errors import DataError
 
 WORK = ".work"  # folder, beside the new splits, of what goes over the disk
 RUNS = 24  # runs fit into the memory: one is held some six times while it is sorted or cut

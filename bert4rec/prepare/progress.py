@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bert4rec.console import Bar
-from bert4rec.wording import clock, rounded
+from bert4rec.runtime.console import Bar
+from bert4rec.runtime.wording import clock, rounded
 
 SECONDS_BETWEEN_LINES = 10.0
 SHORTEST = 0.05  # seconds for which a speed means something

@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.errors import DataError
-from bert4rec.prepare.bad_rows import BadRows
-from bert4rec.prepare.filters import (
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.prepare.files.bad_rows import BadRows
+from bert4rec.prepare.order.filters import (
     drop_consecutive_duplicates,
     drop_low_ratings,
     drop_rare_items,
@@ -26,15 +26,15 @@ from bert4rec.prepare.filters import (
     keep_repeats,
     keep_times,
 )
-from bert4rec.prepare.held_out import HeldOutCounts
-from bert4rec.prepare.ids import Distinct, same_type
-from bert4rec.prepare.negatives import count_unseen, popular_negatives, train_counts, uniform_negatives
+from bert4rec.prepare.order.histories import in_time_order, to_histories, with_codes
+from bert4rec.prepare.order.ids import Distinct, same_type
+from bert4rec.prepare.order.spool import Parts, Spool
 from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.sequences import in_time_order, to_histories, with_codes
-from bert4rec.prepare.sources import Part
-from bert4rec.prepare.splits import cut, is_tested, validation_sample, windows
-from bert4rec.prepare.spool import Parts, Spool
-from bert4rec.vocabulary import FIRST_ITEM_ID
+from bert4rec.prepare.read.sources import Part
+from bert4rec.prepare.split.held_out import HeldOutCounts
+from bert4rec.prepare.split.negatives import count_unseen, popular_negatives, train_counts, uniform_negatives
+from bert4rec.prepare.split.splits import cut, is_tested, validation_sample, windows
+from bert4rec.runtime.errors import DataError
 
 Ints: TypeAlias = NDArray[np.int64]
 Split: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.config import Config
+from bert4rec.config.tables import Config
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from bert4rec.checkpoint import FACTS
-from bert4rec.config import Config
-from bert4rec.keeper import found
+from bert4rec.checkpoint.manager import found
+from bert4rec.checkpoint.store import FACTS
+from bert4rec.config.tables import Config
 from tests.end_to_end.test_scripts import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
 
 PROMPTLY = 15.0  # seconds

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import preprocessing
-from bert4rec.config import Config
+from bert4rec.config.tables import Config
 from tests.conftest import SMALL
 from tests.end_to_end.test_scripts import BIN, ROOT, settings_file
 

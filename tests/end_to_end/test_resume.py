@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.config import Config
+from bert4rec.config.tables import Config
 from tests.end_to_end.test_scripts import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
 from tests.folders import files_of
 from tests.terminal import on_terminal, screen

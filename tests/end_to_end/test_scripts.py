@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import tomli
 
-from bert4rec.config import Config
-from bert4rec.wording import counted
+from bert4rec.config.tables import Config
+from bert4rec.runtime.wording import counted
 
 ROOT = Path(__file__).parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -42,7 +42,7 @@ def settings_file(config: Config, folder: Path) -> str:
 @pytest.fixture(scope="module")
 def runs(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
     """The report of a run by launcher and mode, started when first asked for."""
-    from bert4rec.settings import load_config
+    from bert4rec.config.load import load_config
     from tests.conftest import SMALL
 
     parent, known = tmp_path_factory.mktemp("runs"), {}

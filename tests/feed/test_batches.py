@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.errors import DataError
+from bert4rec.dataset.reader import Dataset, Rows, Split
+from bert4rec.dataset.schema import MASK_ID, PAD_ID, table_rows
 from bert4rec.feed.batches import Batch, EpochOrder, MaskedBatches, Position, inference_batch
-from bert4rec.feed.dataset import Dataset, Rows, Split
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.vocabulary import MASK_ID, PAD_ID, table_rows
+from bert4rec.runtime.errors import DataError
 
 START = Position()
 MASKING = {"mask_prob": 0.2, "last_item_mask_prob": 0.1, "mask_token_share": 1.0, "random_token_share": 0.0}
@@ -60,7 +60,7 @@ import os, signal, sys
 from multiprocessing import active_children
 from pathlib import Path
 from bert4rec.feed.batches import MaskedBatches
-from bert4rec.feed.dataset import Split
+from bert4rec.dataset.reader import Split
 if __name__ == "__main__":
     batches = MaskedBatches(
         Split(Path(sys.argv[1]) / "train", 10**6), n_epochs=9, per_device=2, rank=0, world_size=1, seed=1, n_rows=10**6,

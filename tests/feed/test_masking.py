@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
 from bert4rec.feed.masking import Masked, mask_items
-from bert4rec.vocabulary import FIRST_ITEM_ID, MASK_ID
 
 N_ROWS = 50
 USUAL: dict[str, Any] = {

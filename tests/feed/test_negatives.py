@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.feed import negatives
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.vocabulary import FIRST_ITEM_ID
 
 COUNTS = np.array([5, 0, 1, 30, 4, 0, 9, 16], np.int32)
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import preprocessing
 from bert4rec.prepare import pipeline
-from bert4rec.prepare.bad_rows import BadRows
+from bert4rec.prepare.files.bad_rows import BadRows
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.stages import in_order, read
 from tests.folders import contents

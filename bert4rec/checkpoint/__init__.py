@@ -1,0 +1,1 @@
+"""The run folder, its checkpoints, and how a run is resumed."""

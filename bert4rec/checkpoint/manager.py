@@ -1,0 +1,170 @@
+"""Which checkpoints a run makes and keeps, and how: at once, or beside the training from a copy."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from bert4rec.checkpoint.next_command import free_the_disk
+from bert4rec.checkpoint.run_folder import BEST, STEP, UNFINISHED, found
+from bert4rec.checkpoint.store import Copies, SaveError, Tensors, save
+from bert4rec.runtime.errors import Interrupted
+from bert4rec.runtime.memory import host_memory
+from bert4rec.runtime.processes import Processes
+from bert4rec.sharding.sharded_tensors import local_bytes
+
+MARGIN = 1.2  # of memory, for a copy that is made without being told to
+BYTES_PER_SECOND = 100e6  # of a save, as long as none has been measured
+
+
+class Keeper:
+    """Writes checkpoints into `folder` and removes old ones: the last `keep` stay, and the best.
+
+    One is due after `every_steps` and after `every_minutes` (0: never by that). `asynchronous`: written by a thread,
+    from a copy in memory; "auto" = where every process has room for it. `on_error`: what to do where the disk does not
+    take one; the older ones stay in any case. `about` goes into each of them, `last_step` is of the one that a
+    continued run has already. Every process makes the same calls.
+    """
+
+    def __init__(
+        self, folder: Path, *, every_steps: int, every_minutes: float, keep: int, asynchronous: bool | Literal["auto"],
+        on_error: Literal["continue", "stop"], seconds_on_signal: float, about: Mapping[str, Any], world: Processes,
+        say: Callable[[str], None], last_step: int = 0,
+    ) -> None:  # fmt: skip
+        self._folder, self._keep, self._about, self._world, self._say = folder, keep, about, world, say
+        self._asynchronous, self._stops, self._seconds_on_signal = asynchronous, on_error == "stop", seconds_on_signal
+        self._every_steps, self._every_seconds = every_steps, 60 * every_minutes
+        self._group = dist.new_group(backend="gloo")  # the thread must not mix its messages with the training's
+        self._thread: threading.Thread | None = None
+        self._copies = Copies()
+        self._failure: BaseException | None = None
+        self._bytes_per_second = BYTES_PER_SECOND
+        self.last_step = last_step  # with a whole checkpoint, or one that is being written; 0 = none
+        self._saved_at = time.monotonic()
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is time for a checkpoint after `step` steps; the first process decides."""
+        by_time = 0 < self._every_seconds <= time.monotonic() - self._saved_at
+        return by_time or bool(self._every_steps and step % self._every_steps == 0)
+
+    def save(self, step: int, tensors: Tensors, facts: Mapping[str, Any], *, best_step: int) -> None:
+        """A checkpoint of `tensors` and `facts` as they are after `step` steps; `best_step`: the best so far.
+
+        Raises `SaveError` where `on_error` is "stop", of an earlier one too.
+        """
+        self.wait()
+        self.last_step, self._saved_at = step, time.monotonic()
+        contents = {**self._about, **facts}
+        if self._is_asynchronous(tensors):
+            tensors = self._copies.of(tensors)
+            self._thread = threading.Thread(target=self._try_beside, args=(step, tensors, contents, best_step))
+            self._thread.start()
+            return
+        self._try(step, tensors, contents, best_step)
+        self._report()
+
+    def wait(self) -> None:
+        """Until what is being written is written. Raises as `save` does."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            self._report()
+
+    def refuse_to_take_long(self, tensors: Tensors, number: int) -> None:
+        """Raise `Interrupted` where the launcher that has sent the signal `number` may not wait for another save.
+
+        Judged by the pace of the last one, for the process that needs longest, and only where there is one to go on
+        from.
+        """
+        milliseconds = self._world.least(-round(1e3 * local_bytes(tensors.values()) / self._bytes_per_second)) or 0
+        seconds = -milliseconds / 1e3
+        if self.last_step and seconds > self._seconds_on_signal:
+            raise Interrupted(
+                number,
+                f"a checkpoint would take some {seconds:.0f} s, more than checkpoint.seconds_on_signal = "
+                f"{self._seconds_on_signal:g}; the last one is of step {self.last_step}",
+            )
+
+    def kept(self) -> str:
+        """What there is to go on from, for people."""
+        paths = found(self._folder)
+        return f"{paths[-1].name} is the last checkpoint" if paths else "there is no checkpoint"
+
+    def path_of(self, step: int) -> Path:
+        """Where the checkpoint of `step` stands."""
+        return step_folder(self._folder, step)
+
+    def best(self, step: int) -> Path | None:
+        """The checkpoint of the best `step`; the best that could be saved, where that one could not."""
+        best, link = self.path_of(step), self._folder / BEST
+        return best if best.is_dir() else link.resolve() if link.is_dir() else None
+
+    def _try_beside(self, *arguments: Any) -> None:
+        if self._world.device.type == "cuda":
+            torch.cuda.set_device(self._world.device)  # of this thread, which begins with the host's first GPU
+        self._try(*arguments)
+
+    def _try(self, step: int, tensors: Tensors, contents: Mapping[str, Any], best_step: int) -> None:
+        began = time.monotonic()
+        try:
+            save(self.path_of(step), tensors, contents, group=self._group)
+        except BaseException as error:  # perhaps in the thread: raised by the next call that waits for it
+            self._failure = error
+            return
+        self._bytes_per_second = local_bytes(tensors.values()) / max(1e-3, time.monotonic() - began)
+        if self._world.is_first:
+            self._remove_old(best_step)
+            self._link(best_step)
+
+    def _report(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is None:
+            return
+        if not isinstance(failure, SaveError):
+            raise failure
+        self.last_step = 0
+        if self._stops:
+            raise SaveError(f"cannot save: {failure}; {self.kept()}; {free_the_disk(self._folder.parent)}")
+        self._say(f"warning: cannot save: {failure}; {self.kept()}")
+
+    def _is_asynchronous(self, tensors: Tensors) -> bool:
+        if self._asynchronous == "auto":
+            room = host_memory() // self._world.local_world_size - MARGIN * local_bytes(tensors.values())
+            self._asynchronous = (self._world.least(round(room)) or 0) >= 0
+            how = (
+                "beside the training, from a copy"
+                if self._asynchronous
+                else "while the training waits: no memory for a copy"
+            )
+            self._say(f"checkpoints of {local_bytes(tensors.values()) / 1e6:,.1f} MB a process are written {how}")
+        return self._asynchronous
+
+    def _link(self, best_step: int) -> None:
+        """`best` points at the best checkpoint, for people and other programs."""
+        if not self.path_of(best_step).is_dir():
+            return
+        link = self._folder / BEST
+        new = link.with_name(BEST + UNFINISHED)
+        try:
+            new.unlink(missing_ok=True)
+            new.symlink_to(self.path_of(best_step).name)
+            new.replace(link)
+        except OSError as error:
+            self._say(f"{link}: cannot be made: {error.strerror}; the best checkpoint is of step {best_step}")
+
+    def _remove_old(self, best_step: int) -> None:
+        paths = found(self._folder)
+        kept = {path.name for path in [*paths[-self._keep :], self.best(best_step)] if path}
+        for path in paths:
+            if path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Where the checkpoint of `step` stands in `folder`."""
+    return folder / f"{STEP}{step:09d}"

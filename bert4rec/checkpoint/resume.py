@@ -1,0 +1,202 @@
+"""What a run is resumed from: its folder, the newest checkpoint that is whole, and whether the settings still fit."""
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    found,
+    named_run,
+    newest_finished,
+    newest_unfinished,
+)
+from bert4rec.checkpoint.run_settings import how_to_train_longer
+from bert4rec.checkpoint.store import FACTS, read_facts, tidy, verify
+from bert4rec.config.load import load_config
+from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.runtime.processes import by_first
+
+SET_ASIDE = "set-aside"  # in the folder of the checkpoints: what is newer than the one from which a run was resumed
+PICTURE = "learning_curve.png"
+REPORTS = (PICTURE, "report.md", "report.json")  # the last one says that a run is finished
+FACTS_VERSION = 2  # of what a checkpoint says of the run and its state
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+# What may be another in a resumed run. Whether the data are the same is told by the fingerprint of the dataset.
+FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run"}
+FREE_KEYS = {
+    "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "max_skipped_steps",
+}  # fmt: skip
+OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The `run` folder that is resumed, from the `checkpoint` that holds the `facts`."""
+
+    run: Path
+    checkpoint: Path
+    facts: Mapping[str, Any]
+
+
+def find(
+    resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any], say: Callable[[str], None]
+) -> Resumption | None:
+    """What `run.resume` means for runs of that `name` in `parent`; None for a new run. Every process calls this.
+
+    The first one calls `claim` with the run folder before it touches anything there. A damaged checkpoint is skipped
+    for the one before, and `say` told. Raises `SettingsError` where there is no such run, `DataError` where none
+    of its checkpoints is whole.
+    """
+
+    def candidates() -> tuple[Path | None, list[Path]]:
+        run, checkpoint = named_run(resume) if resume != "auto" else (newest_unfinished(parent, name), None)
+        if run is None:
+            return None, []
+        claim(run)
+        tidy(run / CHECKPOINTS)
+        return run, [checkpoint] if checkpoint else found(run / CHECKPOINTS)[::-1]
+
+    run, paths = by_first(candidates)
+    if run is None:
+        hint = by_first(lambda: _hint(parent, name))
+        say(f"nothing to resume: no unfinished run {parent / name} with a checkpoint; a new run begins{hint}")
+        return None
+    checkpoint = _newest_whole(paths, say)
+    if checkpoint is None:
+        others = by_first(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
+        advice = f"others are there: {', '.join(others)}" if others else "start a new run without --resume"
+        raise DataError(f"{run / CHECKPOINTS}: there is no whole checkpoint to resume from; {advice}")
+    return Resumption(run, checkpoint, _facts_of(checkpoint))
+
+
+def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
+    """For `run.init_from`: the best checkpoint of a run, or the one that `path` is, and its facts.
+
+    Raises `SettingsError`, `DataError`.
+    """
+    folder = by_first(lambda: next((f for f in (path / CHECKPOINTS / BEST, path) if (f / FACTS).exists()), None))
+    if folder is None:
+        raise SettingsError(f"run.init_from: {path} has no best checkpoint; name the folder of a run that has one")
+    verify(folder)
+    return folder, _facts_of(folder)
+
+
+def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: str, *, reset_optimizer: bool) -> None:
+    """Raise `SettingsError` for the first setting with which the run cannot be resumed, naming both values."""
+    if facts["fingerprint"] != fingerprint:
+        raise SettingsError(
+            f"another dataset: the run was trained on {facts['fingerprint'][:12]}…, this one is {fingerprint[:12]}…; "
+            "set data.dataset_dir to the folder that the run was trained on, or start another run from its weights "
+            "with --run.init_from"
+        )
+    changed = changes(facts, settings)
+    for name in OPTIMIZERS:
+        if name in changed and not reset_optimizer:
+            then, now = changed[name]
+            raise SettingsError(
+                f'{name} = "{then}" in the run, "{now}" now: the state of one is no use to the other; set it to '
+                f'"{then}", or start with fresh optimizers by --run.reset_optimizer=true'
+            )
+    for name, (then, now) in changed.items():
+        if not _is_free(name):
+            raise SettingsError(
+                f"{name} = {then} in the run, {now} now: a resumed run keeps what it began with; set it to {then} "
+                "(the run's config.toml has all of them), or start another run without --resume"
+            )
+
+
+def wants_fresh_optimizers(facts: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether `run.reset_optimizer` is still to be done: once, though the same command is given again and again."""
+    has_others = not changes(facts, settings).keys().isdisjoint(OPTIMIZERS)
+    return settings["run"]["reset_optimizer"] and (has_others or not facts["config"]["run"]["reset_optimizer"])
+
+
+def changes(facts: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]]:
+    """The settings that differ: their value then and now."""
+    before: Settings = facts["config"]
+    names = [f"{table}.{key}" for table in settings if table != "run" for key in settings[table]]
+    pairs = {name: [_value(tables, name) for tables in (before, settings)] for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def set_aside_newer(resumption: Resumption) -> int:
+    """Move newer checkpoints, and the report, out of the way of those to come; how many checkpoints there were."""
+    newer = [path for path in found(resumption.run / CHECKPOINTS) if path.name > resumption.checkpoint.name]
+    target = resumption.run / CHECKPOINTS / SET_ASIDE
+    for path in newer:
+        target.mkdir(exist_ok=True)
+        path.rename(_free(target / path.name))
+    _keep_report(resumption.run)
+    return len(newer)
+
+
+def _keep_report(run: Path) -> None:
+    """Under other names, of one number: what stood in the run when it was finished before."""
+    present = [run / name for name in REPORTS if (run / name).exists()]
+    for number in itertools.count(1):
+        ending = "-before" if number == 1 else f"-before-{number}"
+        kept = {path: path.with_name(f"{path.stem}{ending}{path.suffix}") for path in present}
+        if not any(path.exists() for path in kept.values()):
+            break
+    for path, new in kept.items():
+        path.rename(new)
+        if path.suffix == ".md":
+            new.write_text(new.read_text().replace(f"({PICTURE})", f"({kept.get(run / PICTURE, run / PICTURE).name})"))
+
+
+def _hint(parent: Path, name: str) -> str:
+    """How the newest finished run could be trained longer, where there is one of which that can be said."""
+    if (run := newest_finished(parent, name)) is None:
+        return ""
+    try:
+        saved = load_config(run / CONFIG)
+        advice = how_to_train_longer(run, saved, saved)
+    except SettingsError:
+        return ""
+    return f"; {advice}" if advice else ""
+
+
+def _facts_of(checkpoint: Path) -> dict[str, Any]:
+    facts = read_facts(checkpoint)
+    if facts["facts_version"] != FACTS_VERSION:
+        raise DataError(
+            f"{checkpoint}: written by another version of this program (form {facts['facts_version']}, here it is "
+            f"{FACTS_VERSION}); resume it with that version"
+        )
+    return facts
+
+
+def _newest_whole(paths: list[Path], say: Callable[[str], None]) -> Path | None:
+    for number, path in enumerate(paths, 1):
+        try:
+            verify(path)
+            return path
+        except DataError as error:
+            say(f"warning: {error}" + ("; skipped for the one before" if number < len(paths) else ""))
+    return None
+
+
+def _is_free(name: str) -> bool:
+    table, _, key = name.partition(".")
+    return table in FREE_TABLES or key in FREE_KEYS or name in OPTIMIZERS
+
+
+def _value(settings: Settings, name: str) -> Any:
+    table, _, key = name.partition(".")
+    return settings.get(table, {}).get(key)
+
+
+def _free(path: Path) -> Path:
+    """`path`, with a number where it is taken."""
+    return next(
+        candidate
+        for number in itertools.count(1)
+        if not (candidate := path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")).exists()
+    )

@@ -1,0 +1,111 @@
+"""The folder of a run: a new one for each, one job at a time in it, and the checkpoints that it holds.
+
+Nothing here imports torch: which run is to be resumed is known before that.
+"""
+
+import fcntl
+import itertools
+import os
+import re
+import socket
+from pathlib import Path
+from types import TracebackType
+
+from bert4rec.runtime.errors import SettingsError
+
+LOCK = ".lock"
+CONFIG = "config.toml"  # the resolved settings
+REPORT = "report.json"  # which a finished run has
+CHECKPOINTS = "checkpoints"
+BEST = "best"  # in that: a link to the best of them
+STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
+UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
+REPLACED = ".old"  # and that of one of which there is a newer version
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """`parent`/`name`, made, or `name`-2, -3, … where there is such a run. Raises `SettingsError`."""
+    for number in itertools.count(1):
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise SettingsError(f"run.dir: cannot make {folder}: {error.strerror}; choose another folder") from None
+        return folder
+    raise AssertionError
+
+
+def runs(parent: Path, name: str) -> list[Path]:
+    """The folders of the runs of that name, the first ones first."""
+    form = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
+    matches = [match for path in parent.glob("*") if (match := form.fullmatch(path.name))]
+    return [parent / match[0] for match in sorted(matches, key=lambda match: int(match[1] or 1))]
+
+
+def found(folder: Path) -> list[Path]:
+    """The checkpoints in `folder` that were finished, the earliest first."""
+    paths = (path for path in folder.glob(f"{STEP}*") if path.suffix not in (UNFINISHED, REPLACED))
+    return sorted(path for path in paths if path.is_dir())
+
+
+def newest_unfinished(parent: Path, name: str) -> Path | None:
+    """The newest run of that name with a checkpoint and without a report."""
+    unfinished = [run for run in runs(parent, name) if found(run / CHECKPOINTS) and not (run / REPORT).exists()]
+    return unfinished[-1] if unfinished else None
+
+
+def newest_finished(parent: Path, name: str) -> Path | None:
+    """The newest run of that name with a checkpoint and a report."""
+    finished = [run for run in runs(parent, name) if found(run / CHECKPOINTS) and (run / REPORT).exists()]
+    return finished[-1] if finished else None
+
+
+def named_run(resume: str) -> tuple[Path, Path | None]:
+    """The run that a path names, and the checkpoint if it names one. Raises `SettingsError`."""
+    path = Path(resume)
+    if found(path / CHECKPOINTS):
+        return path, None
+    path = path.resolve()  # of the link to the best, perhaps
+    if path.name == CHECKPOINTS and found(path):
+        return path.parent, None
+    if path.parent.name == CHECKPOINTS and path in found(path.parent):
+        return path.parent.parent, path
+    problem = "has no checkpoint" if path.is_dir() else "is no folder" if path.exists() else "is not there"
+    raise SettingsError(
+        f'run.resume = "{resume}": {problem}; name a run folder, one of its {CHECKPOINTS}/step-…, or auto'
+    )
+
+
+class Lock:
+    """As a context: nobody else works in `folder`, on this host, or on others where the file system tells them.
+
+    Raises `SettingsError` where somebody does. The lock goes with the process, however it ends.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._file = (folder / LOCK).open("a+")
+        except OSError as error:
+            raise SettingsError(f"{folder}: cannot be written to: {error.strerror}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            holder = self._file.read() or "who it is stands nowhere"
+            self._file.close()
+            raise SettingsError(f"{folder}: another job is at work there ({holder}); stop it, or wait for it") from None
+        except OSError:
+            return  # a file system without locks
+        self._file.truncate(0)
+        self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self._file.flush()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()

@@ -1,0 +1,155 @@
+"""The settings of a training: of a new run from the file and the command line, of a resumed one from its own file.
+
+All of it before torch is imported and before the processes meet: each of them reads the same disk.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli
+
+from bert4rec.checkpoint.next_command import train_command, without
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_unfinished
+from bert4rec.config.load import Overrides, load_config, parse_command_line
+from bert4rec.config.tables import Config
+from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.wording import counted
+
+MOST_NAMED = 3  # settings in one line
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a training, and `notes` for people, a line each.
+
+    `is_finished`: the run that was to be resumed has nothing left to do, as the last of the notes says.
+    """
+
+    config: Config
+    notes: list[str] = field(default_factory=list)
+    is_finished: bool = False
+
+
+def load_run_settings(argv: Sequence[str]) -> RunSettings:
+    """What the command line `argv` of train.py means.
+
+    A new run has the settings of the file, a resumed one those with which it was trained last; the command line counts
+    more than either. Raises `SettingsError`.
+    """
+    path, overrides = parse_command_line(argv)
+    if overrides.get("run.resume", "auto") not in ("", "auto") and not _names_a_file(argv):
+        path = ""  # config.toml has no part in it, and need not be there
+        usual = load_config(None, {"run.resume": overrides["run.resume"]})
+    else:
+        usual = load_config(path, overrides)
+    if usual.run.resume == "auto":
+        run = newest_unfinished(Path(usual.run.dir), usual.run_name)
+        place = {"run.dir": usual.run.dir, "run.name": usual.run_name}  # where it is found again, on every host
+        return RunSettings(usual) if run is None else _resumed(run, None, overrides, place, argv, path)
+    if not usual.run.resume:
+        return RunSettings(usual)
+    return _resumed(*named_run(usual.run.resume), overrides, {"run.resume": usual.run.resume}, argv, path)
+
+
+def how_to_train_longer(run: Path, config: Config, saved: Config, argv: Sequence[str] = ()) -> str:
+    """Where the finished `run` would stop at once with the settings `config`: how it ended, and what to type.
+
+    `saved` are those with which it ended, `argv` is what was typed. "" where there is something left to do. Raises
+    `SettingsError` where the report cannot be read.
+    """
+    training = _training_of(run)
+    if not (options := list(_longer(training, config, saved))):
+        return ""
+    words = [f"--resume={run}", *without(argv, "--config", "--resume", *options), *options]
+    return (
+        f"{run} is finished ({counted(training['epochs'], 'epoch')}, stopped by {training['stopped_by']}); to train it "
+        f"longer: {train_command(*words)}"
+    )
+
+
+def options_to_train_longer(run: Path) -> list[str]:
+    """What a finished run needs to be told beside `--resume`. Raises `SettingsError` where its files cannot be read."""
+    saved = _saved_settings(run)
+    return list(_longer(_training_of(run), saved, saved))
+
+
+def _resumed(
+    run: Path, checkpoint: Path | None, overrides: Overrides, place: Mapping[str, str], argv: Sequence[str], file: str
+) -> RunSettings:
+    """The settings of the `run`, the `overrides` of the command line `argv` over them, and its `place` in any case.
+
+    `file` names the settings that do not count, "" where none were meant to.
+    """
+    saved = _saved_settings(run)
+    changed = Overrides()
+    changed.update({"run.init_from": "", "run.resume": "auto", **overrides, **place})
+    changed.typed = overrides.typed
+    config = load_config(run / CONFIG, changed)
+    notes = [_unused(file, overrides, saved, run)] if file else []
+    is_last = checkpoint is None or checkpoint == found(run.resolve() / CHECKPOINTS)[-1]
+    advice = how_to_train_longer(run, config, saved, argv) if is_last and (run / REPORT).exists() else ""
+    return RunSettings(config, [note for note in (*notes, advice) if note], is_finished=bool(advice))
+
+
+def _saved_settings(run: Path) -> Config:
+    try:
+        return load_config(run / CONFIG)
+    except SettingsError as error:
+        raise SettingsError(
+            f"{error}; a run is resumed with the settings in that file: restore it (facts.json of a checkpoint has "
+            f"them too), or start another run from the weights of this one with --run.init_from={run}"
+        ) from None
+
+
+def _unused(file: str, overrides: Mapping[str, Any], saved: Config, run: Path) -> str:
+    """What is said of settings that stand in the `file` and are others in the run; "" where there are none.
+
+    A value that is left to the program was decided in the run.
+    """
+    stated = tomli.loads(Path(file).read_text(encoding="utf-8"))
+    theirs, mine = (config.model_dump(mode="json") for config in (load_config(file), saved))
+    names = [(table, key) for table in stated if table != "run" for key in stated[table]]
+    unused = [
+        f"{table}.{key} = {_shown(mine[table][key])}, not {_shown(theirs[table][key])}"
+        for table, key in names
+        if theirs[table][key] not in ("auto", mine[table][key]) and f"{table}.{key}" not in overrides
+    ]
+    if not unused:
+        return ""
+    more = f", and {len(unused) - MOST_NAMED} more" if len(unused) > MOST_NAMED else ""
+    return (
+        f"{file} is not used: {run} keeps its own settings ({'; '.join(unused[:MOST_NAMED])}{more}); what is to change "
+        "goes on the command line"
+    )
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _training_of(run: Path) -> dict[str, Any]:
+    try:
+        training: dict[str, Any] = json.loads((run / REPORT).read_text())["training"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SettingsError(f"{run / REPORT}: cannot be read: {error}; move it away to resume the run") from None
+    return training
+
+
+def _longer(training: Mapping[str, Any], config: Config, saved: Config) -> Iterator[str]:
+    """Options for twice as much of what has ended the training, and would end it again."""
+    wanted = config.training
+    if training["epochs"] >= wanted.n_epochs:
+        yield f"--training.n_epochs={2 * math.ceil(training['epochs'])}"
+    if training["stopped_by"] == "patience" and 0 < wanted.patience <= saved.training.patience:
+        yield f"--training.patience={2 * wanted.patience}"
+    minutes = training["seconds"] / 60
+    if 0 < wanted.max_minutes <= minutes:
+        yield f"--training.max_minutes={max(2 * minutes, 0.01):.2g}"
+
+
+def _names_a_file(argv: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] == "--config" for word in argv)

@@ -1,0 +1,222 @@
+"""Checkpoints by torch.distributed.checkpoint: every process writes its own shards, any number of processes reads them.
+
+A checkpoint is a folder: the shards, `facts.json` with everything that is no tensor, and a manifest of them all,
+written last. It is made under another name and renamed when whole. It holds a pickle: trusted input, like any program.
+"""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
+from torch.distributed._shard.sharding_spec import ShardMetadata
+from torch.distributed.checkpoint.api import CheckpointException
+
+from bert4rec.checkpoint.run_folder import REPLACED, UNFINISHED
+from bert4rec.runtime import manifest
+from bert4rec.runtime.errors import DataError, UserError
+from bert4rec.runtime.processes import gathered
+from bert4rec.sharding.footprint import PIECE_BYTES
+from bert4rec.sharding.sharded_tensors import local_parts, sharded_like
+
+FACTS = "facts.json"
+
+Group: TypeAlias = dist.ProcessGroup | None
+Tensors: TypeAlias = Mapping[str, Any]
+"""Name → Tensor, the same on every process, or ShardedTensor."""
+
+
+class SaveError(UserError):
+    """A checkpoint that could not be written; the older ones are as they were."""
+
+    status = 1
+
+
+def save(folder: Path, tensors: Tensors, facts: Mapping[str, Any], *, group: Group = None) -> None:
+    """Write a checkpoint to `folder`, which all hosts share; every process of `group` calls this.
+
+    Raises `SaveError` on all of them where one cannot write; then nothing is left of it.
+    """
+    unfinished = folder.with_name(folder.name + UNFINISHED)
+    try:
+        _on_all(lambda: _begin(unfinished), group, first_only=True)
+        _write_shards(unfinished, tensors, group)
+        files = _on_all(lambda: _describe(unfinished, facts, group), group)
+        _on_all(lambda: _finish(unfinished, folder, files), group, first_only=True)
+    except SaveError:
+        if dist.get_rank() == 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def load(folder: Path, tensors: Tensors) -> None:
+    """Read the tensors of a checkpoint that was verified into `tensors`, in place, however either side is sharded.
+
+    Raises `DataError`, on every process, where it has no such tensors.
+    """
+    try:
+        dcp.load(in_pieces(tensors), checkpoint_id=folder)  # the pieces are views
+    except CheckpointException as error:
+        raise DataError(f"{folder}: cannot be read: {_first_failure(error)}") from None
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What a checkpoint that was verified holds beside tensors."""
+    facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
+    return facts
+
+
+def verify(folder: Path) -> None:
+    """Raise `DataError`, on every process, for a checkpoint that is not as it was written; they share the reading."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    problems = gathered(manifest.problem_of(folder, looks_at=lambda number: number % n == rank))
+    if found := next(filter(None, problems), ""):
+        raise DataError(f"{folder}: this checkpoint is damaged: {found}")
+
+
+def in_pieces(tensors: Tensors) -> dict[str, Any]:
+    """The same tensors, every shard as several small ones: a shard is copied on its way to and from the disk."""
+    return {name: _cut(value) if isinstance(value, ShardedTensor) else value for name, value in tensors.items()}
+
+
+class Copies:
+    """Copies of tensors on the CPU, in memory that is kept for the next ones: to get it takes longer than to copy."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, int], torch.Tensor] = {}
+
+    def of(self, tensors: Tensors) -> dict[str, Any]:
+        """The same tensors as they are now; those of the call before are overwritten."""
+        return {name: self._copy(name, value) for name, value in tensors.items()}
+
+    def _copy(self, name: str, value: Any) -> Any:
+        copies = [self._part((name, number), part) for number, part in enumerate(local_parts(value))]
+        if not isinstance(value, ShardedTensor):
+            return copies[0]
+        shards = zip(copies, value.local_shards(), strict=True)
+        local = [Shard(copy, _on_host(shard.metadata)) for copy, shard in shards]
+        return sharded_like(value, local, [_on_host(shard) for shard in value.metadata().shards_metadata])
+
+    def _part(self, key: tuple[str, int], part: torch.Tensor) -> torch.Tensor:
+        if key not in self._parts:
+            self._parts[key] = torch.empty_like(part, device="cpu", requires_grad=False)
+        return self._parts[key].copy_(part.detach())
+
+
+def _on_host(shard: ShardMetadata) -> ShardMetadata:
+    assert shard.placement is not None
+    return ShardMetadata(shard.shard_offsets, shard.shard_sizes, f"rank:{shard.placement.rank()}/cpu")
+
+
+def _begin(unfinished: Path) -> None:
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+
+
+def _write_shards(unfinished: Path, tensors: Tensors, group: Group) -> None:
+    try:
+        dcp.save(in_pieces(tensors), storage_writer=dcp.FileSystemWriter(unfinished), process_group=group)
+    except CheckpointException as error:  # raised on all processes, with what each of them met
+        raise SaveError(f"{unfinished}: {_first_failure(error)}") from None
+
+
+def _first_failure(error: CheckpointException) -> str:
+    rank, (cause, _) = next(iter(error.failures.items()))
+    return f"{_reason(cause)} (process {rank})"
+
+
+def _describe(unfinished: Path, facts: Mapping[str, Any], group: Group) -> manifest.Files:
+    """Sizes and checksums of what this process has written."""
+    rank = dist.get_rank(group)
+    mine = [path.name for path in unfinished.glob(f"__{rank}_*")]
+    if rank == 0:
+        manifest.write_through(unfinished / FACTS, json.dumps(facts, indent=1) + "\n")
+        mine += [FACTS, ".metadata"]
+    return manifest.describe(unfinished, mine)
+
+
+def _finish(unfinished: Path, folder: Path, files: list[manifest.Files]) -> None:
+    every = {name: file for part in files for name, file in part.items()}
+    if unseen := next((name for name, file in every.items() if _size(unfinished / name) != file["bytes"]), ""):
+        why = "another process wrote it, the first does not see it: run.dir must be on a disk that all hosts share"
+        raise FileNotFoundError(errno.ENOENT, why, unfinished / unseen)
+    manifest.seal(unfinished, every)
+    _sync(unfinished)
+    replaced = folder.with_name(folder.name + REPLACED)  # of the same step: at every moment one of them is there
+    if folder.exists():
+        folder.rename(replaced)
+    unfinished.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def tidy(folder: Path) -> None:
+    """Remove from `folder` what a killed process has left of its checkpoints; a whole one is not lost."""
+    for unfinished in folder.glob(f"*{UNFINISHED}"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    for replaced in folder.glob(f"*{REPLACED}"):
+        whole = replaced.with_suffix("")
+        if whole.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            replaced.rename(whole)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else -1
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _on_all(work: Any, group: Group, *, first_only: bool = False) -> list[Any]:
+    """What `work` returns on each process; a failure of one is raised on all."""
+    result, failure = None, ""
+    if dist.get_rank(group) == 0 or not first_only:
+        try:
+            result = work()
+        except OSError as error:
+            failure = f"{error.filename or 'checkpoint'}: {_reason(error)}"
+    outcomes = gathered((result, failure), group)
+    if failed := [failure for _, failure in outcomes if failure]:
+        raise SaveError(failed[0])
+    return [result for result, _ in outcomes]
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    # What torch says when a write has failed, whatever the reason, while it was still to close the file.
+    return "not all of it could be written, is the disk full?" if "inline_container" in text else text
+
+
+def _cut(value: ShardedTensor) -> ShardedTensor:
+    pieces = [piece for shard in value.metadata().shards_metadata for piece in _pieces(shard, value.dtype)]
+    local = []
+    for shard in value.local_shards():
+        first = shard.metadata.shard_offsets[0]
+        for piece in _pieces(shard.metadata, value.dtype):
+            start = piece.shard_offsets[0] - first
+            local.append(Shard(shard.tensor[start : start + piece.shard_sizes[0]], piece))
+    return sharded_like(value, local, pieces)
+
+
+def _pieces(shard: ShardMetadata, dtype: torch.dtype) -> Iterator[ShardMetadata]:
+    """A shard's rows, `PIECE_BYTES` at a time."""
+    (first, *rest), (n_rows, *width) = shard.shard_offsets, shard.shard_sizes
+    step = max(1, PIECE_BYTES // (dtype.itemsize * max(1, sum(width))))
+    for start in range(0, n_rows, step):
+        yield ShardMetadata([first + start, *rest], [min(step, n_rows - start), *width], shard.placement)

@@ -1,0 +1,74 @@
+"""`python -m bert4rec check DATASET_DIR`: the checks in their order, and what they have shown."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert4rec.dataset.check.content import check_content
+from bert4rec.dataset.check.metadata import Facts, check_files, read_facts
+from bert4rec.dataset.check.tally import Tally
+from bert4rec.runtime.errors import DataError, SettingsError
+
+USAGE = """usage: python -m bert4rec check DATASET_DIR
+
+Proves that a dataset folder is whole and that nothing leaks, by position: every byte as it was written, every training
+window where it must be, every target behind the history that is trained on, no negative that its user has taken.
+Exit status 2: the first thing that is wrong, in one line."""
+
+RULES = {
+    "leave_one_out": "the last item of each user with 3 or more, nothing of it in train or validation",
+    "time": "the first item after the instant of the split, nothing from then on in train or validation",
+    "none": "no test, all interactions are in train",
+}
+
+
+def show_check(argv: Sequence[str]) -> int:
+    """Check the dataset folder that `argv` names, and print what was shown; the exit status: 0, or 130 when stopped.
+
+    Raises `UserError` for the first thing that is wrong with the folder, or with `argv`.
+    """
+    if "--help" in argv or "-h" in argv:
+        print(USAGE)
+        return 0
+    if len(argv) != 1 or argv[0].startswith("-"):
+        raise SettingsError(f'"{" ".join(argv)}": name one dataset folder: python -m bert4rec check DATASET_DIR')
+    started = time.monotonic()
+    try:
+        facts = read_facts(Path(argv[0]))
+        size = check_files(facts)
+        tally = check_content(facts)
+    except OSError as error:
+        raise DataError(f"{error.filename or argv[0]}: cannot be read: {error.strerror}") from None
+    except KeyboardInterrupt:
+        print("stopped: nothing was shown", file=sys.stderr)
+        return 130
+    print(summary(facts, tally, size))
+    print(f"whole, and nothing leaks: checked in {time.monotonic() - started:.1f} s")
+    return 0
+
+
+def summary(facts: Facts, tally: Tally, size: int) -> str:
+    """What was shown of the folder of `size` bytes, with its counts, in a few lines."""
+    again = f", {tally.overlaps:,} positions that overlap the same in both" if facts.step < facts.max_len else ""
+    parallel = [name for name, there in (("times", facts.has_times), ("ratings", facts.has_ratings)) if there]
+    left_out = tally.shares["left_out"].total()
+    drawn = 2 * facts.n_negatives * (tally.validated + tally.tested - left_out)
+    without = f"; {left_out:,} rows without, of users with too few unseen items" if left_out else ""
+    rows = {
+        "files": f"{len(facts.files)} with {size:,} bytes: sizes and checksums as in metadata.json, no other file",
+        "train": f"{tally.windows:,} windows, each where it must be{again}; {tally.positions:,} positions",
+        "validation": f"{tally.validated:,} users: the training history, and the item that comes next as the target",
+        "test": f"{tally.tested:,} users: all before the target; {RULES[facts.split]}",
+        "negatives": f"{drawn:,}, {facts.n_negatives} a user and protocol: distinct, none that the user has taken"
+        + without,
+        "lists": f"items{''.join(f', {name}' for name in parallel)}: ids in range"
+        + (", oldest first" if facts.has_times else "")
+        + (", finite" if facts.has_ratings else ""),
+        "tables": f"{facts.n_users:,} users, {facts.n_items:,} items: distinct originals, counts as in the splits",
+        "interactions": f"{tally.rows:,}",
+    }
+    if facts.split == "none":
+        del rows["validation"], rows["negatives"]
+        rows["test"] = RULES["none"]
+    return "\n".join([f"{facts.folder}", *(f"  {name:13} {text}" for name, text in rows.items())])

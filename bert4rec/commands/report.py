@@ -1,0 +1,60 @@
+"""`python -m bert4rec report [RUN]`: the metrics of a finished run, and what to type next."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.next_command import on_processes
+from bert4rec.checkpoint.run_folder import CONFIG
+from bert4rec.checkpoint.run_settings import options_to_train_longer
+from bert4rec.config.load import load_config
+from bert4rec.runtime.errors import UserError
+
+GENERATED = ("synthetic", "random")
+WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
+  python preprocessing.py --config=configs/ml-1m.toml --download
+  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --config=configs/ml-1m.toml
+With a CSV or Parquet file of your own:
+  python preprocessing.py --data.path=FILE --data.user_column=… --data.item_column=… --data.time_column=…
+  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --data.source=table --data.path=FILE"""
+
+
+def show_report(argv: Sequence[str]) -> int:
+    """Print the metrics of the finished run that `argv` names, or of the newest, and what to type next; status 0."""
+    folder = Path(argv[0]) if argv else _newest_run(Path("runs"))
+    try:
+        report = json.loads((folder / "report.json").read_text())
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no finished run (it has no report.json)") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / 'report.json'}: cannot be read: {error}") from None
+    from bert4rec.report.page import metrics_table  # here: it imports torch, which an error need not wait for
+
+    print(f"Test of {folder}\n\n{metrics_table(report)}\n")
+    print(f"Report with the learning curve: {folder / 'report.md'}\n\n{_next_steps(folder, report)}")
+    return 0
+
+
+def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
+    """What to type next, for somebody who has trained on such data."""
+    if report["dataset"]["source"] in GENERATED:
+        return WITH_REAL_DATA
+    dataset = load_config(folder / CONFIG).data.folder
+    longer = on_processes(report["world_size"], f"--resume={folder}", *options_to_train_longer(folder))
+    again = shlex.join(["python", "preprocessing.py", f"--config={folder / CONFIG}", f"--data.extends={dataset}"])
+    return f"""To train it longer:
+  {longer}
+To show that its dataset leaks nothing:
+  {shlex.join(["python", "-m", "bert4rec", "check", str(dataset)])}
+With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER is new:
+  {again} \\
+    --data.dataset_dir=FOLDER --data.path=FILE"""
+
+
+def _newest_run(parent: Path) -> Path:
+    reports = sorted(parent.glob("*/report.json"), key=lambda path: path.stat().st_mtime)
+    if not reports:
+        raise UserError(f"{parent}/: no finished run here; name its folder: python -m bert4rec report RUN")
+    return reports[-1].parent

@@ -1,0 +1,1 @@
+"""Settings: the tables, where their values come from, what the automatic ones become."""

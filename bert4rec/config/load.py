@@ -1,0 +1,208 @@
+"""Where settings come from: the TOML file, and the command line over it.
+
+An unknown key, a wrong type, an impossible value or combination raises `SettingsError` with one line that names the
+file or the option, the key, the value and the valid choices.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli
+import tomli_w
+from pydantic import ValidationError
+
+from bert4rec.config.setting_errors import (
+    ALL,
+    NOWHERE,
+    SHORT_OPTIONS,
+    Origins,
+    all_keys,
+    keys_of,
+    no_such_option,
+    one_line,
+    shown,
+)
+from bert4rec.config.source_of_path import Recognized, recognize
+from bert4rec.config.suggestions import did_you_mean, nearest_keys, nearest_values
+from bert4rec.config.tables import GENERATED, Config, expand_user
+from bert4rec.runtime.errors import SettingsError
+
+
+class Overrides(dict[str, Any]):
+    """What the command line says: "table.key" → value; `typed`: the same keys → the option as it was typed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.typed: dict[str, str] = {}
+
+
+def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Settings from defaults, then the TOML file at `path`, then `overrides` ("table.key" → value).
+
+    Raises `SettingsError` for a file that is missing or not TOML, and for any setting that does not fit; `DataError`
+    where a `data.path` without a source is not there, or not recognized.
+    """
+    return load_and_recognize(path, overrides)[0]
+
+
+def load_and_recognize(
+    path: str | Path | None, overrides: Mapping[str, Any] | None = None
+) -> tuple[Config, Recognized | None]:
+    """As `load_config`, and what was recognized at `data.path`: None where the source was named or reads no file."""
+    tables = _read_toml(_file(path)) if path is not None else {}
+    overrides = overrides or {}
+    in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
+    for name, value in overrides.items():
+        table, key = _split_key(name)
+        tables.setdefault(table, {})[key] = value
+    typed = overrides.typed if isinstance(overrides, Overrides) else {}
+    origins = Origins(str(path or ""), frozenset(in_file - overrides.keys()), typed)
+    config = _checked(tables, origins)
+    if config.data.source not in GENERATED or not config.data.path:
+        return config, None
+    _refuse_two_inputs(config, origins, is_chosen="data.source" in overrides)
+    recognized = recognize(config.data.path)
+    return with_changes(config, "data", {"source": recognized.source}), recognized
+
+
+def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Config:
+    """`config` with other values for some keys of `table`, checked as any other."""
+    tables = config.model_dump()
+    tables[table] |= changes
+    return _checked(tables)
+
+
+def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
+    try:
+        return Config.model_validate(tables)
+    except ValidationError as error:
+        raise SettingsError(one_line(error, origins)) from None
+
+
+def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> None:
+    """A generated source and a path: an error where the source was chosen for this path or over it."""
+    path, source = f'data.path = "{config.data.path}"', f'data.source = "{config.data.source}"'
+    if is_chosen:
+        clear = " (--data.path= clears the one in the file)" if "data.path" in origins.in_file else ""
+        source = origins.typed.get("data.source", source)
+        raise SettingsError(f"{source}: reads no file, but {path}; leave one of them out{clear}")
+    if {"data.path", "data.source"} <= origins.in_file:
+        raise SettingsError(
+            f"{origins.file}: {source}: reads no file, but {path}; set data.source to what the file is (table, ml-1m, "
+            "…), or leave it out so that the file is recognized"
+        )
+
+
+def parse_command_line(argv: Sequence[str]) -> tuple[str, Overrides]:
+    """`--config=FILE --table.key=value …` (or with a blank for the sign) → the file and the overrides.
+
+    A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else as plain text, and always so for a setting
+    that takes any text. The file is `config.toml` unless named. Raises `SettingsError` for anything else on the line.
+    """
+    path: str = "config.toml"
+    overrides = Overrides()
+    for name, text in _options(argv):
+        if name == "config":
+            path = text
+            continue
+        if not text and name in SHORT_OPTIONS:
+            raise SettingsError(f"--{name}=: a value is missing")
+        table, key = _split_key(SHORT_OPTIONS.get(name, name))
+        if table not in Config.model_fields:
+            raise SettingsError(no_such_option(name))
+        overrides[f"{table}.{key}"] = text if _is_text(table, key) else _value(text)
+        overrides.typed[f"{table}.{key}"] = f"--{name}={text}"
+    return path, overrides
+
+
+def usage(script: str) -> str:
+    """The text of `--help`: every key with its default and meaning."""
+    lines = [
+        f"usage: python {script} [--config=FILE] [--table.key=value …]",
+        "",
+        "--config=FILE  settings file (default: config.toml)",
+        "--mode=…       short for --parallelism.mode",
+        "--resume=…     short for --run.resume",
+        "--help         this text",
+    ]
+    for table, field in Config.model_fields.items():
+        cls: Any = field.annotation
+        lines += ["", f"[{table}] {cls.__doc__}"]
+        for key, setting in keys_of(cls).items():
+            default = tomli_w.dumps({"x": setting.default})[4:].replace("\n", "").replace("    ", " ")
+            lines.append(f"  --{table}.{key}={default}".ljust(48) + f"  {setting.description}{_choices(setting)}")
+    return "\n".join(lines)
+
+
+def _choices(setting: Any) -> str:
+    values = list(_literals(setting.annotation))
+    return f" [{', '.join(values)}]" if len(values) > 1 else ""
+
+
+def _literals(annotation: Any) -> Iterator[str]:
+    for argument in getattr(annotation, "__args__", ()):
+        if isinstance(argument, str):
+            yield argument
+        else:
+            yield from _literals(argument)
+
+
+def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(name, text) for each `--name=text` or `--name text`."""
+    words = iter(argv)
+    for word in words:
+        if not word.startswith("--") or word == "--":
+            raise SettingsError(f'"{word}": options have the form --table.key=value; {ALL}')
+        name, sign, text = word[2:].partition("=")
+        if not sign:
+            following = next(words, None)
+            if following is None:
+                raise SettingsError(f"--{name}: a value is missing; write --{name}=VALUE")
+            text = following
+        yield name, text
+
+
+def _file(path: str | Path) -> Path:
+    try:
+        return Path(expand_user(str(path)))
+    except ValueError as error:
+        raise SettingsError(f"--config={path}: {error}") from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        tables = tomli.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot read the settings: {error.strerror}") from None
+    except (tomli.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from None
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            nearest = did_you_mean(nearest_keys(name, all_keys()))
+            raise SettingsError(f"{path}: {name} = {shown(table)} stands outside the tables{nearest}")
+        if name not in Config.model_fields:
+            nearest = did_you_mean([f"[{table}]" for table in nearest_values(name, [*Config.model_fields], {})])
+            valid = f"; valid: {', '.join(Config.model_fields)}"
+            raise SettingsError(f"{path}: [{name}]: no such table{nearest or valid}")
+    return tables
+
+
+def _is_text(table: str, key: str) -> bool:
+    """Whether a setting takes any text, so that `--run.name=7` is not a number."""
+    setting = keys_of(Config.model_fields[table].annotation).get(key)
+    return setting is not None and setting.annotation is str
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomli.loads(f"x = {text}")["x"]
+    except tomli.TOMLDecodeError:
+        return text
+
+
+def _split_key(name: str) -> tuple[str, str]:
+    table, dot, key = name.partition(".")
+    if not dot or not key:
+        raise SettingsError(no_such_option(name))
+    return table, key

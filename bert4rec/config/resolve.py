@@ -1,0 +1,68 @@
+"""Every setting that is left to the program, decided for a device and a catalogue."""
+
+import os
+import shutil
+
+from bert4rec.config.load import with_changes
+from bert4rec.config.table_updates import trains_shards
+from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
+from bert4rec.runtime.errors import SettingsError
+
+
+def resolve(config: Config, device_type: str, n_items: int) -> Config:
+    """The settings with every "auto" decided, for a catalogue of `n_items`.
+
+    Raises `SettingsError` for what this device cannot do.
+    """
+    config = _resolve_loss(config, n_items)
+    how = config.parallelism
+    optimizer = how.sparse_optimizer
+    on_cpu = device_type == "cpu"
+    if optimizer == "auto":
+        optimizer = "rowwise_adagrad" if how.mode == "dmp" and on_cpu else "adam"
+    is_fused = how.mode == "dmp" and not trains_shards(
+        how.mode, config.training.loss, config.model.head, how.sharding_type, how.compute_kernel
+    )
+    if optimizer == "adam" and is_fused and on_cpu:
+        raise SettingsError(
+            'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; with mode = "dmp" it goes there '
+            'with training.loss = "softmax" and sharding_type = "row_wise" only; else valid: "sgd", "adagrad", '
+            '"rowwise_adagrad", or --mode=ddp'
+        )
+    if how.compute_kernel != "fused" and on_cpu:
+        raise SettingsError(
+            f'parallelism.compute_kernel = "{how.compute_kernel}": only on CUDA, these processes are on CPU; '
+            'valid there: "fused"'
+        )
+    if config.training.compile and on_cpu and not _has_compiler():
+        raise SettingsError(
+            "training.compile = true: torch.compile needs a C++ compiler on CPU; install g++, or set it to false"
+        )
+    rate = how.sparse_learning_rate
+    if rate == "auto":
+        rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
+    changed = {"sparse_optimizer": optimizer, "sparse_learning_rate": rate, "device": device_type}
+    # Checked again: what "auto" became must fit the sharding type too.
+    return with_changes(config, "parallelism", changed)
+
+
+def _resolve_loss(config: Config, n_items: int) -> Config:
+    training = config.training
+    loss = training.loss
+    if loss == "auto":
+        loss = "softmax" if n_items <= FULL_SOFTMAX_UP_TO else "sampled_softmax"
+    if loss != "softmax" and n_items == 1:
+        raise SettingsError(
+            f'training.loss = "{loss}": the catalogue has a single item, which leaves no negatives; set training.loss '
+            '= "softmax"'
+        )
+    if loss != "softmax" and training.n_train_negatives >= n_items:
+        raise SettingsError(
+            f"training.n_train_negatives = {training.n_train_negatives}: the catalogue has {n_items} items; "
+            f'draw {n_items - 1} at most, or set training.loss = "softmax"'
+        )
+    return with_changes(config, "training", {"loss": loss})
+
+
+def _has_compiler() -> bool:
+    return any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++")))

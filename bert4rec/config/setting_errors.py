@@ -1,0 +1,103 @@
+"""What is said of a setting that does not fit: one line with where it stands, key, value, and what is valid."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from bert4rec.config.suggestions import SOURCE_ALIASES, did_you_mean, nearest_keys, nearest_values
+from bert4rec.config.tables import Config
+
+SHORT_OPTIONS = {"mode": "parallelism.mode", "resume": "run.resume"}
+ALL = "--help lists all"
+MANY = 4  # choices of which the nearest is named, too
+BLAMED = re.compile(r'(\w+\.\w+) = (?:"[^"]*"|[^":]+)(?=: )')  # how the message of an impossible combination begins
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where each setting ("table.key") was written: `in_file`, those of the `file`; `typed`, on the command line."""
+
+    file: str = ""
+    in_file: frozenset[str] = frozenset()
+    typed: Mapping[str, str] = field(default_factory=dict)
+
+    def place(self, name: str) -> str:
+        """The beginning of a message about the setting `name`, where that stands in the file."""
+        return f"{self.file}: " if name in self.in_file else ""
+
+
+NOWHERE = Origins()
+
+
+def one_line(error: ValidationError, origins: Origins) -> str:
+    """The first problem in one line: where it stands, key, value, what is valid."""
+    problem = error.errors()[0]
+    keys = [str(part) for part in problem["loc"]]
+    name = ".".join(keys[:2])
+    if problem["type"] == "value_error" and len(keys) < 2:  # of a combination: its text says all
+        return _with_origin(str(problem["ctx"]["error"]), origins)
+    if problem["type"] == "extra_forbidden":
+        if name in origins.typed:
+            return no_such_option(name)
+        nearest = did_you_mean(nearest_keys(name, all_keys()))
+        return f"{origins.place(name)}{name}: no such key{nearest or ';'} {ALL}"
+    wishes = dict.fromkeys(_wish(p) for p in error.errors() if [str(x) for x in p["loc"]][:2] == keys[:2])
+    blamed = origins.typed.get(name) or f"{origins.place(name)}{name} = {shown(problem['input'])}"
+    return f"{blamed}: {' or '.join(wishes)}"
+
+
+def no_such_option(name: str) -> str:
+    """The line for an option that nobody knows; `name` is what stands behind its two dashes."""
+    short = {key: option for option, key in SHORT_OPTIONS.items()}
+    options = [short.get(key, key) for key in all_keys()]
+    nearest = did_you_mean([f"--{option}" for option in nearest_keys(name, [*options, "config"])])
+    return f"--{name}: no such option{nearest or ';'} {ALL}"
+
+
+def all_keys() -> list[str]:
+    """Every setting as "table.key"."""
+    return [f"{table}.{key}" for table, cls in Config.model_fields.items() for key in keys_of(cls.annotation)]
+
+
+def keys_of(table: Any) -> dict[str, Any]:
+    """The settings of a table (a class) by the names that people write: `async` is a word of Python."""
+    return {setting.alias or name: setting for name, setting in table.model_fields.items()}
+
+
+def shown(value: Any) -> str:
+    """A value as it would stand in the file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _with_origin(message: str, origins: Origins) -> str:
+    """`message`, which begins with `table.key = value: `, with that as it was typed, or behind the file's name."""
+    found = BLAMED.match(message)
+    if found and found[1] in origins.typed:
+        return origins.typed[found[1]] + message[found.end() :]
+    named = {name for name in origins.in_file if re.search(rf"\b{re.escape(name)}\b", message)}
+    return f"{origins.file}: {message}" if named else message
+
+
+def _wish(problem: Any) -> str:
+    if problem["type"] == "list_type":
+        return "must be a list, in quotes for the shell: '[1, 5]' or '[\"full\"]'"
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    if problem["type"] == "too_short":
+        return "must not be empty"
+    if problem["type"] == "literal_error":
+        return f"must be {problem['ctx']['expected'].replace(chr(39), chr(34))}{_nearest_choice(problem)}"
+    return str(problem["msg"]).replace("Input should be", "must be")
+
+
+def _nearest_choice(problem: Any) -> str:
+    choices = re.findall("'(.*?)'", problem["ctx"]["expected"])
+    if len(choices) < MANY or not isinstance(problem["input"], str):
+        return ""
+    aliases = SOURCE_ALIASES if problem["loc"][-1] == "source" else {}
+    return did_you_mean([f'"{value}"' for value in nearest_values(problem["input"], choices, aliases)])

@@ -1,0 +1,173 @@
+"""Reads the rows of a split as they stand on the disk, in parts of bounded size."""
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bert4rec.dataset.check.metadata import REMAKE, Facts
+from bert4rec.dataset.check.rows_in_parts import Ints, Part, first_true, refusal
+from bert4rec.dataset.check.tables import readable
+from bert4rec.runtime.errors import DataError
+
+BYTES_AT_ONCE = 1 << 23  # held of a split, besides the rows of one user; much more would leave the processor's cache
+
+# As the writer's, which stand left of the disk; a test holds the two together.
+HISTORY = {"items": pa.int32(), "times": pa.int64(), "ratings": pa.float32()}
+NEGATIVES = {"popular_negatives": pa.int32(), "uniform_negatives": pa.int32()}
+SCALARS = {"user": pa.int32(), "target": pa.int32()}
+
+
+class SplitReader:
+    """One split, in the order of its rows, which is that of the users.
+
+    Raises `DataError` at once for files that are not those of the split or have other columns, and while reading for
+    what Arrow cannot read and for users out of order.
+    """
+
+    def __init__(self, facts: Facts, name: str) -> None:
+        self._facts, self._place = facts, facts.folder / name
+        self._evaluated = name != "train"
+        self._types = _types(facts, evaluated=self._evaluated)
+        shards = _shards(self._place)
+        for shard in shards:
+            _check_columns(shard, self._types)
+        self._batches = _batches(shards, [*self._types])
+        self._held: deque[tuple[Ints, pa.RecordBatch]] = deque()
+        self._bytes, self._last_user, self._ended = 0, -1, False
+        self.rows_read = self.rows_taken = 0
+
+    def fill(self) -> int:
+        """Read until enough is held; returns the first user of whom more may follow, at the end the number of users."""
+        while not self._ended and (self._bytes < BYTES_AT_ONCE or self._held[0][0][0] == self._last_user):
+            self._read()
+        return self._facts.n_users if self._ended else self._last_user
+
+    def take(self, limit: int) -> Part:
+        """The rows of the users below `limit`; all of them, for a limit of at most what `fill` has returned."""
+        taken: list[pa.RecordBatch] = []
+        while self._held and self._held[0][0][0] < limit:
+            users, batch = self._held.popleft()
+            self._bytes -= batch.nbytes
+            cut = int(np.searchsorted(users, limit))
+            taken.append(batch.slice(0, cut))
+            if cut < len(users):
+                rest = batch.slice(cut)
+                self._held.appendleft((users[cut:], rest))
+                self._bytes += rest.nbytes
+        part = self._part(taken)
+        self.rows_taken += len(part)
+        return part
+
+    def _read(self) -> None:
+        batch = next(self._batches, None)
+        if batch is None:
+            self._ended = True
+        elif len(batch):
+            self._check_nulls(batch)
+            users = batch["user"].to_numpy().astype(np.int64)
+            self._check_users(users)
+            self.rows_read, self._last_user = self.rows_read + len(users), int(users[-1])
+            self._held.append((users, batch))
+            self._bytes += batch.nbytes
+
+    def _check_nulls(self, batch: pa.RecordBatch) -> None:
+        for name in self._types:
+            column = batch[name]
+            if column.null_count or (pa.types.is_list(column.type) and column.flatten().null_count):
+                rows = f"rows {self.rows_read} to {self.rows_read + len(batch) - 1}"
+                raise DataError(f"{self._place}: {rows}: column {name} has a null; {REMAKE}")
+
+    def _check_users(self, users: Ints) -> None:
+        n_users, steps = self._facts.n_users, np.diff(users, prepend=self._last_user)
+        outside = (users < 0) | (users >= n_users)
+        wrong = first_true(outside | (steps <= 0 if self._evaluated else steps < 0))
+        if wrong is None:
+            return
+        what = "a second row of this user" if steps[wrong] == 0 else f"stands behind user {users[wrong] - steps[wrong]}"
+        if outside[wrong]:
+            what = f"there is no such user, they have ids from 0 to {n_users - 1}"
+        raise refusal(self._place, self.rows_read + wrong, int(users[wrong]), what)
+
+    def _part(self, batches: Sequence[pa.RecordBatch]) -> Part:
+        schema = pa.schema(list(self._types.items()))
+        table = pa.Table.from_batches(batches) if batches else schema.empty_table()
+        columns = {name: table[name].combine_chunks() for name in self._types}
+        users = columns["user"].to_numpy().astype(np.int64)
+        lengths = _lengths(columns["items"])
+        for name, column in columns.items():
+            if pa.types.is_list(column.type) and name not in NEGATIVES:
+                self._check_lengths(name, users, _lengths(column), lengths)
+        drawn = self._drawn(users, columns) if self._evaluated else np.zeros(0, np.int64)
+        flat = {name: column.flatten().to_numpy() for name, column in columns.items() if name not in SCALARS}
+        shape = (len(drawn), self._facts.n_negatives)
+        return Part(
+            place=self._place,
+            first=self.rows_taken,
+            users=users,
+            lengths=lengths,
+            lists={name: flat[name] for name in HISTORY if name in flat},
+            targets=columns["target"].to_numpy() if self._evaluated else np.zeros(0, np.int32),
+            drawn=drawn,
+            negatives={name: flat[name].reshape(shape) for name in NEGATIVES if self._evaluated},
+        )
+
+    def _drawn(self, users: Ints, columns: Mapping[str, pa.ListArray]) -> Ints:
+        """The rows that have negatives, of each kind as many as the settings say; the others have none."""
+        counts = {name: _lengths(columns[name]) for name in NEGATIVES}
+        has_some = np.any([lengths > 0 for lengths in counts.values()], axis=0)
+        for name, lengths in counts.items():
+            self._check_lengths(name, users, lengths, np.where(has_some, self._facts.n_negatives, 0))
+        return np.flatnonzero(has_some)
+
+    def _check_lengths(self, name: str, users: Ints, lengths: Ints, wanted: Ints) -> None:
+        if (wrong := first_true(lengths != wanted)) is not None:
+            what = f"{name} has {lengths[wrong]} elements, not {wanted[wrong]}"
+            what += " as preprocessing.n_eval_negatives says" if name in NEGATIVES else " as items"
+            raise refusal(self._place, self.rows_taken + wrong, int(users[wrong]), what)
+
+
+def _types(facts: Facts, *, evaluated: bool) -> dict[str, pa.DataType]:
+    """The columns of a split."""
+    left_out = {"times": not facts.has_times, "ratings": not facts.has_ratings}
+    lists = HISTORY | (NEGATIVES if evaluated else {})
+    types = {name: pa.list_(kind) for name, kind in lists.items() if not left_out.get(name)}
+    return {name: kind for name, kind in SCALARS.items() if evaluated or name == "user"} | types
+
+
+def _shards(folder: Path) -> list[Path]:
+    """The files of a split, in their order; there must be no other one that `datasets` would not read."""
+    path = folder / "state.json"
+    try:
+        names = [str(entry["filename"]) for entry in json.loads(path.read_text(encoding="utf-8"))["_data_files"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DataError(f"{path}: does not list the files of the split ({error!r}); {REMAKE}") from None
+    found = {file.name for file in folder.glob("*.arrow")}
+    if len({*names}) != len(names) or {*names} != found:
+        raise DataError(f"{path}: lists the files {names}, the folder holds {sorted(found)}; {REMAKE}")
+    return [folder / name for name in names]
+
+
+def _check_columns(path: Path, types: Mapping[str, pa.DataType]) -> None:
+    with readable(path), pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        found = {field.name: field.type for field in stream.schema}
+    if found != types or len(stream.schema) != len(types):
+        shown, wanted = (", ".join(f"{name} {kind}" for name, kind in table.items()) for table in (found, types))
+        raise DataError(f"{path}: has the columns {shown}; must be {wanted}; {REMAKE}")
+
+
+def _batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The record batches of the files, read one by one: a mapped file would count as memory of the process."""
+    for path in paths:
+        with readable(path), pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                batch.validate(full=True)  # offsets that point outside would be followed
+                yield pa.RecordBatch.from_arrays([batch[name] for name in names], list(names))
+
+
+def _lengths(lists: pa.ListArray) -> Ints:
+    return pc.list_value_length(lists).to_numpy().astype(np.int64)

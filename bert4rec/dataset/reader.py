@@ -1,0 +1,223 @@
+"""Opens a dataset folder memory-mapped, after checking that it is whole and made with the settings at hand."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.columns import REMAKE, Columns, Indices, Ints
+from bert4rec.dataset.schema import DATASET_FORMAT, FIRST_ITEM_ID, PAD_ID, table_rows
+from bert4rec.runtime.checksums import sample_sha256
+from bert4rec.runtime.errors import DataError
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+LEFT_OUT = -1  # in the place of a rank: the user has no negatives, and no part in this protocol
+FIRST_IDS = 1000
+SPLITS = ("train", "validation", "test")
+
+KEYS = {"format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint"}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a split as ragged arrays.
+
+    `items` [total] int32 holds the rows' items one after another, `lengths` [B] int64 how many each row has. The
+    other columns are there in evaluation splits only: `targets` [B], `negatives[protocol]` [B, n]; a user who has seen
+    too much of the catalogue has none, but PAD_ID in their n places (n is 0 where no row has any).
+    """
+
+    items: Ints
+    lengths: Indices
+    targets: Ints | None = None
+    negatives: Mapping[str, Ints] | None = None
+
+    def are_repeated(self) -> Bools:
+        """Which targets [B] stand in their user's own history."""
+        assert self.targets is not None, "an evaluation split has targets"
+        rows = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return np.bincount(rows[self.items == self.targets[rows]], minlength=len(self.lengths)) > 0
+
+    def are_left_out(self, protocol: str) -> Bools:
+        """Which users [B] have no negatives for `protocol`."""
+        assert self.negatives is not None, "an evaluation split has negatives"
+        return (self.negatives[protocol] == PAD_ID).all(axis=1)
+
+
+class Split:
+    """One split of a dataset for a table of `n_rows` rows, memory-mapped: all processes share the page cache.
+
+    Opened when it is first used, and then at no cost per row. Pickled, it takes no row along.
+    """
+
+    def __init__(self, folder: Path, n_rows: int) -> None:
+        self.name = folder.name
+        self._folder, self._n_rows = folder, n_rows
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def lengths(self, indices: Indices) -> Indices:
+        """How many items the rows at `indices` [B] have."""
+        return self._columns.lengths("items", indices)
+
+    def read(self, indices: Indices) -> Rows:
+        """The rows at `indices` [B], in that order; no Python object per row is made.
+
+        Raises `DataError` for an id that the item table does not have: TorchRec would accept it in silence.
+        """
+        columns = self._columns
+        items, lengths = self._lists("items", indices)
+        if "target" in columns.names:
+            targets = self._checked("target", columns.numbers("target", indices), indices, np.ones_like(indices))
+            names = [name for name in columns.names if name.endswith("_negatives")]
+            negatives = {name.removesuffix("_negatives"): self._equally_many(name, indices) for name in names}
+            return Rows(items, lengths, targets, negatives)
+        return Rows(items, lengths)
+
+    @cached_property
+    def _columns(self) -> Columns:
+        """Where the rows are; the folder is one that `datasets` has saved."""
+        state = self._folder / "state.json"
+        try:
+            files = [self._folder / file["filename"] for file in json.loads(state.read_text())["_data_files"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{state}: cannot be read ({error}); {REMAKE}") from None
+        return Columns(files)
+
+    def _lists(self, name: str, indices: Indices) -> tuple[Ints, Indices]:
+        values, lengths = self._columns.lists(name, indices)
+        return self._checked(name, values, indices, lengths), lengths
+
+    def _equally_many(self, name: str, indices: Indices) -> Ints:
+        """A column of lists as [B, n]: each has n elements, or none, and then PAD_ID in their places."""
+        values, lengths = self._lists(name, indices)
+        n, has_some = int(lengths.max(initial=0)), lengths > 0
+        if (lengths[has_some] != n).any():
+            raise DataError(f"{self._folder}: column {name} has more of some rows than of others; {REMAKE}")
+        found = np.full((len(lengths), n), PAD_ID, np.int32)
+        found[has_some] = values.reshape(has_some.sum(), n)
+        return found
+
+    def _checked(self, name: str, ids: Ints, indices: Indices, lengths: Indices) -> Ints:
+        """`ids`, of which the rows at `indices` [B] have `lengths` [B], if all of them are items."""
+        if not len(ids) or (ids.min() >= FIRST_ITEM_ID and ids.max() < self._n_rows):
+            return ids
+        wrong = int(np.flatnonzero((ids < FIRST_ITEM_ID) | (ids >= self._n_rows))[0])
+        row = indices[np.searchsorted(lengths.cumsum(), wrong, side="right")]
+        raise DataError(
+            f"{self._folder}: row {row}: column {name} has the id {ids[wrong]}, outside {FIRST_ITEM_ID}…"
+            f"{self._n_rows - 1}; `python -m bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
+        )
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An open dataset folder."""
+
+    folder: Path
+    metadata: Mapping[str, Any]
+    splits: Mapping[str, Split]
+
+    @property
+    def n_items(self) -> int:
+        """Items in the catalogue."""
+        return int(self.metadata["items"])
+
+    @cached_property
+    def first_ids(self) -> str:
+        """Which items have which ids, as a checksum of the first ones: in another order or set those are others."""
+        with pq.ParquetFile(self.folder / "items.parquet") as items:
+            first = next(items.iter_batches(batch_size=FIRST_IDS, columns=["original"]))
+        return hashlib.sha256(json.dumps(first["original"].to_pylist()).encode()).hexdigest()[:12]
+
+    @cached_property
+    def popularity(self) -> Ints:
+        """Each item's training positions [n_items], item id i at i - FIRST_ITEM_ID; read when it is first wanted."""
+        counts = np.zeros(self.n_items, np.int32)
+        with pq.ParquetFile(self.folder / "items.parquet") as items:
+            for part in items.iter_batches(columns=["item", "train_count"]):
+                counts[part["item"].to_numpy() - FIRST_ITEM_ID] = part["train_count"].to_numpy()
+        return counts
+
+    def oracle_ranks(self) -> dict[str, Ints]:
+        """Protocol → rank [test users] that the generator of synthetic data gives the target; empty for real data.
+
+        LEFT_OUT for a user without negatives.
+        """
+        path = self.folder / "oracle.parquet"
+        if not path.exists():
+            return {}
+        table = pq.read_table(path)
+        return {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in table.column_names if name != "user"}
+
+
+def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any], verify: bool = True) -> Dataset:
+    """Open `folder` for a model that sees `max_len` items, made with the settings `preprocessing`.
+
+    The time that it takes does not depend on the number of rows. With `verify` a sample of each file, at most 4 MiB,
+    is compared with its checksum; one process a host does. Ids are checked when they are read. Every byte is checked
+    by `python -m bert4rec check FOLDER`.
+
+    Raises `DataError`, in one line, for a folder that is missing, incomplete, changed since it was written, of another
+    format, or made with other settings. Where the data came from does not matter: a folder may come from elsewhere.
+    """
+    metadata = _read_metadata(folder)
+    _check_settings(folder, metadata, {"max_len": max_len, "preprocessing": dict(preprocessing)})
+    _check_files(folder, metadata["files"], verify=verify)
+    n_rows = table_rows(metadata["items"])
+    return Dataset(folder, metadata, {name: Split(folder / name, n_rows) for name in SPLITS})
+
+
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    path = folder / "metadata.json"
+    try:
+        metadata: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DataError(
+            f"{folder}: no dataset folder (no metadata.json); run `python preprocessing.py` with these settings first"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None
+    if not isinstance(metadata, dict) or not metadata.keys() >= KEYS:
+        raise DataError(f"{path}: does not describe a dataset; {REMAKE}")
+    if metadata.get("format_version") != DATASET_FORMAT:
+        found = metadata.get("format_version")
+        raise DataError(f"{path}: format_version {found}, this program reads {DATASET_FORMAT}; {REMAKE}")
+    return metadata
+
+
+def _check_settings(folder: Path, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    if made["max_len"] != wanted["max_len"]:
+        raise DataError(
+            f"{folder}: made with model.max_len = {made['max_len']}, the settings say {wanted['max_len']}; {REMAKE}"
+        )
+    for key, value in wanted["preprocessing"].items():
+        if (found := made["preprocessing"].get(key)) != value:
+            raise DataError(
+                f"{folder}: made with preprocessing.{key} = {json.dumps(found)}, the settings say "
+                f"{json.dumps(value)}; {REMAKE}"
+            )
+
+
+def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, verify: bool) -> None:
+    """All files are there with their sizes, and to `verify` with the checksums of their samples."""
+    for name, expected in files.items():
+        path = folder / name
+        if not expected.keys() >= {"bytes", "sample_sha256"}:
+            raise DataError(f"{folder}: an older version of this program has made it; {REMAKE}")
+        if not path.is_file():
+            raise DataError(f"{path}: is missing; {REMAKE}")
+        if path.stat().st_size != expected["bytes"]:
+            size = path.stat().st_size
+            raise DataError(f"{path}: has {size} bytes, metadata.json says {expected['bytes']}; {REMAKE}")
+        if verify and sample_sha256(path) != expected["sample_sha256"]:
+            raise DataError(f"{path}: its checksum is not that of metadata.json; {REMAKE}")

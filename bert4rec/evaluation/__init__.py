@@ -1,0 +1,1 @@
+"""From a model to ranks, and from ranks to metrics."""

@@ -1,0 +1,61 @@
+"""The catalogue cut into tiles for evaluation, and what of each tile not to count for whom."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.runtime.partition import Share
+from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
+
+MIN_TILE, MAX_TILE = 256, 4096  # items whose scores are one product: enough work, and still in the cache
+MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for some processes, few enough for a loop
+
+
+class Catalogue:
+    """The items 0 … n_items - 1 in tiles, which depend on their number alone: a tile's scores are always one product.
+
+    >>> [len(Catalogue(n).tiles) for n in (20, 3416, 10**9)]
+    [1, 14, 16384]
+    """
+
+    def __init__(self, n_items: int) -> None:
+        self._n_items = n_items
+        self.tile = max(MIN_TILE, min(MAX_TILE, -(-n_items // MIN_TILES)), -(-n_items // MAX_TILES))
+        self.tiles = range(-(-n_items // self.tile))
+
+    def items(self, tiles: range) -> tuple[int, int]:
+        """The first item of consecutive `tiles`, and the one after the last."""
+        return min(tiles.start * self.tile, self._n_items), min(tiles.stop * self.tile, self._n_items)
+
+    def lookups(self, share: Share) -> Iterator[range]:
+        """This process's tiles, in as many lookups as every other process needs; some may be empty."""
+        mine, step = share.of(len(self.tiles)), max(1, ROWS_PER_LOOKUP // self.tile)
+        for first in range(0, share.largest(len(self.tiles)), step):
+            yield range(min(mine.start + first, mine.stop), min(mine.start + first + step, mine.stop))
+
+
+class Seen:
+    """What not to count: the items that users have seen, and the targets themselves, by tile and batch of users."""
+
+    def __init__(self, rows: Rows, batch_size: int, catalogue: Catalogue, device: torch.device) -> None:
+        assert rows.targets is not None, "an evaluation split has targets"
+        n_users = len(rows.lengths)
+        users = np.concatenate([np.repeat(np.arange(n_users), rows.lengths), np.arange(n_users)])
+        items = np.concatenate([rows.items, rows.targets]).astype(np.int64) - FIRST_ITEM_ID
+        self._n_batches = -(-n_users // batch_size)
+        cell = items // catalogue.tile * self._n_batches + users // batch_size
+        order = np.argsort(cell, kind="stable")
+        n_cells = len(catalogue.tiles) * self._n_batches
+        self._bounds = np.searchsorted(cell[order], np.arange(n_cells + 1))
+        self._users = torch.from_numpy(users[order] % batch_size).to(device)
+        self._items = torch.from_numpy(items[order] % catalogue.tile).to(device)
+
+    def at(self, tile: int, batch: int) -> tuple[Tensor, Tensor]:
+        """Rows and columns of the scores of a batch of users for a tile."""
+        cell = tile * self._n_batches + batch
+        where = slice(self._bounds[cell], self._bounds[cell + 1])
+        return self._users[where], self._items[where]

@@ -1,0 +1,71 @@
+"""From scores to ranks, and from ranks to HR@k, NDCG@k and MRR.
+
+Ties go to the lower item id. Dense ids are a seeded shuffle of the items, so a tie is broken at random but always
+alike, and a model that scores all items the same is no better than chance.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bert4rec.dataset.reader import LEFT_OUT
+from bert4rec.runtime.errors import DivergenceError
+
+MISSED = 0  # in the place of a rank: the target is never recommended, however long the list
+LARGEST = 1e15  # the product of two vectors of such numbers is still finite
+NOT_FINITE = "the model gives scores that are not finite"
+
+
+def is_ahead(scores: Tensor, ids: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:
+    """Which candidates, `scores` [B, n] and `ids` [n] or [B, n], come before targets with `target_scores` [B]."""
+    target_scores, targets = target_scores[:, None], targets[:, None]
+    return (scores > target_scores) | ((scores == target_scores) & (ids < targets))
+
+
+def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:
+    """How many [B] of the candidates `first`, `first` + 1, …, with `scores` [B, n], come before each target.
+
+    The same order as `is_ahead`, in one pass over the scores: among lower ids a tie is as good as a better score.
+    """
+    n = scores.shape[1]
+    just_below = target_scores.nextafter(target_scores.new_tensor(-torch.inf))
+    ahead = (scores > torch.where(targets >= first + n, just_below, target_scores)[:, None]).sum(1, dtype=torch.int32)
+    # Where the target is among the candidates, ties with those before it are still to be counted.
+    rows = ((targets >= first) & (targets < first + n)).nonzero().squeeze(1)
+    tied = scores[rows] == target_scores[rows, None]
+    is_lower = torch.arange(n, device=scores.device) < (targets[rows] - first)[:, None]
+    return ahead.index_add_(0, rows, (tied & is_lower).sum(1, dtype=torch.int32))
+
+
+def check_finite(*values: Tensor) -> None:
+    """Raises `DivergenceError` for what is not a number or too large: its scores would compare as worse than any.
+
+    For values that are the same on all processes: one that ends alone leaves the others waiting.
+    """
+    if not all(map(is_finite, values)):
+        raise DivergenceError(NOT_FINITE)
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether all are numbers, and not too large."""
+    return not values.numel() or bool(values.abs().amax() < LARGEST)
+
+
+def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, float]:
+    """`users`, `HR@k`, `NDCG@k` for each k, and `MRR`, the means over users whose targets have `ranks` [U].
+
+    MISSED gives 0 in each of them; who is LEFT_OUT does not count as a user. With one relevant item a user, HR@k is
+    Recall@k and the ideal DCG is 1.
+
+    >>> ranking_metrics(np.array([1, 3, MISSED, LEFT_OUT, MISSED]), [1, 5])
+    {'users': 4, 'HR@1': 0.25, 'HR@5': 0.5, 'NDCG@1': 0.25, 'NDCG@5': 0.375, 'MRR': 0.3333333333333333}
+    """
+    count = int((ranks != LEFT_OUT).sum())
+    found = ranks[(ranks != LEFT_OUT) & (ranks != MISSED)].astype(np.float64)
+    gains = 1.0 / np.log2(found + 1.0)
+    hits = {f"HR@{k}": float((found <= k).sum() / count) for k in ks}
+    ndcgs = {f"NDCG@{k}": float(gains[found <= k].sum() / count) for k in ks}
+    return {"users": count, **hits, **ndcgs, "MRR": float((1.0 / found).sum() / count)}

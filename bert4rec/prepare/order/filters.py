@@ -1,0 +1,98 @@
+"""What is kept of the interactions: small verbs, each a pure function of a frame, lazy or not.
+
+Interactions have the columns `user`, `item`, where known `time` (seconds), `rating`, `is_read`.
+"""
+
+from typing import Literal, TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bert4rec.runtime.errors import DataError
+
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
+
+
+def drop_unread(interactions: Frame, *, only_read: bool = True) -> Frame:
+    """Keep rows with a true `is_read`, as Goodreads tells books that were read from books on a shelf.
+
+    >>> frame = pl.DataFrame({"item": [1, 2], "is_read": [True, False]})
+    >>> drop_unread(frame).rows()
+    [(1,)]
+    """
+    return interactions.filter("is_read").drop("is_read") if only_read else interactions
+
+
+def drop_low_ratings(interactions: Frame, *, min_rating: float) -> Frame:
+    """Keep rows rated `min_rating` or more; 0 keeps all. Raises `DataError` for a source without ratings.
+
+    >>> frame = pl.LazyFrame({"item": [1, 2, 3], "rating": [5.0, 2.0, 4.0]})
+    >>> drop_low_ratings(frame, min_rating=4.0).collect()["item"].to_list()
+    [1, 3]
+    """
+    if min_rating == 0:
+        return interactions
+    if "rating" not in interactions.collect_schema():
+        raise DataError(f"preprocessing.min_rating = {min_rating}: the source has no ratings; set it to 0")
+    return interactions.filter(pl.col("rating") >= min_rating)
+
+
+def keep_times(interactions: Frame, *, start: int | None = None, end: int | None = None) -> Frame:
+    """Keep rows from `start` on and before `end` (seconds; None = no limit). `DataError` for a source without times.
+
+    >>> frame = pl.DataFrame({"item": [1, 2, 3], "time": [10, 20, 30]})
+    >>> keep_times(frame, start=20, end=30)["item"].to_list()
+    [2]
+    """
+    if start is None and end is None:
+        return interactions
+    if "time" not in interactions.collect_schema():
+        raise DataError("preprocessing.time_from, time_until: the source has no times; leave them empty")
+    limits = [] if start is None else [pl.col("time") >= start]
+    return interactions.filter(*limits, *([] if end is None else [pl.col("time") < end]))
+
+
+def keep_repeats(interactions: Frame, *, which: Literal["keep", "first", "last"]) -> Frame:
+    """Of a user's interactions with one item keep all, or the first or the last row.
+
+    >>> frame = pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 1]})
+    >>> keep_repeats(frame, which="last")["item"].to_list()
+    [2, 1]
+    """
+    return interactions if which == "keep" else interactions.unique(["user", "item"], keep=which, maintain_order=True)
+
+
+def drop_consecutive_duplicates(interactions: Frame) -> Frame:
+    """Of rows of one user and one item that follow each other keep the first.
+
+    >>> frame = pl.DataFrame({"user": [7, 7, 7, 8], "item": [1, 1, 2, 2]})
+    >>> drop_consecutive_duplicates(frame).rows()
+    [(7, 1), (7, 2), (8, 2)]
+    """
+    same = (pl.col("user") == pl.col("user").shift()) & (pl.col("item") == pl.col("item").shift())
+    return interactions.filter(~same.fill_null(False))
+
+
+def drop_rare_items(interactions: Frame, counts: NDArray[np.int64], *, min_interactions: int) -> Frame:
+    """Drop the rows of items with fewer than `min_interactions` in all; `counts[item]` rows of each item there are.
+
+    >>> frame = pl.DataFrame({"item": [0, 1, 0]})
+    >>> drop_rare_items(frame, np.array([2, 1]), min_interactions=2)["item"].to_list()
+    [0, 0]
+    """
+    is_frequent = pl.lit(pl.Series(counts >= min_interactions))
+    return interactions.filter(is_frequent.gather(pl.col("item")))
+
+
+def drop_users(interactions: Frame, *, min_interactions: int, max_interactions: int = 0) -> Frame:
+    """Drop users with fewer than `min_interactions` rows, or more than `max_interactions` (0 = no limit).
+
+    >>> frame = pl.DataFrame({"user": [7, 8, 7, 9, 9, 9]})
+    >>> drop_users(frame, min_interactions=2, max_interactions=2)["user"].to_list()
+    [7, 7]
+    """
+    if min_interactions <= 1 and max_interactions == 0:
+        return interactions
+    n = pl.len().over("user")
+    return interactions.filter(n.is_between(min_interactions, max_interactions or 2**32 - 1))

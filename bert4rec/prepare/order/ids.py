@@ -1,0 +1,98 @@
+"""Dense ids: those of items shuffled by a seed, those of users in order; those of an older dataset stay as they are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.runtime.errors import DataError
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Known:
+    """The ids of a dataset made before: `users` (`original`, `user`) and `items` (`original`, `item`), by dense id."""
+
+    users: pl.DataFrame
+    items: pl.DataFrame
+
+
+def read_known(folder: Path) -> Known:
+    """The ids of the dataset at `folder`. Raises `DataError` where there is none."""
+    try:
+        users, items = (
+            pl.read_parquet(folder / f"{name}s.parquet", columns=["original", name]) for name in ("user", "item")
+        )
+    except (OSError, pl.exceptions.PolarsError):
+        raise DataError(
+            f"{folder}: no dataset folder with users.parquet and items.parquet; correct data.extends"
+        ) from None
+    return Known(users, items)
+
+
+class Distinct:
+    """The distinct values of a column that comes in parts."""
+
+    def __init__(self) -> None:
+        self._parts: list[pl.Series] = []
+        self._n_merged = self._n_pending = 0
+
+    def add(self, values: pl.Series) -> None:
+        """Take the values of one more part. Numbers become text where one part is text."""
+        new = values.unique()
+        self._parts.append(new)
+        self._n_pending += len(new)
+        if self._n_pending > max(self._n_merged, 1 << 20):
+            self._merge()
+
+    def sorted(self) -> pl.Series:
+        """All distinct values, sorted; at least one part has come."""
+        self._merge()
+        return self._parts[0].sort()
+
+    def _merge(self) -> None:
+        dtype = pl.String if any(part.dtype == pl.String for part in self._parts) else self._parts[0].dtype
+        merged = pl.concat([part.cast(dtype) for part in self._parts]).unique()
+        self._parts, self._n_merged, self._n_pending = [merged], len(merged), 0
+
+
+def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Both as text where one of them is, else unchanged.
+
+    >>> [series.to_list() for series in same_type(pl.Series([1]), pl.Series(["a"]))]
+    [['1'], ['a']]
+    """
+    if left.dtype == right.dtype:
+        return left, right
+    return left.cast(pl.String), right.cast(pl.String)
+
+
+def item_ids(originals: pl.Series, kept: NDArray[np.bool_], *, seed: int, known: pl.DataFrame | None = None) -> Ids:
+    """The dense id of each of the sorted `originals`; 0 (padding) for one that is not `kept`.
+
+    Kept ones are numbered from `FIRST_ITEM_ID`, in an order shuffled by `seed`: so contiguous shards of the item table
+    carry equal load, and the ids tell nothing. `known` ones (`original`, `item`) keep their ids, new ones
+    come after.
+
+    >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1).tolist()
+    [2, 0, 3]
+    >>> old = pl.DataFrame({"original": ["b"], "item": [2]})
+    >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1, known=old).tolist()
+    [3, 2, 4]
+    """
+    ids = np.zeros(len(originals), np.int32)
+    first = FIRST_ITEM_ID
+    if known is not None:
+        names, old = same_type(originals, known["original"])
+        places = pl.DataFrame({"original": names}).with_row_index("place")
+        found = places.join(known.with_columns(original=old), on="original")
+        ids[found["place"].to_numpy()] = found["item"].to_numpy()
+        first += len(known)
+    new = kept & (ids == 0)
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(int(new.sum()))
+    ids[new] = first + order
+    return ids

@@ -1,0 +1,1 @@
+"""Sources of interactions, as typed frames in file order."""

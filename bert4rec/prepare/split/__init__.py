@@ -1,0 +1,1 @@
+"""From histories to splits, windows and evaluation negatives."""

@@ -1,0 +1,131 @@
+"""Items that a user has not seen, to rank the target among: drawn by popularity, or uniformly.
+
+Seeded, and drawn in fixed blocks of users: the result does not depend on memory, threads or the number of users after.
+"""
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+
+USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
+MAX_ROUNDS = 16  # rounds of rejection before the rest is drawn from a dense table of keys
+DENSE_CELLS = 1 << 22  # users × items of that table
+LAST = -1e6  # log weight of an item that nobody has trained on: after all others
+
+Ints = NDArray[np.int64]
+
+
+def train_counts(histories: pl.DataFrame, *, n_items: int) -> Ints:
+    """Training positions of each item, (n_items,); `histories` (`items`) before they are cut into windows.
+
+    >>> train_counts(pl.DataFrame({"items": [[2, 3], [3]]}), n_items=3).tolist()
+    [1, 2, 0]
+    """
+    items = histories["items"].explode(empty_as_null=False).to_numpy()
+    return np.bincount(items - FIRST_ITEM_ID, minlength=n_items)
+
+
+def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
+    """How many of `n_items` items are not in each history (`items`), (users,).
+
+    >>> count_unseen(pl.DataFrame({"items": [[2, 3, 2], [4]]}), n_items=3).tolist()
+    [1, 2]
+    """
+    return n_items - histories["items"].list.n_unique().to_numpy().astype(np.int64)
+
+
+def popular_negatives(histories: pl.DataFrame, counts: Ints, *, n: int, seed: int, block: int) -> NDArray[np.int32]:
+    """`n` distinct items for each history that are not in it, drawn in proportion to `counts`, (users, n).
+
+    `histories`: `items`, the *whole* history of each user, held-out items too; they are the `block`-th of their split.
+    Each of them must leave `n` items unseen (`count_unseen`). `counts`: as from `train_counts`. An item that nobody has
+    trained on comes only when no other is left.
+
+    >>> popular_negatives(pl.DataFrame({"items": [[2, 3]]}), np.array([9, 9, 5, 0]), n=2, seed=1, block=0).tolist()
+    [[4, 5]]
+    """
+    return _negatives(histories, counts, n=n, seed=[seed, 3, block])
+
+
+def uniform_negatives(histories: pl.DataFrame, *, n_items: int, n: int, seed: int, block: int) -> NDArray[np.int32]:
+    """`n` distinct items for each history that are not in it, all equally likely, (users, n).
+
+    Otherwise as `popular_negatives`.
+
+    >>> uniform_negatives(pl.DataFrame({"items": [[2, 3], [4, 3]]}), n_items=3, n=1, seed=1, block=0).tolist()
+    [[4], [2]]
+    """
+    return _negatives(histories, np.ones(n_items, np.int64), n=n, seed=[seed, 4, block])
+
+
+def _negatives(histories: pl.DataFrame, weights: Ints, *, n: int, seed: list[int]) -> NDArray[np.int32]:
+    n_items, items = len(weights), histories["items"]
+    rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
+    keys = rows * n_items + items.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
+    drawn = _draw(np.random.default_rng(seed), np.sort(keys), weights, (len(items), n))
+    return (drawn + FIRST_ITEM_ID).astype(np.int32)
+
+
+def _draw(rng: np.random.Generator, taken: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:
+    """Negatives (items from 0) of `shape` (users, n): exactly one by one without replacement.
+
+    Draws with replacement, of which what is seen or already drawn is dropped, are such a sequence. `taken`: the sorted
+    keys, row · n_items + item, of what is seen.
+    """
+    n_items, n, cumulated = len(weights), shape[1], np.cumsum(weights)
+    drawn, filled = np.empty(shape, np.int64), np.zeros(shape[0], np.int64)
+    for _ in range(MAX_ROUNDS if cumulated[-1] else 0):
+        open_rows = np.flatnonzero(filled < n)
+        if not len(open_rows):
+            return drawn
+        size = (len(open_rows), n - int(filled.min()))
+        items = _reached(cumulated, rng.integers(0, cumulated[-1], size).ravel()).reshape(size)
+        new = _first_of_each((open_rows[:, None] * n_items + items).ravel(), taken)
+        _append(drawn, filled, new, n_items)
+        new.sort()
+        taken = np.insert(taken, np.searchsorted(taken, new), new)
+    _draw_rest(rng, drawn, filled, taken, weights)
+    return drawn
+
+
+def _reached(cumulated: Ints, heights: Ints) -> Ints:
+    """The first place at which `cumulated` is above each of `heights`; sorted ones are found three times as fast."""
+    order = np.argsort(heights)
+    places = np.empty_like(heights)
+    places[order] = np.searchsorted(cumulated, heights[order], side="right")
+    return places
+
+
+def _first_of_each(keys: Ints, taken: Ints) -> Ints:
+    """`keys` without those in the sorted `taken` and without repeats, in their order."""
+    distinct, first = np.unique(keys, return_index=True)
+    place = np.minimum(np.searchsorted(taken, distinct), len(taken) - 1)
+    return keys[np.sort(first[taken[place] != distinct])]
+
+
+def _append(drawn: Ints, filled: Ints, keys: Ints, n_items: int) -> None:
+    """Write the items of `keys` (sorted by row) behind what each row of `drawn` holds; what is too many falls off."""
+    rows, items = np.divmod(keys, n_items)
+    counts = np.bincount(rows, minlength=len(filled))
+    place = filled[rows] + np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
+    fits = place < drawn.shape[1]
+    drawn[rows[fits], place[fits]] = items[fits]
+    np.minimum(filled + counts, drawn.shape[1], out=filled)
+
+
+def _draw_rest(rng: np.random.Generator, drawn: Ints, filled: Ints, taken: Ints, weights: Ints) -> None:
+    """Fill the rows that rejection left open: the largest Gumbel keys are a draw without replacement."""
+    n_items, n = len(weights), drawn.shape[1]
+    log_weights = np.where(weights > 0, np.log(np.maximum(weights, 1)), LAST)
+    open_rows = np.flatnonzero(filled < n)
+    at_once = max(1, DENSE_CELLS // n_items)
+    for rows in np.split(open_rows, range(at_once, len(open_rows), at_once)):
+        keys = log_weights + rng.gumbel(size=(len(rows), n_items))
+        cells = taken[np.isin(taken // n_items, rows)]
+        keys[np.searchsorted(rows, cells // n_items), cells % n_items] = -np.inf
+        best = np.argsort(-keys, axis=1)[:, :n]
+        missing = np.arange(n) >= filled[rows][:, None]
+        behind = np.maximum(np.arange(n) - filled[rows][:, None], 0)
+        drawn[rows] = np.where(missing, np.take_along_axis(best, behind, axis=1), drawn[rows])

@@ -1,0 +1,63 @@
+"""Ranks of the test targets for the oracle that knows how the synthetic rows were made: the best a model can do."""
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.prepare.read.synthetic import Oracle
+
+CELLS_AT_ONCE = 1 << 22  # users × items scored at once
+MAX_CELLS = 1 << 32  # above (about a minute) the oracle is left out
+
+
+def oracle_ranks(
+    oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl.DataFrame
+) -> pl.DataFrame | None:
+    """`user`, `full`, `popular`, `uniform` (Int32): the rank (1 = best) of each target of `test`, in its order.
+
+    Among all unseen items of the catalogue, or the user's popular or uniform negatives (null for a user who has none);
+    ties go to the lower item id.
+    `users`, `items`: dense and original ids. None where users × items are too many to score.
+    """
+    if len(test) * len(items) > MAX_CELLS:
+        return None
+    at_once = max(1, CELLS_AT_ONCE // len(items))
+    parts = [
+        _ranks(oracle, test.slice(first, at_once), users=users, items=items) for first in range(0, len(test), at_once)
+    ]
+    return pl.concat(parts)
+
+
+def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
+    original = items["original"].to_numpy() - 1  # of the dense item ids in turn
+    lengths = test["items"].list.len().to_numpy().astype(np.int64)
+    history = original[test["items"].explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID]
+    numbers = users["original"].gather(test["user"]).to_numpy() - 1
+    scores = oracle.scores(numbers, history, np.concatenate([[0], np.cumsum(lengths)]))[:, original]
+    target = test["target"].to_numpy()[:, None] - FIRST_ITEM_ID
+    ranks = [pl.Series("full", _rank(scores, target, np.arange(len(items))[None, :]), dtype=pl.Int32)]
+    for name in ("popular", "uniform"):
+        ranks.append(_ranks_among(test[f"{name}_negatives"], scores, target).alias(name))
+    return pl.DataFrame([test["user"], *ranks])
+
+
+def _ranks_among(negatives: pl.Series, scores: NDArray[np.float64], target: NDArray[np.int64]) -> pl.Series:
+    """The rank of each target among the `negatives` of its row, null where there are none."""
+    rows = np.flatnonzero(negatives.list.len().to_numpy())
+    drawn = negatives.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
+    drawn = drawn.reshape(len(rows), len(drawn) // max(1, len(rows)))
+    candidates = np.take_along_axis(scores[rows], drawn, axis=1)
+    ranks = pl.Series(_rank(candidates, target[rows], drawn, scores[rows]), dtype=pl.Int32)
+    return pl.Series([None] * len(negatives), dtype=pl.Int32).scatter(rows, ranks)
+
+
+def _rank(
+    candidates: NDArray[np.float64], target: NDArray[np.int64], ids: NDArray[np.int64],
+    scores: NDArray[np.float64] | None = None,
+) -> NDArray[np.int64]:  # fmt: skip
+    """1 + the number of candidates before the target; seen items have a score below every other."""
+    own = np.take_along_axis(candidates if scores is None else scores, target, axis=1)
+    before = (candidates > own) | ((candidates == own) & (ids < target))
+    rank: NDArray[np.int64] = 1 + before.sum(axis=1)
+    return rank

@@ -1,0 +1,286 @@
+"""Writes the dataset folder: the only contract between preparation and training.
+
+The same rows and settings give the same bytes, whatever the frames in which they come: lists are written in record
+batches of a fixed size, and only `created_at` and `created_from` in `metadata.json` tell when and of which file.
+"""
+
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.schema import DATASET_FORMAT
+from bert4rec.prepare.order.chunks import Chunks
+from bert4rec.runtime.checksums import sample_sha256, sha256
+from bert4rec.runtime.errors import DataError
+
+ROWS_PER_BATCH = 1 << 14  # each batch costs every process that opens the split some memory and time
+ROWS_PER_GROUP = 1 << 16
+BYTES_PER_FILE = 500_000_000
+METADATA = "metadata.json"
+LOCK = ".lock"
+EVALUATION_COLUMNS = ("target", "popular_negatives", "uniform_negatives")
+TYPES = {
+    "user": pa.int32(),
+    "items": pa.list_(pa.int32()),
+    "times": pa.list_(pa.int64()),
+    "ratings": pa.list_(pa.float32()),
+    "target": pa.int32(),
+    "popular_negatives": pa.list_(pa.int32()),
+    "uniform_negatives": pa.list_(pa.int32()),
+}
+
+
+@contextmanager
+def new_dataset(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder` that takes its place when the block ends well, and goes when it does not.
+
+    An older dataset at `folder` is replaced. Raises `DataError` where something else stands there, or the disk refuses.
+    """
+    try:
+        with _replacing(folder) as new:
+            yield new
+    except BrokenPipeError:  # of the output: the disk has none
+        raise
+    except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
+        raise DataError(f"{folder}: cannot write the dataset: {getattr(error, 'strerror', None) or error}") from None
+
+
+def clear_target(folder: Path) -> None:
+    """Clean up beside `folder` after killed runs; raise `DataError` where anything but a dataset stands there."""
+    try:
+        _clean(folder.resolve())
+        if folder.is_file():
+            raise DataError(f"{folder}: is a file; choose another data.dataset_dir")
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / METADATA).is_file():
+            raise DataError(f"{folder}: is not empty and not a dataset folder; choose another data.dataset_dir")
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be used as data.dataset_dir: {error.strerror}") from None
+
+
+def created_from(source: str, path: str) -> dict[str, str]:
+    """What `metadata.json` says of the input: enough to know it again, nothing of where it lies on this machine."""
+    if not path:
+        return {"source": source}
+    digest = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()
+    return {"source": source, "name": os.path.basename(os.path.abspath(path)), "path_sha256": digest[:16]}
+
+
+def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data: bool) -> None:
+    """Raise `DataError` where the dataset at `folder` was made from another input than `origin` (see `created_from`).
+
+    `is_own_data`: the source is a format, so that the path tells one input from another; else the source does.
+    """
+    path = folder / METADATA
+    if not path.is_file():
+        return
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        before = metadata.get("created_from") or {"source": metadata["source"]}
+        is_same_path = not is_own_data or before.get("path_sha256", "") in ("", origin.get("path_sha256"))
+        if before["source"] == origin["source"] and is_same_path:
+            return
+        name = _input_name(before)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        name = "an input that it does not name"
+    new = f"a {origin['name']} that lies elsewhere" if name == _input_name(origin) else _input_name(origin)
+    beside = next(f"{folder}-{number}" for number in itertools.count(2) if not Path(f"{folder}-{number}").exists())
+    raise DataError(
+        f"{folder}: holds a dataset made from {name}, this one is from {new}; to keep both add "
+        f"{shlex.quote(f'--data.dataset_dir={beside}')}, to replace it --data.replace=true"
+    )
+
+
+def _input_name(origin: Mapping[str, str]) -> str:
+    return f"{origin['name']} ({origin['source']})" if "name" in origin else origin["source"]
+
+
+class SplitWriter:
+    """Writes a split as `datasets` saves it, in record batches and files of fixed sizes, from frames of any size.
+
+    `columns`: some of `TYPES`.
+    """
+
+    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+        folder.mkdir()
+        self._folder, self._schema = folder, pa.schema([(name, TYPES[name]) for name in columns])
+        self._rows = Chunks(ROWS_PER_BATCH)
+        self._files: list[Path] = []
+        self._sink: Any = None
+        self._writer: Any = None
+        self.n_rows = 0
+        self._open()
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the split."""
+        return list(self._schema.names)
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Write the rows of `frame` behind those before."""
+        for rows in self._rows.add(frame.select(self._schema.names)):
+            self._write(rows)
+
+    def close(self) -> None:
+        """Write what is left, and what `datasets` wants to know about the split."""
+        for rows in self._rows.rest():
+            self._write(rows)
+        self._end()
+        names = [f"data-{i:05d}-of-{len(self._files):05d}.arrow" for i in range(len(self._files))]
+        for file, name in zip(self._files, names, strict=True):
+            file.rename(self._folder / name)
+        digest = hashlib.sha256("".join(sha256(self._folder / name) for name in names).encode()).hexdigest()
+        empty = datasets.Dataset(
+            datasets.table.InMemoryTable(self._schema.empty_table()),
+            split=datasets.Split(self._folder.name),
+            fingerprint=digest[:16],  # of the content, in place of a random one
+        )
+        _describe(self._folder, empty, names)
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        if self._sink.tell() >= BYTES_PER_FILE:
+            self._end()
+            self._open()
+        self._writer.write_batch(_batch(frame, self._schema))
+        self.n_rows += len(frame)
+
+    def _open(self) -> None:
+        self._files.append(self._folder / f"data-{len(self._files):05d}.arrow")
+        self._sink = pa.OSFile(str(self._files[-1]), "wb")
+        self._writer = pa.ipc.new_stream(self._sink, self._schema)
+
+    def _end(self) -> None:
+        self._writer.close()
+        self._sink.close()
+
+
+class TableWriter:
+    """Writes a Parquet file in row groups of a fixed size, from frames of any size with the same columns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._rows = path, Chunks(ROWS_PER_GROUP)
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Write the rows of `frame` behind those before."""
+        for rows in self._rows.add(frame):
+            self._write(rows)
+
+    def close(self) -> None:
+        """Write what is left."""
+        for rows in self._rows.rest():
+            self._write(rows)
+        if self._writer:
+            self._writer.close()
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, table.schema)
+        self._writer.write_table(table.combine_chunks(), row_group_size=ROWS_PER_GROUP)
+
+
+def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> None:
+    """`dataset_info.json` and `state.json`, as `datasets` itself writes them beside the files."""
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        empty.save_to_disk(temporary, num_shards=1)
+        state = json.loads((Path(temporary) / "state.json").read_text(encoding="utf-8"))
+        shutil.copyfile(Path(temporary) / "dataset_info.json", folder / "dataset_info.json")
+    state["_data_files"] = [{"filename": name} for name in files]
+    (folder / "state.json").write_text(json.dumps(state, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows in buffers of their own: those of a slice go on behind it, and Arrow writes some of that as padding."""
+    table = frame.to_arrow().cast(schema)
+    return table.take(pa.array(np.arange(len(frame)))).combine_chunks().to_batches()[0]
+
+
+def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
+    """`metadata.json` with the checksums of every other file; returns the size of the folder in bytes."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    sizes = {path: path.stat().st_size for path in paths}
+    files = {
+        path.relative_to(folder).as_posix(): {
+            "bytes": size,
+            "sha256": sha256(path),
+            "sample_sha256": sample_sha256(path),
+        }
+        for path, size in sizes.items()
+    }
+    content = {
+        "format_version": DATASET_FORMAT,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **metadata,
+        "files": files,
+        "fingerprint": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    (folder / METADATA).write_text(text, encoding="utf-8")
+    return sum(sizes.values()) + len(text.encode())
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder` that takes its place when the block ends well, and goes when it does not."""
+    clear_target(folder)
+    folder = folder.resolve()  # a link stays a link to the new folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new, old = (folder.with_name(f"{prefix}{os.getpid()}") for prefix in _prefixes(folder))
+    try:
+        new.mkdir()
+        with (new / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held while this process lives: see _clean
+            yield new
+            (new / LOCK).unlink()
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        _clean(folder)
+
+
+def _prefixes(folder: Path) -> tuple[str, str]:
+    """How the names of a folder being written, and of one being replaced, begin."""
+    return f".{folder.name}.new-", f".{folder.name}.old-"
+
+
+def _clean(folder: Path) -> None:
+    """Remove what killed runs left beside `folder`, and put back the dataset that one was about to replace."""
+    beside = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
+    new, old = ([path for path in beside if path.name.startswith(prefix)] for prefix in _prefixes(folder))
+    for path in old:
+        if folder.exists():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.rename(folder)
+    for path in new:
+        if not _in_use(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _in_use(new: Path) -> bool:
+    try:
+        with (new / LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False

@@ -1,0 +1,269 @@
+"""What a run leaves for people and programs: metrics.jsonl, TensorBoard, report.json, report.md with its picture."""
+
+import json
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from bert4rec.runtime.wording import counted, rounded
+
+FORMAT_VERSION = 1
+PROTOCOL_TITLES = {
+    "full": "Full catalogue, without the items that the user has seen",
+    "full_unseen": "Full catalogue, without any item that the user has seen: {repeated} are such items, and missed",
+    "popular": "Among {n} unseen items drawn by popularity (the BERT4Rec paper's protocol)",
+    "uniform": "Among {n} unseen items drawn uniformly",
+}
+SHORT_TITLES = {"full": "full catalogue", "popular": "popular negatives", "uniform": "uniform negatives"}
+BUT_FOR_THE_TARGET = " (the target is ranked in any case)"  # where it matters for the full catalogue
+HELD_OUT = {
+    "leave_one_out": "Test: the last item of each user; validation: the last but one of a sample of the users.",
+    "time": "Test: the first item of each user from `split_at` on; validation: the last one before, of a sample of the "
+    "users.",
+}
+NO_TEST = "This dataset holds nothing out: there is no test."
+
+
+class MetricsLog:
+    """Appends records to `metrics.jsonl` and their numbers to TensorBoard.
+
+    A run that is resumed after step `purge_from` has its later steps once more: TensorBoard shows the last ones.
+    """
+
+    def __init__(self, folder: Path, *, purge_from: int = 0, say: Callable[[str], None] = print) -> None:
+        self._say, self._is_full = say, False
+        self._file = (folder / "metrics.jsonl").open("ab+")
+        _cut_torn_line(self._file)
+        self._events = SummaryWriter(str(folder), purge_step=purge_from + 1 if purge_from else None)
+
+    def add(self, kind: str, step: int, **values: Any) -> None:
+        """One record: its kind ("train", "validation"), the step, and numbers or mappings of numbers."""
+        self.add_note(kind, step, **values)
+        for name, value in values.items():
+            numbers = value.items() if isinstance(value, Mapping) else [("", value)]
+            for key, number in numbers:
+                with self._unless_full():
+                    self._events.add_scalar(f"{kind}/{name}{'/' if key else ''}{key}", number, step)
+
+    def add_note(self, kind: str, step: int, **values: Any) -> None:
+        """A record that is no measurement, such as "resume"."""
+        with self._unless_full():
+            self._file.write((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
+            self._file.flush()  # what the disk does not take stays in the file's buffer, for the next time
+
+    def close(self) -> None:
+        """Write what is still held back."""
+        with self._unless_full():
+            self._file.close()
+        with self._unless_full():
+            self._events.close()
+
+    @contextmanager
+    def _unless_full(self) -> Iterator[None]:
+        """A training does not end since its log cannot be written; said once."""
+        try:
+            yield
+        except OSError as error:
+            if not self._is_full:
+                self._say(f"{self._file.name}: {error.strerror}; the training goes on, its log may have gaps")
+            self._is_full = True
+
+
+def _cut_torn_line(file: BinaryIO) -> None:
+    """Cut what a process wrote that was killed in the middle of a line."""
+    file.seek(0)
+    content = file.read()
+    file.truncate(content.rfind(b"\n") + 1)
+
+
+def read_records(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """The records of one kind from a run's `metrics.jsonl`, in order; not those of steps that were made once more."""
+    records: list[dict[str, Any]] = []
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["kind"] == "resume":
+            records = [earlier for earlier in records if earlier["step"] <= record["step"]]
+        records.append(record)
+    return [record for record in records if record["kind"] == kind]
+
+
+def environment(device: torch.device, world_size: int) -> dict[str, Any]:
+    """What the run stood on: versions, machine, processes."""
+    packages = ("torch", "torchrec", "datasets", "polars", "numpy", "pyarrow")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+        "threads_per_process": torch.get_num_threads(),
+        "world_size": world_size,
+        "command": sys.argv,
+    }
+
+
+def write_report(folder: Path, report: Mapping[str, Any]) -> None:
+    """`report.json`, then `report.md` and its picture from the run's records."""
+    draw_learning_curve(folder)
+    (folder / "report.md").write_text(report_page(report))
+    write_json(folder / "report.json", report)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Indented JSON, all or nothing: a report.json that is there is whole."""
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_text(json.dumps(content, indent=2) + "\n")
+    unfinished.rename(path)
+
+
+def report_page(report: Mapping[str, Any]) -> str:
+    """The report as Markdown; what was not measured is left out."""
+    sections = [f"# Bert4Rec on {report['dataset']['source']}", _facts(report), f"## Test\n\n{metrics_table(report)}"]
+    if "validation" in report:
+        sections.append(f"## Validation\n\n{metrics_table(report, 'validation')}")
+    shown = "Training loss and validation metrics" if "validation" in report else "Training loss"
+    sections.append(f"## Learning curve\n\n![{shown} by step](learning_curve.png)")
+    measured = (
+        f"{HELD_OUT[report['dataset']['split']]}{_repeats(report)} Ties go to the lower id. "
+        if "test" in report
+        else ""
+    )
+    sections.append(
+        f"{measured}Settings: `config.toml`; every record: `metrics.jsonl`; versions: `environment.json`; shards: "
+        "`plan.txt`."
+    )
+    return "\n\n".join(sections) + "\n"
+
+
+def _repeats(report: Mapping[str, Any]) -> str:
+    """How many targets stand in the histories of their own users; nothing for a report of an older version."""
+    counts = report["dataset"].get("repeated_targets", {})
+    shares = [_share(counts[split], f"{split} targets") for split in ("test", "validation") if split in counts]
+    return f" Seen by their users before: {', '.join(shares)}." if shares else ""
+
+
+def _facts(report: Mapping[str, Any]) -> str:
+    """On what was trained, and how it went."""
+    dataset, training = report["dataset"], report["training"]
+    peak = max(training["peak_memory_bytes"]) / 2**20
+    if "validation" in report:
+        best = rounded(training["best_epoch"])
+        kept = f"The weights of epoch {best} were best on validation and are the ones tested."
+    else:
+        kept = "Nothing was held out for validation: the last weights were kept."
+    parts = "".join(f" Resumed after step {step:,} on {counted(n, 'process')}." for step, n in training["resumed"])
+    of_data = ((dataset["users"], "user"), (dataset["items"], "item"), (dataset["rows"], "interaction"))
+    rate = training["sequences_per_second"]
+    speed = f" {rounded(rate)} sequences/s;" if rate else ""  # not measured where there were too few steps
+    return (
+        f"{', '.join(counted(n, noun) for n, noun in of_data)}. Mode {report['mode']}, "
+        f"{counted(report['world_size'], 'process')}.\n\n"
+        f"Trained {counted(training['epochs'], 'epoch')} ({counted(training['steps'], 'step')}) in "
+        f"{counted(round(training['seconds']), 'second')}, stopped by {training['stopped_by']};{speed} "
+        f"peak memory {peak:,.0f} MiB a process. {kept}{parts}"
+    )
+
+
+def result_line(report: Mapping[str, Any]) -> str:
+    """The test in one line: the model beside popularity, on the full catalogue where that was measured.
+
+    What is said in place of a table where nothing was.
+    """
+    protocol = next((name for name in SHORT_TITLES if name in report.get("test", {})), None)
+    if protocol is None:
+        return metrics_table(report)
+    model, popularity = report["test"][protocol], report["popularity_baseline"][protocol]
+    unseen = report["test"].get("full_unseen")
+    beside = f"; with repeated targets missed: {unseen['HR@10']:.4f}, {unseen['NDCG@10']:.4f}" if unseen else ""
+    return (
+        f"test of {counted(model['users'], 'user')}, {SHORT_TITLES[protocol]}: HR@10 {model['HR@10']:.4f}, NDCG@10 "
+        f"{model['NDCG@10']:.4f} (popularity: {popularity['HR@10']:.4f}, {popularity['NDCG@10']:.4f}){beside}"
+    )
+
+
+def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
+    """The metrics of a split as Markdown tables, one a protocol: the model beside, for the test, its contestants.
+
+    These are popularity and, where known, the best possible. A line in place of what could not be measured.
+    """
+    if split not in report:
+        return NO_TEST
+    contestants = {"Bert4Rec": split}
+    if split == "test":
+        contestants |= {"popularity": "popularity_baseline", "best possible": "best_possible"}
+    sections = []
+    for protocol in PROTOCOL_TITLES:
+        rows = [(n, report[k][protocol]) for n, k in contestants.items() if protocol in report.get(k, {})]
+        if rows:
+            sections.append(f"{_heading(report, split, protocol)}\n\n{_table(rows)}")
+    left_out = report["dataset"].get("left_out", {}).get(split)
+    if left_out and left_out["users"] == left_out["of"]:
+        n = report["dataset"]["n_eval_negatives"]
+        sections.append(f"No user has {n} unseen items: there is no ranking among sampled items.")
+    return "\n\n".join(sections)
+
+
+def _heading(report: Mapping[str, Any], split: str, protocol: str) -> str:
+    """What is ranked, and for how many users."""
+    dataset, users = report["dataset"], report[split][protocol]["users"]
+    n, repeated = dataset.get("n_eval_negatives"), dataset.get("repeated_targets", {}).get(split)
+    title = PROTOCOL_TITLES[protocol].format(n=n, repeated=_share(repeated, "targets"))
+    if protocol == "full" and "full_unseen" in report[split]:
+        title += BUT_FOR_THE_TARGET
+    left_out = repeated["of"] - users if repeated else 0
+    if not left_out:
+        return f"{title}; {users} users"
+    return f"{title}; {users} of {users + left_out} users (left out: {left_out}, with fewer than {n} unseen items)"
+
+
+def _share(count: Mapping[str, int] | None, what: str) -> str:
+    """`305 of 1500 targets (20.3 %)`; nothing where it is not known, in a report of an older version."""
+    if not count:
+        return ""
+    return f"{count['users']} of {count['of']} {what} ({100 * count['users'] / count['of']:.1f} %)"
+
+
+def _table(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
+    names = [name for name in rows[0][1] if name != "users"]
+    lines = [
+        "| " + "".ljust(13) + "".join(f" | {name.rjust(7)}" for name in names) + " |",
+        "|" + "-" * 15 + "".join("|" + "-" * (max(len(name), 7) + 1) + ":" for name in names) + "|",
+    ]
+    for title, values in rows:
+        cells = "".join(" | " + f"{values[name]:.4f}".rjust(max(len(name), 7)) for name in names)
+        lines.append(f"| {title.ljust(13)}{cells} |")
+    return "\n".join(lines)
+
+
+def draw_learning_curve(folder: Path) -> None:
+    """`learning_curve.png`: the training loss by step, and HR@10 and NDCG@10 on validation where there is one."""
+    import matplotlib  # here, since it is slow to import and only the first process draws
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    train, validation = read_records(folder, "train"), read_records(folder, "validation")
+    n_plots = 2 if validation else 1
+    figure, ((left, *right),) = pyplot.subplots(
+        1, n_plots, figsize=(5 * n_plots, 3.6), layout="constrained", squeeze=False
+    )
+    left.plot([r["step"] for r in train], [r["loss"] for r in train], marker=".", color="tab:blue")
+    left.set(title="Training loss", xlabel="step", ylabel="cross-entropy (nats)")
+    for axes in right:
+        for name, color in (("HR@10", "tab:orange"), ("NDCG@10", "tab:green")):
+            values = [r["full"][name] for r in validation]
+            axes.plot([r["step"] for r in validation], values, marker=".", color=color, label=name)
+        axes.set(title="Validation, full catalogue", xlabel="step")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+    for axes in (left, *right):
+        axes.grid(alpha=0.3)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.savefig(folder / "learning_curve.png", dpi=120)
+    pyplot.close(figure)

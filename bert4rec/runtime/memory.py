@@ -1,0 +1,108 @@
+"""How much memory there is, how much a process took at its peak, and giving back what it no longer needs."""
+
+import ctypes
+import re
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+SECONDS_BETWEEN_LOOKS = 2.0
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that each process may take of its host's memory and of its GPU; None = not known, so no limit."""
+
+    host: int | None
+    device: int | None = None
+
+
+def available(device: torch.device, local_world_size: int) -> Memory:
+    """What this process may take, of its GPU and an even share of what its host has left, with what it has already."""
+    gpu = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
+    return Memory(host=host_memory() // local_world_size + proportional_set_size(), device=gpu)
+
+
+def host_memory() -> int:
+    """Bytes that programs on this host can still take: what Linux has, or the control group lets them have."""
+    return min([_free_of_host(), *_free_of_group()])
+
+
+class PeakMemory:
+    """Watches this process's proportional set size (PSS): pages that processes share count once among them.
+
+    Linux keeps no peak of the PSS, so a thread looks every two seconds. On CUDA the allocator's own peak counts.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._peak = device, 0
+        if device.type == "cpu":
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def read(self) -> int:
+        """The peak so far, in bytes."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        self._peak = max(self._peak, proportional_set_size())
+        return self._peak
+
+    def _watch(self) -> None:
+        while True:
+            self.read()
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def release_free_memory() -> None:
+    """Give freed memory back to the system.
+
+    Every batch has tensors of other sizes, which leave gaps between those still in use: without this the heap of a
+    training on CPU grows for hours to several times what a step needs (glibc, which all of torch's wheels stand on).
+    """
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def proportional_set_size() -> int:
+    """This process's PSS in bytes."""
+    found = re.search(r"^Pss:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
+    assert found is not None, "the kernel reports a Pss line"
+    return int(found[1]) * 1024
+
+
+def _free_of_host() -> int:
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found is not None, "the kernel reports a MemAvailable line"
+    return int(found[1]) * 1024
+
+
+def _free_of_group(groups: str | None = None, root: Path = CGROUPS) -> Iterator[int]:
+    """What the limit of each control group above this process leaves, version 2 and 1; nothing where there is none.
+
+    `groups` is the text of /proc/self/cgroup. A page that was only read from a file counts as free.
+    """
+    for line in (groups or Path("/proc/self/cgroup").read_text()).splitlines():
+        number, controllers, group = line.split(":", 2)
+        if number == "0" and not controllers:
+            yield from _left(root, group, ("memory.max", "memory.current", "inactive_file"))
+        elif "memory" in controllers.split(","):
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _left(root / "memory", group, files)
+
+
+def _left(root: Path, group: str, files: tuple[str, str, str]) -> Iterator[int]:
+    """Limit - (usage - inactive file pages), for `group` and all groups above it; a container shows some of them."""
+    limit_file, usage_file, inactive = files
+    parts = [part for part in group.split("/") if part not in ("", "..")]
+    for depth in range(len(parts) + 1):
+        folder = root.joinpath(*parts[:depth])
+        if not (folder / limit_file).is_file():
+            continue
+        limit = (folder / limit_file).read_text().strip()
+        if limit != "max":
+            reclaimable = re.search(rf"^{inactive} (\d+)", (folder / "memory.stat").read_text(), re.MULTILINE)
+            usage = int((folder / usage_file).read_text()) - int(reclaimable[1] if reclaimable else 0)
+            yield max(0, int(limit) - usage)

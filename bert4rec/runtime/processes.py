@@ -1,0 +1,174 @@
+"""The processes of a run: who am I, on which device, and a process group that begins and ends cleanly."""
+
+import gc
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
+
+from bert4rec.runtime.errors import BrokenOffError, SettingsError, UserError
+from bert4rec.runtime.wording import counted
+
+SECONDS_TO_COME = 300.0  # for all processes of a run: torch's own limit for a store
+
+STREAM = 0x44524F50  # keeps dropout's draws apart from all others that are seeded by two numbers
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those of the run; `rank` counts over all hosts, `local_rank` over this one."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's `value`, by rank, on every process."""
+        return gathered(value)
+
+    def least(self, value: int | None) -> int | None:
+        """The smallest `value` of all processes; None where they have none. Every process makes the same call."""
+        if value is None:
+            return None
+        smallest = torch.tensor(value)
+        dist.all_reduce(smallest, dist.ReduceOp.MIN)
+        return int(smallest)
+
+
+def gathered(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """The `value` of every process of `group`, by rank, on every one of them."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def by_first(function: Callable[[], T]) -> T:
+    """What `function` returns on the first process, on every process; a `UserError` of it is raised on all."""
+    outcome: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = function()
+        except UserError as error:
+            outcome[1] = error
+    dist.broadcast_object_list(outcome, src=0)
+    result, failure = outcome
+    if failure is not None:
+        failure.is_on_all = True
+        raise failure
+    return cast(T, result)
+
+
+def this_process(wanted_device: str) -> Processes:
+    """Who this process is, by torchrun's variables, or the only one where there is no launcher.
+
+    Raises `SettingsError` where there are too few GPUs.
+    """
+    if "RANK" not in os.environ:
+        return Processes(0, 0, 1, 1, choose_device(wanted_device, local_rank=0, local_world_size=1))
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    rank, local_rank, world_size, local_world_size = (int(os.environ[name]) for name in names)
+    device = choose_device(wanted_device, local_rank=local_rank, local_world_size=local_world_size)
+    if rank == 0 and wanted_device == "auto" and device.type == "cpu" and torch.cuda.device_count():
+        shared = f"{counted(local_world_size, 'process')} share {counted(torch.cuda.device_count(), 'GPU')}"
+        print(f"training on CPU: {shared}; start one per GPU", flush=True)
+    return Processes(rank, local_rank, world_size, local_world_size, device)
+
+
+def choose_device(wanted: str, *, local_rank: int, local_world_size: int) -> torch.device:
+    """The device of this process: "cpu", or a GPU of its own; "auto" takes GPUs where each process can have one.
+
+    Raises `SettingsError` where `wanted` is "cuda" and there are fewer GPUs than processes.
+    """
+    n_gpus = torch.cuda.device_count()
+    if wanted == "cuda" and n_gpus < local_world_size:
+        raise SettingsError(
+            f'parallelism.device = "cuda": {counted(local_world_size, "process")} on this host but '
+            f'{counted(n_gpus, "GPU")}; start at most one process per GPU, or set parallelism.device = "cpu"'
+        )
+    if wanted == "cpu" or n_gpus < local_world_size:
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank)
+
+
+def seed_everything(seed: int, rank: int) -> None:
+    """Seed every global generator of process `rank`; only dropout draws from them, all else has streams of its own."""
+    own = process_seed(seed, rank)
+    random.seed(own)
+    np.random.seed(own % 2**32)
+    torch.manual_seed(own)
+
+
+def process_seed(seed: int, rank: int) -> int:
+    """64 bits by both: with their sum, process 1 of one run would draw what process 0 of the next seed's run draws."""
+    return int(np.random.SeedSequence([seed, rank, STREAM]).generate_state(1, np.uint64)[0])
+
+
+def rendezvous() -> tuple[dist.Store, int, int]:
+    """The store in which the processes of a run meet, this one's rank among them, and how many they are.
+
+    Raises `BrokenOffError` where they do not come together.
+    """
+    if "RANK" not in os.environ:
+        return dist.TCPStore("localhost", 0, 1, is_master=True), 0, 1
+    try:
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=SECONDS_TO_COME)))
+    except dist.DistError as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise BrokenOffError(
+            f"the processes of this run do not meet at {where} ({reason}); start all hosts at the same time, with a "
+            "--master-addr and --master-port that each of them can reach"
+        ) from None
+    return store, rank, world_size
+
+
+@contextmanager
+def process_group(world: Processes, store: dist.Store | None = None, *, deterministic: bool = False) -> Iterator[None]:
+    """The group of all processes: NCCL between GPUs, gloo between CPUs; they meet in `store`, if they have not yet.
+
+    With `deterministic`, only algorithms that give the same bits every time. On leaving, garbage is collected before
+    the group is destroyed: shards that outlive it can abort a process that has finished its work.
+    """
+    on_gpu = world.device.type == "cuda"
+    _use_cores(world.local_world_size)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
+    torch.use_deterministic_algorithms(deterministic)
+    if on_gpu:
+        torch.cuda.set_device(world.device)
+    store = store or rendezvous()[0]
+    store.set_timeout(default_pg_timeout)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        store=store,
+        rank=world.rank,
+        world_size=world.world_size,
+        device_id=world.device if on_gpu else None,
+    )
+    yield
+    # After a failure nothing of this: the launcher ends the other processes, which would wait at the barrier.
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _use_cores(local_world_size: int) -> None:
+    """Share this host's cores among its processes, unless OMP_NUM_THREADS is more than torchrun's own default of 1."""
+    if os.environ.get("OMP_NUM_THREADS", "1") in ("", "1"):
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world_size))

@@ -1,0 +1,271 @@
+"""How many bytes a training takes, by formulas over its shapes: nothing is allocated and no process is asked.
+
+What is held for the whole run (weights, gradients, optimizer states) is exact, to the byte that the running model
+reports. What passes through a step is measured: the factors below are peaks of real processes, in multiples of the
+tensors that cause them (docs/scaling.md). Bytes of the CUDA runtime could not be measured and are marked so.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+from torchrec.modules.embedding_configs import EmbeddingConfig
+
+from bert4rec.config.table_updates import trains_shards
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.models.bert4rec import ITEM_TABLE, Bert4Rec
+from bert4rec.models.losses import SCORES_AT_ONCE
+
+FLOAT = 4  # bytes of a weight, a gradient, a score
+MIB = 2**20
+
+# What may be held at once beside the weights: the program keeps to these.
+PIECE_BYTES = 64 * MIB  # of a shard on its way to or from the disk
+ROWS_PER_LOOKUP = 65_536  # item vectors while the catalogue streams by
+
+# Measured peaks of a process.
+ID_BYTES = 128  # for each id that a process looks up: it passes through sorting, messages and permutations as int64
+SERVED_ID_BYTES = 16  # for each id that a process looks up for others
+LOOKUP_COPIES = 4  # of vectors that pass through TorchRec without a gradient
+VECTOR_COPIES = 2  # of vectors looked up: themselves and their gradient
+ENCODER_COPIES = 1.6  # activations kept for backward → peak of backward, with what the allocator cannot reuse
+SCORE_COPIES = 3  # of the scores of a sampled loss: themselves, their softmax, their gradient
+HIDDEN_COPIES = 3  # of gathered hidden states: themselves, their gradient in pieces and in one
+UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2, "adamw": 2}  # of a weight being updated
+
+ITEM_COUNT = 8  # bytes an item: the counts of the popularity baseline
+CPU_PROCESS, CPU_LIBRARIES = 380 * MIB, 160 * MIB  # interpreter and heap; pages that a host's processes share
+GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
+
+CACHE_SET = 32  # rows that fbgemm's cache takes together
+
+TABLES, TABLE_STATE = "table weights", "table optimizer state"
+DENSE, GRADIENTS = "dense part", "table gradients"
+STEP, PROCESS = "activations and copies", "the process itself"
+
+Bytes: TypeAlias = dict[str, int]
+"""What takes memory → bytes; one for a GPU, one for a host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is trained and how: all that a plan depends on but the memory there is.
+
+    `model` are the keywords of `Bert4Rec`; `local_world_size` counts the processes of a host, `batch_size` the
+    sequences of a process and step. `sparse_optimizer` updates the tables, `optimizer` the dense part.
+    """
+
+    model: Mapping[str, Any]
+    mode: str
+    device_type: str
+    world_size: int
+    local_world_size: int
+    sparse_optimizer: str
+    optimizer: str
+    batch_size: int
+    mask_prob: float
+    loss: str = "softmax"
+    n_train_negatives: int = 0
+    sharding_type: str = "row_wise"
+    compute_kernel: str = "fused"
+    cache_load_factor: float = 0.2
+
+    @cached_property
+    def built(self) -> Bert4Rec:
+        """The model on `meta`, which holds no weights."""
+        return Bert4Rec(**self.model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The model is not sent along: whoever gets the job can build it."""
+        return {name: value for name, value in self.__dict__.items() if name != "built"}
+
+    @property
+    def table(self) -> EmbeddingConfig:
+        """The table that can be sharded."""
+        (table,) = self.built.tables
+        return table
+
+    @property
+    def n_positions(self) -> int:
+        """Positions of a process and step, at most."""
+        return self.batch_size * int(self.model["max_len"])
+
+    @property
+    def n_targets(self) -> int:
+        """Positions to predict of a process and step: the mean, and one more a sequence."""
+        return min(self.n_positions, math.ceil(self.n_positions * self.mask_prob) + self.batch_size)
+
+    @property
+    def n_items(self) -> int:
+        """Items in the catalogue."""
+        return int(self.model["n_rows"]) - FIRST_ITEM_ID
+
+    @property
+    def scores_whole_catalogue(self) -> bool:
+        """Whether the loss is a softmax over all items, of which each process looks up its even share."""
+        return self.loss == "softmax" and self.model["head"] == "tied"
+
+    @property
+    def trains_shards(self) -> bool:
+        """Whether the shards of the tables are ordinary parameters with ordinary optimizers (models/dense_shard.py)."""
+        return trains_shards(self.mode, self.loss, self.model["head"], self.sharding_type, self.compute_kernel)
+
+    @property
+    def n_candidates(self) -> int:
+        """Items whose vectors a process looks up to score them, per step."""
+        if self.model["head"] == "linear" or self.trains_shards:
+            return 0  # they are scored where they lie
+        if self.scores_whole_catalogue:
+            return math.ceil(self.n_items / self.world_size)
+        return self.n_targets + self.n_train_negatives
+
+
+class Shard(NamedTuple):
+    """A part of the item table and the process that holds it; bytes of weights and of optimizer state."""
+
+    rank: int
+    row: int
+    n_rows: int
+    column: int
+    n_columns: int
+    weight_bytes: int
+    state_bytes: int
+
+
+def shard(job: Job, rank: int, place: tuple[int, int], size: tuple[int, int]) -> Shard:
+    """The part of the table that begins at `place` (row, column) and is `size` (rows, columns) large, on `rank`."""
+    weights = size[0] * size[1] * FLOAT
+    state = {"sgd": 0, "adagrad": weights, "rowwise_adagrad": size[0] * FLOAT, "adam": 2 * weights}
+    state_bytes = state[job.sparse_optimizer] + step_count_bytes(job)
+    return Shard(rank, place[0], size[0], place[1], size[1], weights, state_bytes)
+
+
+def step_count_bytes(job: Job) -> int:
+    """An ordinary optimizer counts the steps of each weight in a number of its own, a fused one of all in one."""
+    ordinary = job.mode == "ddp" or job.trains_shards
+    return FLOAT if ordinary and job.sparse_optimizer != "sgd" else 0
+
+
+def dense_bytes(job: Job) -> tuple[int, int]:
+    """Weights of the dense part, and their optimizer state: the same on every process."""
+    sizes = _dense_sizes(job)
+    return sum(sizes), 2 * sum(sizes) + FLOAT * len(sizes) if job.optimizer == "adamw" else 0
+
+
+def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
+    """What a process that holds `shards` needs at its peak: of its GPU (nothing on CPU) and of its host."""
+    on_device, on_host = held(job, shards)
+    passing, saving = max(_passing(job, shards), _streaming(job, shards)), _saving(job)
+    if job.device_type == "cpu":
+        process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
+        return {}, on_host | {STEP: max(passing, saving), PROCESS: process + ITEM_COUNT * job.n_items}
+    on_host |= {STEP: saving, PROCESS: GPU_HOST_PROCESS + ITEM_COUNT * job.n_items}
+    return on_device | {STEP: passing, PROCESS: GPU_CONTEXT}, on_host
+
+
+def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
+    """What a process holds the whole time, on its GPU and on its host: weights, gradients and optimizer states."""
+    weights, state = sum(part.weight_bytes for part in shards), sum(part.state_bytes for part in shards)
+    dense, dense_state = dense_bytes(job)
+    tables = {TABLES: weights, TABLE_STATE: state}
+    if job.mode == "ddp" or job.trains_shards:
+        tables[GRADIENTS] = weights  # in ddp the buckets that are all-reduced; the gradients are views of them
+    replicated = {DENSE: 2 * dense + dense_state}  # with its buckets
+    if job.device_type == "cpu":
+        return {}, tables | replicated
+    if job.compute_kernel == "fused":
+        return tables | replicated, {}
+    # fbgemm keeps the tables in host memory, and their state too, unless it is one number a row.
+    row_state = state if job.sparse_optimizer == "rowwise_adagrad" else 0
+    on_device = {TABLES: sum(_cache_bytes(job, part) for part in shards), TABLE_STATE: row_state}
+    return on_device | replicated, {TABLES: weights, TABLE_STATE: state - row_state}
+
+
+def _cache_bytes(job: Job, part: Shard) -> int:
+    """fbgemm's cache of a table on the GPU: rows in whole sets, two numbers a cached row, one for every row."""
+    if job.compute_kernel != "fused_uvm_caching":
+        return 0
+    slots = CACHE_SET * max(1, math.ceil(int(part.n_rows * job.cache_load_factor) / CACHE_SET))
+    return slots * (part.n_columns * FLOAT + 16) + 4 * part.n_rows
+
+
+def _passing(job: Job, shards: Sequence[Shard]) -> int:
+    """What comes and goes in a step: lookups, then activations and scores, then gradients and the update."""
+    n_ids = job.n_positions + job.n_candidates
+    activations = ENCODER_COPIES * FLOAT * _kept_for_backward(job) + _score_bytes(job, shards)
+    return _lookup_bytes(job, n_ids, VECTOR_COPIES, shards) + max(math.ceil(activations), _update_bytes(job, shards))
+
+
+def _lookup_bytes(job: Job, n_ids: int, copies: int, shards: Sequence[Shard]) -> int:
+    """For `n_ids` rows a process: the vectors that it looks up for itself, or those that it looks up for all."""
+    served = [
+        (n_ids * job.world_size * part.n_rows / job.table.num_embeddings, part.n_columns)
+        for part in shards
+        if job.mode == "dmp"
+    ]
+    n_served = math.ceil(max((ids for ids, _ in served), default=0))
+    values = max(n_ids * job.table.embedding_dim, math.ceil(sum(ids * columns for ids, columns in served)))
+    return copies * FLOAT * values + ID_BYTES * n_ids + SERVED_ID_BYTES * n_served
+
+
+def _kept_for_backward(job: Job) -> int:
+    """Floats of the encoder's activations: of all positions in all blocks but the last, which ends at the targets."""
+    d, f, n_layers = (int(job.model[key]) for key in ("embed_dim", "ffn_dim", "n_layers"))
+    whole = job.n_positions * (14 * d + 2 * f) * (n_layers - 1)
+    return whole + job.n_positions * 9 * d + job.n_targets * (10 * d + 2 * f)
+
+
+def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
+    """Scores, and what is gathered or copied for them, that there are at once."""
+    if job.loss != "softmax":
+        return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
+    share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
+    vectors = share * job.built.width * FLOAT
+    if job.trains_shards:
+        vectors = sum(part.weight_bytes for part in shards)
+    rows = min(gathered, max(1, SCORES_AT_ONCE // share))
+    passing = _tile_bytes(FLOAT * rows * share, math.ceil(gathered / rows), vectors)
+    # The vectors and their gradient are held or looked up, unless they are those of a layer of scores.
+    of_layer = VECTOR_COPIES * vectors if job.model["head"] == "linear" else 0
+    return HIDDEN_COPIES * FLOAT * gathered * job.built.width + passing + of_layer
+
+
+def _tile_bytes(tile: int, n_tiles: int, product: int) -> int:
+    """Tiles of scores and their products, which add up to the gradient of the vectors; in the end that is scaled.
+
+    A tile and its product go when those of the next are there.
+    """
+    following = max(tile, product) if n_tiles > 1 else 0
+    added = product if n_tiles > 2 else 0
+    return max(product, tile + following + added)
+
+
+def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
+    """Copies of the largest weight: one gradient for each lookup before they are added up, or those of the update."""
+    dense = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job))
+    table = sum(part.weight_bytes for part in shards)
+    of_update = UPDATE_COPIES[job.sparse_optimizer] * table
+    if job.mode == "ddp":
+        return max(dense, of_update, len(job.table.feature_names) * table)
+    return max(dense, of_update) if job.trains_shards else dense
+
+
+def _streaming(job: Job, shards: Sequence[Shard]) -> int:
+    """What comes and goes while the catalogue streams by in evaluation."""
+    n_rows = min(ROWS_PER_LOOKUP, job.n_items)
+    if job.model["head"] == "linear":
+        return LOOKUP_COPIES * FLOAT * n_rows * job.built.width
+    return _lookup_bytes(job, n_rows, LOOKUP_COPIES, shards)
+
+
+def _saving(job: Job) -> int:
+    """What comes and goes in a save, and when weights are read back."""
+    return max(2 * PIECE_BYTES, max(_dense_sizes(job)))
+
+
+def _dense_sizes(job: Job) -> list[int]:
+    """Bytes of each weight that every process holds."""
+    named = job.built.named_parameters()
+    return [value.numel() * FLOAT for name, value in named if not name.startswith(ITEM_TABLE)]

@@ -1,0 +1,195 @@
+"""One optimizer for the tables, one for the dense part, and the schedule of both learning rates."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
+from torch.distributed._shard.sharding_spec import ShardMetadata
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+from bert4rec.models.bert4rec import ITEM_TABLE
+from bert4rec.models.deferred_update import Gate
+from bert4rec.sharding.parallelize import kernels, unwrap
+from bert4rec.sharding.placement import EPSILON
+from bert4rec.sharding.sharded_tensors import sharded_like
+
+FUSED_STATE = {"momentum1": "sum"}  # fbgemm's names → those of torch.optim
+FUSED_ADAM_STATE = {"momentum1": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum2": "exp_avg_sq"}
+
+
+def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_steps: int = 0) -> float:
+    """The factor of the learning rates at `step` of `n_steps`, counted from 0: linear warm-up, then decay to 0."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    progress = min(1.0, (step - warmup_steps) / max(1, n_steps - warmup_steps))
+    if schedule == "linear":
+        return 1.0 - progress
+    return 0.5 * (1.0 + math.cos(math.pi * progress)) if schedule == "cosine" else 1.0
+
+
+class Optimizers:
+    """The optimizers of a parallelized model.
+
+    Under `dmp` the tables are updated inside backward by fbgemm's fused optimizers, under `ddp` by the ordinary
+    optimizer of the same arithmetic. With `gated` nothing is updated before `step`, so that a step can be left out.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizer: str,
+        learning_rate: float,
+        sparse_optimizer: str,
+        sparse_learning_rate: float,
+        weight_decay: float = 0.0,
+        max_grad_norm: float = 0.0,
+        gated: bool = False,
+    ) -> None:
+        named = list(unwrap(model).named_parameters())
+        dense = {name: p for name, p in named if not name.startswith(ITEM_TABLE)}
+        self._dense_names, self._dense_parameters = list(dense), list(dense.values())
+        self._max_grad_norm = max_grad_norm
+        self._rates = {"sparse": sparse_learning_rate, "dense": learning_rate}
+        self.dense = _dense_optimizer(optimizer, self._dense_parameters, learning_rate, weight_decay)
+        self.sparse: Any
+        self._table, self._sparse_name = unwrap(model).item_table, sparse_optimizer
+        shard = unwrap(model).shard
+        self._is_fused = isinstance(model, DistributedModelParallel) and shard is None
+        self._gate = Gate() if gated and self._is_fused else None
+        self.n_updates = 0  # since they were fresh
+        self._kernels = kernels(model) if self._is_fused else []
+        self._ordinary_parameters = self._dense_parameters
+        if self._is_fused:
+            self.sparse = model.fused_optimizer
+            unwrap(model).gate = self._gate
+        else:
+            table = [p for name, p in named if name.startswith(ITEM_TABLE)] if shard is None else [shard.weight]
+            self.sparse = _sparse_optimizer(sparse_optimizer, table, sparse_learning_rate)
+            self._ordinary_parameters = self._dense_parameters + table
+        for made in (self.sparse, self.dense):
+            _make_state(made)
+
+    def begin_step(self, scale: float) -> None:
+        """Set the learning rates and forget the gradients; in this order, since fused updates happen in backward.
+
+        To be called before forward.
+        """
+        for kernel in self._kernels:  # they count every lookup, also those of evaluations and of steps left out
+            kernel.iter_cpu.fill_(self.n_updates)
+            kernel.iter.fill_(self.n_updates)
+        for optimizer, rate in ((self.sparse, self._rates["sparse"]), (self.dense, self._rates["dense"])):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * scale
+            optimizer.zero_grad()
+        if self._gate:
+            self._gate.forget()
+
+    def gradients(self) -> list[Tensor]:
+        """Of this step, after backward: all that this process has seen."""
+        found = [p.grad for p in self._ordinary_parameters if p.grad is not None]
+        return found + (self._gate.gradients() if self._gate else [])
+
+    def step(self) -> None:
+        """Update, after backward. Only the dense gradient is clipped: fused updates never show theirs."""
+        if self._max_grad_norm:
+            nn.utils.clip_grad_norm_(self._dense_parameters, self._max_grad_norm)
+        if self._gate:
+            self._gate.let_pass()
+        self.n_updates += 1
+        self.sparse.step()
+        self.dense.step()
+
+    def states(self) -> Iterator[Any]:
+        """Every tensor of optimizer state that this process holds, sharded ones as ShardedTensor."""
+        for optimizer in (self.sparse, self.dense):
+            for state in optimizer.state_dict()["state"].values():
+                yield from state.values()
+
+    def tensors(self) -> dict[str, Any]:
+        """The state by parameter, but for the number of steps; the same names whatever the mode and the sharding.
+
+        Of the table [rows, d] or, for row-wise Adagrad, [rows]: a ShardedTensor where the table is one.
+        """
+        found = {
+            f"{name}.{slot}": value
+            for name, parameter in zip(self._dense_names, self._dense_parameters, strict=True)
+            for slot, value in self.dense.state[parameter].items()
+            if slot != "step"
+        }
+        return found | {f"{ITEM_TABLE}.{slot}": value for slot, value in self._table_state()}
+
+    def set_steps(self, n: int) -> None:
+        """Say that `n` steps have been made: Adam's correction of its bias needs it."""
+        for optimizer in (self.sparse, self.dense):
+            for state in optimizer.state.values():
+                if "step" in state:
+                    state["step"].fill_(n)
+        self.n_updates = n
+
+    def _table_state(self) -> Iterator[tuple[str, Any]]:
+        if not self._is_fused:
+            for state in self.sparse.state.values():
+                for slot, value in state.items():
+                    if slot != "step":
+                        yield slot, self._like_table(value)
+            return
+        names = FUSED_ADAM_STATE if self._sparse_name == "adam" else FUSED_STATE
+        for state in self.sparse.state_dict()["state"].values():
+            for name, value in state.items():
+                yield names[name.rpartition(".")[2]], value
+
+    def _like_table(self, state: Tensor) -> Any:
+        """State of the rows that this process holds, as a tensor sharded like the table; itself where that is whole."""
+        state = state.view(-1) if self._sparse_name == "rowwise_adagrad" else state
+        (table,) = self._table.state_dict().values()
+        if not isinstance(table, ShardedTensor):
+            return state
+        n_dims = state.dim()
+
+        def cut(shard: ShardMetadata) -> ShardMetadata:
+            return ShardMetadata(shard.shard_offsets[:n_dims], shard.shard_sizes[:n_dims], shard.placement)
+
+        local = [Shard(state, cut(shard.metadata)) for shard in table.local_shards()]
+        return sharded_like(table, local, [cut(shard) for shard in table.metadata().shards_metadata])
+
+
+def are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all values are numbers; nothing as large as one of the tensors is made on the way."""
+    # Neither bound is a number where one of the values is none.
+    return all(bool(bound.isfinite()) for part in tensors if part.numel() for bound in part.detach().aminmax())
+
+
+def _make_state(optimizer: Any) -> None:
+    """The state that Adam would make at its first step: a checkpoint is read into it."""
+    if isinstance(optimizer, torch.optim.Adam):  # AdamW too
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
+
+
+def _dense_optimizer(
+    name: str, parameters: list[nn.Parameter], learning_rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """Weight decay is for matrices; biases, norms and single vectors stay free."""
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    if name == "sgd":
+        return torch.optim.SGD(groups, lr=learning_rate)
+    return torch.optim.AdamW(groups, lr=learning_rate, eps=EPSILON)
+
+
+def _sparse_optimizer(name: str, table: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(table, lr=learning_rate)
+    if name == "adagrad":
+        return torch.optim.Adagrad(table, lr=learning_rate, eps=EPSILON)
+    if name == "rowwise_adagrad":
+        return RowWiseAdagrad(table, lr=learning_rate, eps=EPSILON)
+    return torch.optim.Adam(table, lr=learning_rate, eps=EPSILON)

@@ -1,0 +1,114 @@
+"""Parallelism, applied to the model from outside: the item table sharded and the rest replicated, or all replicated.
+
+`dmp`: TorchRec's DistributedModelParallel; the tables live in shards and are updated by fused optimizers in backward,
+the dense part is wrapped in DistributedDataParallel. `ddp`: DistributedDataParallel over everything.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen as Kernel
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torchrec.distributed.model_parallel import (
+    DefaultDataParallelWrapper,
+    DistributedModelParallel,
+    get_unwrapped_module,
+)
+
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.dense_shard import RowShard
+from bert4rec.runtime.partition import Share
+from bert4rec.sharding.initialization import initialize
+from bert4rec.sharding.placement import sharder
+from bert4rec.sharding.plan import Plan
+from bert4rec.sharding.sharded_tensors import local_bytes, local_parts
+
+
+def parallelize(
+    model: Bert4Rec,
+    plan: Plan,
+    *,
+    device: torch.device,
+    seed: int,
+    sparse_learning_rate: float = 0.02,
+    repeatable: bool = True,
+) -> nn.Module:
+    """Allocate, initialise and wrap a `model` that was built on `meta`, as `plan` says; needs a process group.
+
+    The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards. With
+    `repeatable`, gradients are summed in the same order at every step, the first one after a break too.
+    """
+    model.share = Share(dist.get_rank(), dist.get_world_size())
+    # After its first step DDP puts the gradients into an order of its own, and with it the sums of three or more
+    # processes; not where it has to look for parameters without a gradient.
+    keeps_order = repeatable and model.share.n_processes > 2
+    if plan.job.mode == "ddp":
+        model.to_empty(device=device)
+        initialize(model, seed)
+        return DistributedDataParallel(
+            model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=keeps_order
+        )
+    sharded = DistributedModelParallel(
+        model,
+        device=device,
+        plan=plan.sharding_plan,
+        sharders=[sharder("sgd" if plan.job.trains_shards else plan.job.sparse_optimizer, sparse_learning_rate)],
+        init_data_parallel=False,
+        data_parallel_wrapper=DefaultDataParallelWrapper(
+            static_graph=not keeps_order, find_unused_parameters=keeps_order
+        ),
+    )
+    _give_a_row_to_empty_kernels(sharded)
+    if plan.job.trains_shards:
+        model.shard = _row_shard(model, device)
+    initialize(unwrap(sharded), seed)
+    sharded.init_data_parallel()
+    return sharded
+
+
+def _give_a_row_to_empty_kernels(model: nn.Module) -> None:
+    """Let processes without rows take part: fbgemm takes a table of no size for one that is not on the CPU.
+
+    Row-wise, the last processes have none where there are few rows. No lookup reaches the row that is given here, and
+    no state dict shows it.
+    """
+    for kernel in kernels(model):
+        if kernel.use_cpu and not kernel.weights_host.numel():
+            del kernel.weights_host  # a buffer, through which no gradient would find the way to the other processes
+            kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D))
+
+
+def kernels(model: nn.Module) -> list[Kernel]:
+    """What looks up the rows of the table that this process holds, and updates them, under `dmp`."""
+    return [module for lookup in unwrap(model).item_table._lookups for module in lookup.modules()
+            if isinstance(module, Kernel)]  # fmt: skip
+
+
+def _row_shard(model: Bert4Rec, device: torch.device) -> RowShard:
+    """The rows that this process holds: TorchRec gives each as many, the last one what is left."""
+    (value,) = model.item_table.state_dict().values()
+    rows_per_process = -(-model.n_rows // model.share.n_processes)
+    (weight,) = local_parts(value) or [torch.empty(0, model.width, device=device)]
+    first = model.share.rank * rows_per_process
+    return RowShard(weight, first=first, rows_per_process=rows_per_process, share=model.share)
+
+
+def unwrap(model: nn.Module) -> Any:
+    """The model inside the wrappers: its tables stay sharded, its methods can be called."""
+    return get_unwrapped_module(model)
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """torch.compile what follows attention in each block, most of its work, for any number of positions."""
+    for block in unwrap(model).encoder.blocks:
+        block.merge = torch.compile(block.merge, dynamic=True)
+
+
+def held_bytes(model: nn.Module, optimizer_states: Any) -> dict[str, int]:
+    """Bytes of weights and of optimizer state that this process holds."""
+    return {
+        "weights": local_bytes(unwrap(model).state_dict().values()),
+        "optimizer_state": local_bytes(optimizer_states),
+    }

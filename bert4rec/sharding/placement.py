@@ -1,0 +1,198 @@
+"""Which process holds which part of the item table: TorchRec's planner, asked for processes that need not be there."""
+
+import copy
+from typing import Any, NamedTuple
+
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import KernelConfig, Perf, Storage, Topology, TopologyFactory, TrainerConfig
+from torchrec.distributed.types import CacheParams, ShardingPlan
+
+from bert4rec.sharding.footprint import Job, Shard, held, needed, shard
+
+SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
+FUSED_OPTIMIZERS = {
+    "sgd": EmbOptimType.EXACT_SGD,
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "adam": EmbOptimType.ADAM,
+}
+EPSILON = 1e-8  # of every adaptive optimizer, fused or not: the libraries' own defaults differ
+NO_LIMIT = 2**62
+
+
+class StepTime(NamedTuple):
+    """TorchRec's estimate of what a process spends on the table in a step, in milliseconds."""
+
+    forward_compute: float
+    forward_communication: float
+    backward_compute: float
+    backward_communication: float
+
+
+class Placement(NamedTuple):
+    """The planner's answer: its own plan, the shards, the milliseconds of each process that holds any."""
+
+    sharding_plan: ShardingPlan
+    sharding_type: str
+    shards: list[Shard]
+    times: dict[int, StepTime]
+
+
+def place(job: Job, *, device_memory: int | None, host_memory: int | None) -> Placement:
+    """TorchRec's plan of a `dmp` job for processes of that much memory (bytes); None sets no limit.
+
+    Raises `PlannerError` where the table does not fit.
+    """
+    # What stands beside the table is not the planner's to place.
+    beside = [sum(part.values()) for part in needed(job, [])]
+    limits = [NO_LIMIT if there_is is None else there_is for there_is in (device_memory, host_memory)]
+    hbm, ddr = (max(0, limit - taken) for limit, taken in zip(limits, beside, strict=True))
+    topology = machine(job, hbm=hbm, ddr=ddr)
+    constraints = _constraints(job)
+    estimators = [_Times(job, topology, constraints), _Sizes(job)]
+    answer = _Answer()
+    planner = EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=job.batch_size,
+        enumerator=EmbeddingEnumerator(topology, job.batch_size, constraints, estimators),
+        storage_reservation=FixedPercentageStorageReservation(0.0),
+        constraints=constraints,
+        stats=[answer],
+    )
+    sharding_plan = planner.plan(job.built, [sharder(job.sparse_optimizer)])
+    return Placement(sharding_plan, answer.option.sharding_type, answer.shards(job), answer.times())
+
+
+def sharder(optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
+    """What turns a collection of tables into shards that are updated in backward."""
+    return EmbeddingCollectionSharder(
+        fused_params={"optimizer": FUSED_OPTIMIZERS[optimizer], "learning_rate": learning_rate, "eps": EPSILON}
+    )
+
+
+def allowed_types(sharding_type: str, sparse_optimizer: str) -> list[str]:
+    """What the planner may choose from: row-wise Adagrad is another algorithm when a row is cut."""
+    if sharding_type != "auto":
+        return [sharding_type]
+    return [t for t in SHARDING_TYPES if not (t == "column_wise" and sparse_optimizer == "rowwise_adagrad")]
+
+
+def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
+    """The processes as TorchRec sees them; `hbm` and `ddr` are bytes of GPU and host memory of each."""
+    trainer = TrainerConfig(
+        world_size=job.world_size,
+        local_world_size=job.local_world_size,
+        ddr_cap_bytes=ddr,
+        hbm_cap_bytes=hbm if job.device_type == "cuda" else None,
+    )
+    return TopologyFactory.create_topology(trainer, kernel_config=KernelConfig(compute_device=job.device_type))
+
+
+def _constraints(job: Job) -> dict[str, ParameterConstraints]:
+    """Sharding types, a kernel that updates in backward, narrow enough columns, the load of each feature."""
+    ids_per_sequence = {"item": job.n_positions / job.batch_size, "candidate": job.n_candidates / job.batch_size}
+    cached = job.compute_kernel == "fused_uvm_caching"
+    constraints = ParameterConstraints(
+        sharding_types=allowed_types(job.sharding_type, job.sparse_optimizer),
+        compute_kernels=[job.compute_kernel],
+        cache_params=CacheParams(load_factor=job.cache_load_factor) if cached else None,
+        min_partition=-(-job.table.embedding_dim // (4 * job.world_size)) * 4,
+        pooling_factors=[ids_per_sequence[feature] for feature in job.table.feature_names],
+    )
+    return {job.table.name: constraints}
+
+
+class _Sizes:
+    """Tells the planner how large a shard is, by the formulas of the footprint: one truth about bytes.
+
+    What passes through a step is no sum over shards and is judged when all are placed.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._beside = job, held(job, [])
+        self._known: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def estimate(self, sharding_options: list[Any], sharder_data_map: Any) -> None:
+        """Fill `storage` of every shard."""
+        for option in sharding_options:
+            for part in option.shards:
+                size = (part.size[0], part.size[1])
+                if size not in self._known:  # a thousand shards come in two or three sizes
+                    self._known[size] = self._size(_shard(self._job, 0, part))
+                part.storage = Storage(*self._known[size])
+
+    def _size(self, part: Shard) -> tuple[int, int]:
+        on_device, on_host = (
+            sum(with_it.values()) - sum(without.values())
+            for with_it, without in zip(held(self._job, [part]), self._beside, strict=True)
+        )
+        return on_device, on_host
+
+
+class _Times:
+    """TorchRec's estimate of a step, mended where it cannot know what the candidates are.
+
+    It takes every id for one that may stand on any process. With a softmax over the whole catalogue and row-wise
+    sharding a process asks for the rows that it holds itself: they are looked up, but do not travel. And it lets a
+    lone process send messages to itself.
+    """
+
+    def __init__(self, job: Job, topology: Topology, constraints: dict[str, ParameterConstraints]) -> None:
+        self._job = job
+        self._torchrec = EmbeddingPerfEstimatorFactory.create(
+            DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints
+        )
+
+    def estimate(self, sharding_options: list[Any], sharder_data_map: Any) -> None:
+        """Fill `perf` of every shard."""
+        self._torchrec.estimate(sharding_options, sharder_data_map)
+        for option in sharding_options:
+            if self._job.world_size == 1 or (self._job.scores_whole_catalogue and option.sharding_type == "row_wise"):
+                self._without_candidates(option, sharder_data_map)
+
+    def _without_candidates(self, option: Any, sharder_data_map: Any) -> None:
+        travelling = copy.copy(option)
+        travelling.shards = copy.deepcopy(option.shards[:1])  # the messages of all row-wise shards are the same
+        # The first feature are the sequences, the second, if there is one, the candidates.
+        sequences = option.input_lengths[0] if self._job.world_size > 1 else 0.0
+        travelling.input_lengths = [sequences, *[0.0] * (len(option.input_lengths) - 1)]
+        self._torchrec.estimate([travelling], sharder_data_map)
+        messages = travelling.shards[0].perf
+        for part in option.shards:
+            part.perf.fwd_comms, part.perf.bwd_comms = messages.fwd_comms, messages.bwd_comms
+
+
+class _Answer:
+    """Stands where TorchRec would print its plan, and keeps it."""
+
+    option: Any
+
+    def log(self, *, best_plan: list[Any], **_: Any) -> None:
+        """Called by the planner when it has chosen."""
+        (self.option,) = best_plan
+
+    def shards(self, job: Job) -> list[Shard]:
+        """Those with rows, by rank."""
+        parts = [_shard(job, part.rank, part) for part in self.option.shards if part.size[0]]
+        return sorted(parts, key=lambda part: (part.rank, part.row, part.column))
+
+    def times(self) -> dict[int, StepTime]:
+        """By rank, the sum over its shards."""
+        total: dict[int, Perf] = {}
+        for part in self.option.shards:
+            total[part.rank] = total[part.rank] + part.perf if part.rank in total else part.perf
+        return {
+            rank: StepTime(perf.fwd_compute, perf.fwd_comms, perf.bwd_compute + perf.prefetch_compute, perf.bwd_comms)
+            for rank, perf in total.items()
+        }
+
+
+def _shard(job: Job, rank: int, part: Any) -> Shard:
+    (row, column), (n_rows, n_columns) = part.offset, part.size
+    return shard(job, rank, (row, column), (n_rows, n_columns))

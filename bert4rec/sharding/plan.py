@@ -1,0 +1,198 @@
+"""The plan of a run: who will hold what, in bytes, before anything is allocated."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torchrec.distributed.planner.types import PlannerError
+from torchrec.distributed.types import ShardingPlan
+
+from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.memory import Memory
+from bert4rec.runtime.wording import counted
+from bert4rec.sharding.footprint import Bytes, Job, Shard, dense_bytes, needed, shard, step_count_bytes
+from bert4rec.sharding.placement import StepTime, place
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who holds what of a `job`, and the `memory` there is for it; every process has the same.
+
+    `needs` [world_size] holds what each process takes at its peak, of its GPU and of its host. `sharding_plan` and
+    `times` by rank are TorchRec's, in `dmp` only.
+    """
+
+    job: Job
+    memory: Memory
+    shards: list[Shard]
+    needs: list[tuple[Bytes, Bytes]]
+    sharding_plan: ShardingPlan | None = None
+    sharding_type: str = "replicated"
+    times: dict[int, StepTime] = field(default_factory=dict)
+
+    def held(self, rank: int) -> dict[str, int]:
+        """Bytes of weights and of optimizer state on `rank`, as `parallelize.held_bytes` counts them."""
+        weights, state = dense_bytes(self.job)
+        mine = self.of_rank(rank)
+        of_tables = sum(part.state_bytes for part in mine)
+        if self.job.trains_shards and not mine:  # a weight without rows has its steps counted all the same
+            of_tables = step_count_bytes(self.job)
+        return {
+            "weights": weights + sum(part.weight_bytes for part in mine),
+            "optimizer_state": state + of_tables,
+        }
+
+    def of_rank(self, rank: int) -> list[Shard]:
+        """The shards of `rank`."""
+        return [part for part in self.shards if part.rank == rank]
+
+    def largest(self) -> Iterator[tuple[str, int, Bytes, int | None]]:
+        """For each kind of memory: its name, the rank that needs most of it, what for, and how much there is."""
+        kinds = (("GPU memory", self.memory.device), ("host memory", self.memory.host))
+        for kind, (name, there_is) in enumerate(kinds):
+            rank = max(range(self.job.world_size), key=lambda rank: sum(self.needs[rank][kind].values()))
+            if parts := self.needs[rank][kind]:
+                yield name, rank, parts, there_is
+
+    @property
+    def fits(self) -> bool:
+        """Whether every process has the memory that it needs."""
+        return all(there_is is None or sum(parts.values()) <= there_is for _, _, parts, there_is in self.largest())
+
+
+def make_plan(job: Job, memory: Memory) -> Plan:
+    """Plan `job` for processes with `memory`; needs no process group and allocates nothing.
+
+    The plan may not fit (`Plan.fits`). Raises `SettingsError` where TorchRec finds no plan even without a limit.
+    """
+    if job.mode == "ddp":
+        return _replicated(job, memory)
+    try:
+        return _sharded(job, memory, memory)
+    except PlannerError:
+        pass
+    try:  # as if there were room: the figures of a refusal
+        return _sharded(job, memory, Memory(host=None))
+    except PlannerError as error:
+        reason = str(error).splitlines()[0].strip(" .")
+        raise SettingsError(
+            f"TorchRec's planner finds no place for the item table: {reason}; use another number of processes, "
+            "model.embed_dim or parallelism.sharding_type"
+        ) from None
+
+
+def fitting_plan(job: Job, memory: Memory) -> Plan | None:
+    """The plan of `job`, or None where it does not fit: faster than to find out what it would need."""
+    try:
+        plan = _replicated(job, memory) if job.mode == "ddp" else _sharded(job, memory, memory)
+    except PlannerError:
+        return None
+    return plan if plan.fits else None
+
+
+def headline(plan: Plan) -> str:
+    """The plan in one line: how the item table stands, and what the process that needs most will take."""
+    table, n_processes = plan.job.table, plan.job.world_size
+    n_holders = len({part.rank for part in plan.shards})
+    holders = counted(n_holders, "process") + ("" if n_holders == n_processes else f" of {n_processes:,}")
+    is_copied = plan.job.mode == "ddp" and n_processes > 1
+    how = "a copy on each of" if is_copied else f"{plan.sharding_type.replace('_', '-')} on"
+    kinds = list(plan.largest())
+    taken = " and ".join(
+        size(sum(parts.values()))
+        + ("" if there_is is None else f" of {size(there_is)}")
+        + ("" if len(kinds) == 1 else f" of {name}")
+        for name, _, parts, there_is in kinds
+    )
+    shape = f"{table.num_embeddings:,} x {table.embedding_dim}"
+    return f"plan: item table {shape}, {how} {holders}; {taken}{' each' if n_processes > 1 else ''}"
+
+
+def summary(plan: Plan) -> str:
+    """The plan in a few lines, however many processes there are."""
+    job = plan.job
+    lines = [f"plan: {job.mode} on {job.world_size} x {job.device_type}, {job.local_world_size} a host"]
+    lines.append(_table_line(plan))
+    for name, rank, parts, there_is in plan.largest():
+        limit = "" if there_is is None else f" of {size(there_is)}"
+        lines.append(f"  {name}: {size(sum(parts.values()))}{limit} at most (process {rank}): {listed(parts)}")
+    return "\n".join(lines)
+
+
+def page(plan: Plan) -> str:
+    """The whole plan: every shard, every process."""
+    lines, name = [summary(plan), "", "shards:"], plan.job.table.name
+    for part in plan.shards:
+        rows, columns = part.row + part.n_rows - 1, part.column + part.n_columns - 1
+        lines.append(
+            f"  {name}: rows {part.row}…{rows}, columns {part.column}…{columns} on process {part.rank}: "
+            f"{part.weight_bytes} bytes of weights, {part.state_bytes} of optimizer state"
+        )
+    lines += ["", "processes, in bytes:"]
+    for rank, (on_device, on_host) in enumerate(plan.needs):
+        held = plan.held(rank)
+        lines.append(
+            f"  {rank}: {held['weights']} of weights and {held['optimizer_state']} of optimizer state, dense part "
+            f"included; needs {sum(on_host.values())} of host memory"
+            + (f" and {sum(on_device.values())} of GPU memory" if on_device else "")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes for people: "1.23 GB", in powers of a thousand."""
+    for unit in ("bytes", "kB", "MB"):
+        if n_bytes < 999.5:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} GB" if n_bytes < 999.5 else f"{n_bytes / 1000:,.4g} TB"
+
+
+def listed(parts: Bytes) -> str:
+    """What takes how much, without what takes nothing."""
+    return ", ".join(f"{name} {size(taken)}" for name, taken in parts.items() if taken)
+
+
+def _replicated(job: Job, memory: Memory) -> Plan:
+    whole = (job.table.num_embeddings, job.table.embedding_dim)
+    shards = [shard(job, rank, (0, 0), whole) for rank in range(job.world_size)]
+    return Plan(job, memory, shards, _needs(job, shards))
+
+
+def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
+    """TorchRec's plan within `limits`; raises `PlannerError` where there is none."""
+    placed = place(job, device_memory=limits.device, host_memory=limits.host)
+    needs = _needs(job, placed.shards)
+    return Plan(job, memory, placed.shards, needs, placed.sharding_plan, placed.sharding_type, placed.times)
+
+
+def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
+    """What each process needs; those that hold shards of the same sizes need the same."""
+    of_rank: list[list[Shard]] = [[] for _ in range(job.world_size)]
+    for part in shards:
+        of_rank[part.rank].append(part)
+    known: dict[tuple[tuple[int, int], ...], tuple[Bytes, Bytes]] = {}
+    needs = []
+    for mine in of_rank:
+        key = tuple((part.n_rows, part.n_columns) for part in mine)
+        if key not in known:
+            known[key] = needed(job, mine)
+        needs.append(known[key])
+    return needs
+
+
+def _table_line(plan: Plan) -> str:
+    table, parts = plan.job.table, sorted(plan.shards, key=lambda part: part.weight_bytes)
+    smallest, largest = parts[0], parts[-1]
+    shapes = _range(*(f"{part.n_rows:,} x {part.n_columns}" for part in (smallest, largest)))
+    weights = _range(*(size(part.weight_bytes) for part in (smallest, largest)))
+    state = _range(*(size(part.state_bytes) for part in (smallest, largest)))
+    n_holders = len({part.rank for part in parts})
+    return (
+        f"  {table.name}: {table.num_embeddings:,} x {table.embedding_dim}, {plan.sharding_type}, "
+        f"{len(parts)} x [{shapes}] on {n_holders} of {counted(plan.job.world_size, 'process')}; "
+        f"each {weights} of weights, {state} of optimizer state"
+    )
+
+
+def _range(smallest: str, largest: str) -> str:
+    return largest if smallest == largest else f"{smallest} … {largest}"

@@ -1,0 +1,206 @@
+"""What the processes of a run must have in common, compared before anything else happens between them.
+
+Every process publishes in the store a checksum of its facts, or why it cannot begin; the first one compares them all
+and publishes what it finds, which all raise together. No collective comes before: there a process whose host has no
+dataset, or another one, would leave the others waiting. A few small requests a process, however many there are.
+"""
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import fbgemm_gpu
+import torch
+import torch.distributed as dist
+import torchrec
+
+import bert4rec
+from bert4rec.runtime.errors import BrokenOffError, UserError
+from bert4rec.runtime.processes import SECONDS_TO_COME
+
+SECONDS_TO_READ = 10.0  # for all to read the findings before the first one ends, and perhaps the store with it
+NAMED = 3  # differences that are named; more are counted
+
+Facts: TypeAlias = dict[str, dict[str, Any]]
+"""Kind (a key of `ADVICE`) → name → value."""
+
+ADVICE = {
+    "versions": "install the same versions on all hosts",
+    "dataset": "make the dataset once and copy its folder to all hosts",
+    "device": 'set parallelism.device = "cpu", or start on hosts with GPUs only',
+    "settings": "start all hosts with the same settings",
+}
+PLACES = ("data.", "run.dir", "run.name")  # may differ from host to host: a dataset is known by its fingerprint
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a process publishes of itself: where it is, the checksum of its facts, or why it cannot begin.
+
+    `node` is the number of its launcher, of which there may be several on a host.
+    """
+
+    rank: int
+    host: str
+    node: str = ""
+    checksum: str = ""
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"process {self.rank} on {self.host}"
+
+
+def facts_of(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device_type: str) -> Facts:
+    """What must be the same on all processes: of this one, with these settings, dataset and kind of device."""
+    compared = {f"{table}.{key}": settings[table][key] for table in settings for key in settings[table]}
+    return {
+        "versions": {
+            "torch": str(torch.__version__),  # with its build: 2.13.0+cpu
+            "torchrec": torchrec.__version__,
+            "fbgemm_gpu": fbgemm_gpu.__version__,
+            "bert4rec (checksum)": _own_checksum(),
+        },
+        "dataset": {"dataset (fingerprint)": fingerprint[:12]},
+        "device": {"device": device_type},
+        "settings": {name: value for name, value in compared.items() if not name.startswith(PLACES)},
+    }
+
+
+def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], tuple[T, Facts]]) -> T:
+    """What `prepare` returns beside facts that are the same on all processes; every process of the run calls this.
+
+    Raises `UserError`, the same on every process, where it raised one on any of them, facts differ, or one never came.
+    """
+    # A launcher that starts the processes anew may keep the store.
+    store = dist.PrefixStore(f"preflight/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""))
+    refusal: UserError | None = None
+    crash: Exception | None = None
+    try:
+        result, facts = prepare()
+        store.set(f"facts/{rank}", json.dumps(facts))
+        report = replace(here, checksum=_checksum(facts))
+    except UserError as error:
+        refusal, report = error, replace(here, error=str(error))
+    except Exception as error:
+        crash, report = error, replace(here, error=f"{type(error).__name__}: {error}".splitlines()[0])
+    problem = _exchange(store, report, world_size)
+    if crash:
+        raise crash
+    if problem:
+        said_by_all = refusal if refusal and str(refusal) == problem else UserError(problem)
+        said_by_all.is_on_all = True
+        raise said_by_all
+    return result
+
+
+def _exchange(store: dist.Store, report: Report, world_size: int) -> str:
+    """Publish `report`; what is wrong with those of all processes, "" for nothing."""
+    try:
+        store.set(f"report/{report.rank}", json.dumps(asdict(report)))
+        if report.rank:
+            store.wait(["findings"], timedelta(seconds=SECONDS_TO_COME + SECONDS_TO_READ))
+            problem = store.get("findings").decode()
+            if problem and store.add("readers", 1) == world_size - 1:
+                store.set("read", "")
+            return problem
+        problem = _examine(store, world_size)
+        store.set("findings", problem)
+        if problem and world_size > 1:
+            _wait(store, ["read"], SECONDS_TO_READ)
+        return problem
+    except dist.DistError as error:
+        reason = str(error).splitlines()[0]
+        raise BrokenOffError(
+            f"the first process of this run does not answer ({reason}); look at what its host says"
+        ) from None
+
+
+def _examine(store: dist.Store, world_size: int) -> str:
+    """What is wrong with the reports of all processes."""
+    keys = [f"report/{rank}" for rank in range(world_size)]
+    if not _wait(store, keys, SECONDS_TO_COME):
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        more = f" ({len(missing) - 1} more are missing)" if missing[1:] else ""
+        return (
+            f"process {missing[0]} of {world_size} has not come within {SECONDS_TO_COME:g} s{more}; look at what its "
+            "host says, and start all hosts at the same time"
+        )
+    reports = [Report(**json.loads(text)) for text in store.multi_get(keys)]
+    return problem_of(reports, lambda rank: json.loads(store.get(f"facts/{rank}")))
+
+
+def _wait(store: dist.Store, keys: list[str], seconds: float) -> bool:
+    """Whether all `keys` are there in time."""
+    try:
+        store.wait(keys, timedelta(seconds=seconds))
+    except dist.DistStoreError:
+        return False
+    return True
+
+
+def problem_of(reports: Sequence[Report], read_facts: Callable[[int], Facts]) -> str:
+    """One line on what is wrong with the `reports` of all processes, by rank; "" where nothing is.
+
+    `read_facts` gives those of a rank; it is asked for two at most.
+    """
+    failed = [report for report in reports if report.error]
+    if failed:
+        alike = [report for report in failed if report.error == failed[0].error]
+        if _nodes(alike) == _nodes(reports):  # on each perhaps by one process, which looks for all
+            return failed[0].error
+        more = _count(len(failed) - 1, "process has failed", "processes have failed")
+        return f"{failed[0]}: {failed[0].error}{more}"
+    first, *others = reports
+    differing = [report for report in others if report.checksum != first.checksum]
+    if not differing:
+        return ""
+    other = differing[0]
+    named, advice = _differences(read_facts(other.rank), read_facts(first.rank))
+    more = _count(len(differing) - 1, "process differs", "processes differ")
+    return f"{other} differs from {first}: {named}; {advice}{more}"
+
+
+def _nodes(reports: Sequence[Report]) -> set[tuple[str, str]]:
+    return {(report.host, report.node) for report in reports}
+
+
+def _differences(facts: Facts, of_first: Facts) -> tuple[str, str]:
+    """The first differences, and what to do about all of them."""
+    found = [
+        (kind, f"{name} = {_shown(facts[kind], name)}, not {_shown(of_first[kind], name)}")
+        for kind in ADVICE
+        for name in {**facts[kind], **of_first[kind]}
+        if _shown(facts[kind], name) != _shown(of_first[kind], name)
+    ]
+    named = "; ".join(text for _, text in found[:NAMED]) + _count(len(found) - NAMED, "difference", "differences")
+    return named, "; ".join(dict.fromkeys(ADVICE[kind] for kind, _ in found))
+
+
+def _shown(facts: Mapping[str, Any], name: str) -> str:
+    return json.dumps(facts[name]) if name in facts else "missing"
+
+
+def _count(n: int, one: str, several: str) -> str:
+    return f" ({n} more {one if n == 1 else several})" if n > 0 else ""
+
+
+def _checksum(facts: Facts) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _own_checksum() -> str:
+    """Of the source files of this program, so that a host that was not updated is found."""
+    folder = Path(bert4rec.__path__[0])
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]

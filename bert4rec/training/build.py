@@ -1,0 +1,135 @@
+"""From resolved settings to the parts of a training: the job, its plan, the model, what draws, what writes."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from bert4rec.checkpoint.manager import Keeper
+from bert4rec.checkpoint.run_folder import CHECKPOINTS
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.schema import table_rows
+from bert4rec.feed.negatives import NegativeSampler
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.runtime.memory import Memory, available
+from bert4rec.runtime.processes import Processes, by_first
+from bert4rec.sharding.advice import refuse_unless_it_fits
+from bert4rec.sharding.footprint import Job
+from bert4rec.sharding.optimizer import Optimizers
+from bert4rec.sharding.parallelize import compile_blocks, parallelize
+from bert4rec.sharding.plan import Plan, make_plan
+
+
+def job(config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int) -> Job:
+    """What resolved settings want trained, and on how many processes."""
+    how, training = config.parallelism, config.training
+    return Job(
+        model={"n_rows": table_rows(n_items), **config.model.model_dump(exclude={"kind"})},
+        mode=how.mode,
+        device_type=device_type,
+        world_size=world_size,
+        local_world_size=local_world_size,
+        sparse_optimizer=how.sparse_optimizer,
+        optimizer=training.optimizer,
+        batch_size=training.per_device_train_batch_size,
+        mask_prob=training.mask_prob,
+        loss=training.loss,
+        n_train_negatives=training.n_train_negatives,
+        sharding_type=how.sharding_type,
+        compute_kernel=how.compute_kernel,
+        cache_load_factor=how.cache_load_factor,
+    )
+
+
+def job_of_all(config: Config, world: Processes, n_items: int) -> Job:
+    """What resolved settings want trained, on the processes that are there."""
+    return job(
+        config,
+        n_items,
+        device_type=world.device.type,
+        world_size=world.world_size,
+        local_world_size=world.local_world_size,
+    )
+
+
+def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
+    """The plan that all processes follow, for the host and the GPU with the least memory.
+
+    Raises `SettingsError`, on every process, where the job cannot fit.
+    """
+    mine = available(world.device, world.local_world_size)
+    memory = Memory(host=world.least(mine.host), device=world.least(mine.device))
+    wanted = job_of_all(config, world, n_items)
+
+    def planned() -> Plan:
+        plan = make_plan(wanted, memory)
+        refuse_unless_it_fits(plan, min_len=config.shortest_window)
+        return plan
+
+    return by_first(planned)
+
+
+def build(config: Config, world: Processes, n_items: int, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
+    """The parallelized model and its optimizers, of resolved settings; `plan` is made here if there is none yet."""
+    how, training = config.parallelism, config.training
+    assert how.sparse_learning_rate != "auto", "the settings are resolved"
+    model = Bert4Rec(
+        n_rows=table_rows(n_items),
+        loss=training.loss,
+        gbce_calibration=training.gbce_calibration,
+        **config.model.model_dump(exclude={"kind"}),
+    )
+    wrapped = parallelize(
+        model,
+        plan or plan_of_all(config, world, n_items),
+        device=world.device,
+        seed=training.seed,
+        sparse_learning_rate=how.sparse_learning_rate,
+        repeatable=world.device.type == "cpu" or training.deterministic,
+    )
+    if training.compile:
+        compile_blocks(wrapped)
+    optimizers = Optimizers(
+        wrapped,
+        optimizer=training.optimizer,
+        learning_rate=training.learning_rate,
+        sparse_optimizer=how.sparse_optimizer,
+        sparse_learning_rate=how.sparse_learning_rate,
+        weight_decay=training.weight_decay,
+        max_grad_norm=training.max_grad_norm,
+        gated=training.max_skipped_steps > 0,
+    )
+    return wrapped, optimizers
+
+
+def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
+    """What draws the negatives of a sampled loss."""
+    training = config.training
+    if training.loss == "softmax":
+        return None
+    return NegativeSampler(
+        n_items=dataset.n_items,
+        n=training.n_train_negatives,
+        power=training.negatives_power,
+        seed=training.seed,
+        popularity=dataset.popularity if training.negatives_power else None,
+    )
+
+
+def keeper(
+    config: Config, world: Processes, folder: Path, *, about: Mapping[str, Any], say: Callable[[str], None],
+    last_step: int = 0,
+) -> Keeper:  # fmt: skip
+    """What writes the checkpoints of a run into its `folder`."""
+    settings = config.checkpoint
+    return Keeper(
+        folder / CHECKPOINTS,
+        **settings.model_dump(exclude={"async_"}),
+        asynchronous=settings.async_,
+        last_step=last_step,
+        about=about,
+        world=world,
+        say=say,
+    )

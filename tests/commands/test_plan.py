@@ -1,0 +1,217 @@
+"""`python -m bert4rec plan`: its arguments, what it prints, its exit status."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bert4rec.__main__ import main
+from bert4rec.commands.plan import USAGE
+from bert4rec.runtime.memory import host_memory
+
+ASKED = ["--world-size=4", "--device=cuda", "--items=1000"]
+
+
+def plan(*arguments: str) -> int:
+    return main(["plan", *arguments])
+
+
+def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--world-size=1024", "--device=cuda", "--items=1_000_000_000", "--model.embed_dim=128"]
+    assert plan(*asked, "--training.loss=softmax") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "plan: dmp on 1024 x cuda, 8 a host"
+    assert lines[1].startswith(
+        "  item: 1,000,000,002 x 132, row_wise, 1024 x [976,053 x 132 … 976,563 x 132] on 1024 of "
+    )
+    assert lines[2].startswith("  GPU memory: ")
+    assert (
+        " of 80 GB at most (process 0): table weights 516 MB, table optimizer state 1.03 GB, table gradients 516 MB, "
+    ) in lines[2]
+    assert lines[4:6] == [
+        "  assumed: 80 GB a GPU (--memory-gb)",
+        "  assumed: as much host memory as it takes (--host-memory-gb)",
+    ]
+    assert re.match(
+        r"embedding time: \S+ ms a step, TorchRec's estimate for the slowest process \(\d+\): forward ", lines[6]
+    )
+    assert lines[7] == (
+        "  it takes for granted, in GB/s: GPU memory 963, host memory 55, GPU to host 34, within a host 644, between "
+        "hosts 13"
+    )
+    assert lines[8:] == [
+        "  each process scores and updates the rows that it holds itself: without messages, and not in this time",
+        "it fits",
+    ]
+
+
+def test_what_a_process_looks_up_of_its_own_shard_is_said_to_send_no_messages(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = "  each process scores the share of the catalogue that it holds itself, so that share sends no messages"
+    assert plan(*ASKED, "--parallelism.compute_kernel=fused_uvm") == 0
+    assert line in capsys.readouterr().out.splitlines()
+    assert plan(*ASKED, "--parallelism.sharding_type=column_wise") == 0
+    assert line not in capsys.readouterr().out.splitlines()
+
+
+def test_the_loss_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which by default scores the whole catalogue, and so has gradients of its shards, up to 100,000 items."""
+    for n_items, has_gradients in ((100_000, True), (100_001, False)):
+        assert plan("--world-size=2", "--device=cuda", f"--items={n_items}") == 0
+        assert (", table gradients " in capsys.readouterr().out) is has_gradients
+
+
+@pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise", "column_wise", "auto"])
+def test_every_sharding_type(capsys: pytest.CaptureFixture[str], sharding_type: str) -> None:
+    assert plan(*ASKED, f"--parallelism.sharding_type={sharding_type}") == 0
+    assert "embedding time: " in capsys.readouterr().out
+
+
+def test_what_does_not_fit_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--world-size=2", "--device=cpu", "--items=20000000", "--mode", "ddp", "--host-memory-gb", "24") == 1
+    out, err = capsys.readouterr()
+    assert "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables\n" in out
+    assert out.splitlines()[-1].startswith("this configuration needs ")
+    assert " of it activations and copies), 12 GB available; it fits with " in out
+    assert err == ""
+
+
+CPU_24_GB = ["--device=cpu", "--host-memory-gb=24"]
+REFUSED = {
+    "a batch": ["--world-size=2", *CPU_24_GB, "--items=2000", "--training.per_device_train_batch_size=100000"],
+    "a batch on a GPU": [
+        "--world-size=1", "--device=cuda", "--items=5000", "--training.per_device_train_batch_size=1000000",
+    ],
+    "windows of a given step": [
+        "--world-size=2", *CPU_24_GB, "--items=2000", "--training.per_device_train_batch_size=30000",
+        "--preprocessing.sliding_step=16",
+    ],
+    "copies": ["--world-size=2", *CPU_24_GB, "--items=20000000", "--mode=ddp"],
+    "copies with adam": [
+        "--world-size=2", *CPU_24_GB, "--items=20000000", "--mode=ddp", "--parallelism.sparse_optimizer=adam",
+    ],
+    "too many copies": [
+        "--world-size=8", "--device=cuda", "--items=1000000000", "--mode=ddp", "--model.embed_dim=128",
+    ],
+    "one holder": [
+        "--world-size=64", "--device=cuda", "--items=1000000000", "--parallelism.sharding_type=table_wise",
+    ],
+    "every score": [
+        "--world-size=32", "--device=cuda", "--items=1000000000", "--model.embed_dim=128", "--training.loss=softmax",
+    ],
+    "every score with adam": [
+        "--world-size=2", *CPU_24_GB, "--items=20000000", "--training.loss=softmax",
+        "--parallelism.sparse_optimizer=adam",
+    ],
+    "adam": ["--world-size=16", "--device=cuda", "--items=1000000000", "--model.embed_dim=128"],
+    "adagrad": [
+        "--world-size=2", *CPU_24_GB, "--items=60000000", "--parallelism.sparse_optimizer=adagrad",
+    ],
+    "a cluster": ["--world-size=2", *CPU_24_GB, "--items=1000000000"],
+    "copies of few items": ["--world-size=2", *CPU_24_GB, "--items=200", "--mode=ddp", "--model.embed_dim=20000"],
+}  # fmt: skip
+KINDS = {
+    "--training.per_device_train_batch_size", "--model.max_len", "--model.embed_dim", "--mode", "--training.loss",
+    "--parallelism.sharding_type", "--parallelism.compute_kernel", "--parallelism.sparse_optimizer", "--world-size",
+}  # fmt: skip
+
+
+def advised(line: str) -> list[list[str]]:
+    """What a refusal suggests, as arguments of this command."""
+    _, _, advice = line.partition("; it fits with ")
+    suggestions = []
+    for text in advice.split("; or "):
+        typed = re.sub(r"(, the dataset prepared again with it)? \([^()]*\)$", "", text)
+        typed = re.sub(r"(?:on )?(\d+) processes, \d+ a host as large as now", r"--world-size=\1", typed)
+        suggestions.append(typed.split())
+    return suggestions
+
+
+def test_every_advice_fits_when_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = set()
+    for name, asked in REFUSED.items():
+        assert plan(*asked) == 1, name
+        suggestions = advised(capsys.readouterr().out.splitlines()[-1])
+        assert 1 <= len(suggestions) <= 4
+        for typed in suggestions:
+            kinds |= {word.partition("=")[0] for word in typed}
+            local = [] if "--device=cuda" in asked else ["--local-world-size=2"]
+            names = {word.partition("=")[0] for word in typed} | {"--mode" for word in typed if word == "--mode=dmp"}
+            kept = [word for word in asked if word.partition("=")[0] not in names]
+            assert plan(*kept, *typed, *local) == 0, (name, typed, capsys.readouterr().out)
+            assert capsys.readouterr().out.endswith("\nit fits\n")
+    assert kinds == KINDS
+
+
+def test_on_cpu_the_memory_is_this_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--world-size=2", "--device=cpu", "--items=100") == 0
+    out = capsys.readouterr().out
+    assert "  assumed: this host's available memory (--host-memory-gb)\n" in out
+    found = re.search(r"host memory: \S+ MB of (\S+) GB", out)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(host_memory() / 2e9, rel=0.1)
+
+
+def test_host_memory_with_uvm_is_that_of_all_processes_of_a_host(capsys: pytest.CaptureFixture[str]) -> None:
+    how = ["--parallelism.compute_kernel=fused_uvm_caching", "--host-memory-gb=1000", "--memory-gb=40"]
+    assert plan("--world-size=8", "--device=cuda", "--items=100000000", *how) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"GPU memory: \S+ GB of 40 GB at most", out)
+    assert re.search(r"host memory: \S+ GB of 125 GB at most \(process 0\): table weights 3.4 GB", out)
+
+
+def test_the_catalogue_is_that_of_the_dataset_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metadata.json").write_text(json.dumps({"items": 77}))
+    assert plan("--world-size=1", "--device=cuda", f"--data.dataset_dir={tmp_path}") == 0
+    assert "item: 79 x 68" in capsys.readouterr().out
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--help") == 0
+    assert capsys.readouterr().out == USAGE + "\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--world-size is missing, for instance --world-size=8; python -m bert4rec plan --help"),
+        (["--world-size=8"], "--device is missing, for instance --device=cuda; python -m bert4rec plan --help"),
+        (["--world-size=0", "--device=cpu"], "--world-size=0: must be a whole number of at least 1"),
+        (["--world-size=two", "--device=cpu"], "--world-size=two: must be a whole number of at least 1"),
+        (["--world-size=2", "--device=tpu"], '--device=tpu: must be "cuda" or "cpu"'),
+        ([*ASKED, "--items=-3"], "--items=-3: must be a whole number of at least 1"),
+        ([*ASKED, "--items"], "--items: a value is missing; write --items=VALUE"),
+        (
+            ["--world-size=12", "--device=cuda"],
+            "--world-size=12: must be a multiple of the 8 processes of a host (--local-world-size)",
+        ),
+        ([*ASKED, "--memory-gb=much"], "--memory-gb=much: must be a number of GB above 0"),
+        ([*ASKED, "--host-memory-gb=-1"], "--host-memory-gb=-1: must be a number of GB above 0"),
+        ([*ASKED, "--memory-gb=nan"], "--memory-gb=nan: must be a number of GB above 0"),
+        (
+            ["--world-size=2", "--device=cpu", "--memory-gb=8"],
+            "--memory-gb: is the memory of a GPU; with --device=cpu use --host-memory-gb",
+        ),
+        (
+            ["--world-size=2", "--device=cpu", "--data.dataset_dir=nowhere"],
+            "nowhere/metadata.json: does not say how many items there are; run `python preprocessing.py` with these "
+            "settings first, or name them with --items=N",
+        ),
+        ([*ASKED, "--mode=both"], '--mode=both: must be "dmp" or "ddp"'),
+        ([*ASKED, "--config=none.toml"], "none.toml: cannot read the settings: No such file or directory"),
+        ([*ASKED, "extra"], '"extra": options have the form --table.key=value; --help lists all'),
+        (
+            ["--world-size=2", "--device=cpu", "--items=9", "--parallelism.compute_kernel=fused_uvm"],
+            '--parallelism.compute_kernel=fused_uvm: only with mode = "dmp" on CUDA; valid with mode = "dmp", '
+            'device = "cpu": "fused"',
+        ),
+    ],
+)
+def test_bad_arguments_are_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert plan(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"error: {message}\n")

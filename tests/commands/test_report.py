@@ -1,0 +1,42 @@
+"""`python -m bert4rec report`: what it advises fits the run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert4rec.__main__ import main
+from bert4rec.config.load import load_config
+from tests.report.test_page import REPORT
+
+
+@pytest.mark.parametrize("source", ["table", "sequences", "ml-1m"])
+def test_who_has_read_data_is_not_told_how_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("runs/x")
+    run.mkdir(parents=True)
+    data = {"data.source": source, "data.path": "log.csv", "data.dataset_dir": "data/mine"}
+    (run / "config.toml").write_text(load_config(None, data | {"training.max_minutes": 0.01}).to_toml())
+    content = REPORT | {"dataset": REPORT["dataset"] | {"source": source}, "world_size": 2}
+    (run / "report.json").write_text(json.dumps(content))
+    assert main(["report"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("| Bert4Rec ") == 2
+    assert printed.partition("Report with the learning curve: runs/x/report.md\n\n")[2].splitlines() == [
+        "To train it longer:",
+        "  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --resume=runs/x --training.max_minutes=0.04",
+        "To show that its dataset leaks nothing:",
+        "  python -m bert4rec check data/mine",
+        "With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER is new:",
+        "  python preprocessing.py --config=runs/x/config.toml --data.extends=data/mine \\",
+        "    --data.dataset_dir=FOLDER --data.path=FILE",
+    ]
+
+
+def test_who_has_generated_data_is_told_of_real_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generated = REPORT | {"dataset": REPORT["dataset"] | {"source": "synthetic"}}
+    (tmp_path / "report.json").write_text(json.dumps(generated))
+    assert main(["report", str(tmp_path)]) == 0
+    assert "  python preprocessing.py --config=configs/ml-1m.toml --download\n" in capsys.readouterr().out

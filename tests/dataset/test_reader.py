@@ -1,0 +1,227 @@
+"""Opening a dataset folder: what is read, and the one line for a folder that must not be trained on."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.runtime.errors import DataError
+from tests.folders import rewrite
+
+
+@pytest.fixture
+def folder(small_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the small dataset, to be damaged."""
+    return Path(shutil.copytree(small_folder, tmp_path / "dataset"))
+
+
+@pytest.fixture
+def reopen(folder: Path, small_config: Callable[..., Config]) -> Callable[..., Dataset]:
+    """Open with the settings that the folder was made with, but for some."""
+    made_with = small_config()
+
+    def open_again(**changes: Any) -> Dataset:
+        settings = made_with.preprocessing.recipe | changes
+        return open_dataset(folder, max_len=made_with.model.max_len, preprocessing=settings)
+
+    return open_again
+
+
+def edit_metadata(folder: Path, **changes: Any) -> None:
+    path = folder / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_rows_are_those_of_the_folder(small_dataset: Dataset) -> None:
+    for name, split in small_dataset.splits.items():
+        plain = datasets.load_from_disk(str(small_dataset.folder / name))
+        assert split.lengths(np.arange(len(split))).tolist() == [len(items) for items in plain["items"]]
+        chosen = np.array([5, 0, 5, 2])
+        rows = split.read(chosen)
+        assert rows.items.tolist() == [item for i in chosen.tolist() for item in plain[i]["items"]]
+        assert rows.lengths.tolist() == [len(plain[i]["items"]) for i in chosen.tolist()]
+        if name == "train":
+            assert rows.targets is None
+            continue
+        assert rows.targets is not None
+        assert rows.negatives is not None
+        assert rows.targets.tolist() == [plain[i]["target"] for i in chosen.tolist()]
+        for protocol in ("popular", "uniform"):
+            expected = [plain[i][f"{protocol}_negatives"] for i in chosen.tolist()]
+            assert rows.negatives[protocol].tolist() == expected
+
+
+def test_popularity_counts_training_positions(small_dataset: Dataset) -> None:
+    train = datasets.load_from_disk(str(small_dataset.folder / "train"))
+    counts = np.zeros(small_dataset.n_items, np.int64)
+    for items in train["items"]:
+        for item in items:
+            counts[item - 2] += 1
+    assert small_dataset.popularity.tolist() == counts.tolist()
+
+
+def test_rows_come_from_mapped_memory(small_dataset: Dataset) -> None:
+    small_dataset.splits["train"].read(np.array([0]))
+    assert str(small_dataset.folder / "train" / "data-00000-of-00001.arrow") in Path("/proc/self/maps").read_text()
+
+
+def test_opening_reads_no_rows(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    dataset = reopen()
+    for name in dataset.splits:
+        shutil.rmtree(folder / name)
+    with pytest.raises(DataError, match=r"train/state\.json: cannot be read \(.+\); make it again"):
+        len(dataset.splits["train"])
+
+
+def test_oracle_ranks_stand_in_the_order_of_the_test_split(small_dataset: Dataset) -> None:
+    ranks = small_dataset.oracle_ranks()
+    assert set(ranks) == {"full", "popular", "uniform"}
+    users = pq.read_table(small_dataset.folder / "oracle.parquet")["user"].to_pylist()
+    assert users == datasets.load_from_disk(str(small_dataset.folder / "test"))["user"][:]
+    assert all((ranks["popular"] <= ranks["full"]) & (ranks["full"] >= 1))
+
+
+def test_a_folder_may_come_from_elsewhere(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    before = reopen().popularity.tolist()
+    edit_metadata(folder, source="table")
+    assert reopen().popularity.tolist() == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda f: shutil.rmtree(f),
+            r"no dataset folder \(no metadata\.json\); run `python preprocessing\.py` with these settings first$",
+        ),
+        (lambda f: (f / "metadata.json").write_text("{"), r"metadata\.json: cannot be read"),
+        (
+            lambda f: (f / "metadata.json").write_text("[]"),
+            r"metadata\.json: does not describe a dataset; make it again",
+        ),
+        (lambda f: edit_metadata(f, format_version=2), r"format_version 2, this program reads 1; make it again"),
+        (lambda f: edit_metadata(f, max_len=20), r"made with model\.max_len = 20, the settings say 12; make it again"),
+        (lambda f: (f / "items.parquet").unlink(), r"items\.parquet: is missing; make it again"),
+        (
+            lambda f: (f / "README.md").write_text("x"),
+            r"README\.md: has 1 bytes, metadata\.json says \d+; make it again",
+        ),
+        (lambda f: flip_byte(f / "train" / "data-00000-of-00001.arrow"), r"its checksum is not that of metadata\.json"),
+        (lambda f: flip_byte(f / "items.parquet"), r"items\.parquet: its checksum is not that of metadata\.json"),
+        (lambda f: forget_samples(f), r"dataset: an older version of this program has made it; make it again"),
+    ],
+)
+def test_a_damaged_folder_is_one_line(
+    folder: Path, reopen: Callable[..., Dataset], damage: Callable[[Path], None], message: str
+) -> None:
+    damage(folder)
+    with pytest.raises(DataError, match=message) as caught:
+        reopen()
+    assert "\n" not in str(caught.value)
+
+
+def forget_samples(folder: Path) -> None:
+    files = json.loads((folder / "metadata.json").read_text())["files"]
+    edit_metadata(folder, files={name: {key: of[key] for key in ("bytes", "sha256")} for name, of in files.items()})
+
+
+def test_other_processes_of_the_host_look_at_sizes_only(folder: Path, small_config: Callable[..., Config]) -> None:
+    settings, train = small_config(), folder / "train" / "data-00000-of-00001.arrow"
+    flip_byte(train)
+    how = {"max_len": settings.model.max_len, "preprocessing": settings.preprocessing.recipe, "verify": False}
+    open_dataset(folder, **how)
+    train.write_bytes(train.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"arrow: has \d+ bytes, metadata\.json says \d+; make it again"):
+        open_dataset(folder, **how)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_an_id_outside_the_table_is_found_where_it_is_read(
+    folder: Path, reopen: Callable[..., Dataset], split: str
+) -> None:
+    lists = datasets.load_from_disk(str(folder / split))["items"]
+    bad = next(row for row, items in enumerate(lists) if row > 3 and max(items) > 101)
+    rows = np.array([*[row for row in range(len(lists)) if max(lists[row]) <= 101][:3], bad])
+    edit_metadata(folder, items=100)
+    with pytest.raises(DataError) as caught:
+        reopen().splits[split].read(rows)
+    item = next(item for item in lists[bad] if item > 101)
+    assert str(caught.value) == (
+        f"{folder / split}: row {bad}: column items has the id {item}, outside 2…101; `python -m bert4rec check "
+        f"{folder}` finds all of them; make it again with `python preprocessing.py` and the same settings"
+    )
+
+
+@pytest.mark.parametrize("column", ["target", "popular_negatives", "uniform_negatives"])
+@pytest.mark.parametrize("id_", [-1, 0, 1, 10_000])
+def test_targets_and_negatives_are_looked_at_too(
+    folder: Path, reopen: Callable[..., Dataset], column: str, id_: int
+) -> None:
+    def spoil(row: dict[str, Any], number: int) -> dict[str, Any]:
+        return row if number != 7 else row | {column: id_ if column == "target" else [*row[column][:-1], id_]}
+
+    rewrite(folder, "test", lambda rows: rows.map(spoil, with_indices=True))
+    split = reopen().splits["test"]
+    split.read(np.array([6, 8]))
+    with pytest.raises(DataError, match=rf"test: row 7: column {column} has the id {id_}, outside 2…\d+; "):
+        split.read(np.array([6, 7, 8]))
+
+
+def test_sampled_negatives_are_equally_many(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    def cut(row: dict[str, Any], number: int) -> dict[str, Any]:
+        return row | {"uniform_negatives": row["uniform_negatives"][: 9 + (number != 3)]}
+
+    rewrite(folder, "test", lambda rows: rows.map(cut, with_indices=True))
+    with pytest.raises(DataError, match="test: column uniform_negatives has more of some rows than of others; make it"):
+        reopen().splits["test"].read(np.arange(5))
+
+
+def test_who_is_left_out_has_padding_for_negatives(log_config: Callable[..., Config]) -> None:
+    config = log_config()
+    dataset = open_dataset(config.data.folder, max_len=12, preprocessing=config.preprocessing.recipe)
+    test = dataset.splits["test"]
+    rows = test.read(np.arange(6))
+    assert rows.negatives is not None
+    for protocol, negatives in rows.negatives.items():
+        assert negatives.shape == (6, 5)
+        assert (negatives == 0).sum(axis=1).tolist() == [0, 0, 0, 5, 0, 5]
+        assert rows.are_left_out(protocol).tolist() == [False, False, False, True, False, True]
+        nobody = test.read(np.array([3, 5]))
+        assert nobody.negatives is not None
+        assert nobody.negatives[protocol].shape == (2, 0)
+        assert nobody.are_left_out(protocol).tolist() == [True, True]
+    assert rows.are_repeated().tolist() == [True, False, True, False, False, True]
+    assert dataset.splits["validation"].read(np.arange(6)).are_repeated().tolist() == [False, True, True] + [False] * 3
+
+
+def test_the_oracle_has_no_rank_for_who_is_left_out(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    table = pq.read_table(folder / "oracle.parquet").to_pydict()
+    full = table["full"]
+    for name in ("popular", "uniform"):
+        table[name][3] = None
+    pq.write_table(pa.table(table), folder / "oracle.parquet")
+    edit_metadata(folder, files={})
+    ranks = reopen().oracle_ranks()
+    assert ranks["full"].tolist() == full
+    assert ranks["popular"].tolist() == [-1 if rank is None else rank for rank in table["popular"]]
+    assert ranks["uniform"].dtype.kind == "i"
+
+
+def flip_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_folder_of_other_settings_is_refused(reopen: Callable[..., Dataset]) -> None:
+    with pytest.raises(DataError, match=r"made with preprocessing\.seed = 1, the settings say 2; make it again"):
+        reopen(seed=2)

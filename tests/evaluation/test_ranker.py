@@ -1,0 +1,200 @@
+"""Ranks worked out once more with sorts over Python lists, whatever the batches, the tiles and the passes."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import LEFT_OUT, Dataset, Rows, Split, open_dataset
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.evaluation import ranker
+from bert4rec.evaluation.item_tiles import Catalogue
+from bert4rec.evaluation.metrics import MISSED, ranking_metrics
+from bert4rec.evaluation.ranker import HeldOut, ModelRanker, rank_by_popularity, to_metrics, with_unseen
+from bert4rec.feed.batches import inference_batch
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.runtime.partition import Share
+from bert4rec.sharding.initialization import initialize
+
+PROTOCOLS = ["full", "popular", "uniform"]
+
+
+def model_for(dataset: Dataset, head: str = "tied") -> Bert4Rec:
+    made = Bert4Rec(
+        n_rows=dataset.n_items + FIRST_ITEM_ID, embed_dim=16, n_heads=2, n_layers=1, ffn_dim=16, max_len=12,
+        dropout=0.5, head=head, output_bias=True, device="cpu",
+    )  # fmt: skip
+    initialize(made, seed=1)
+    return made
+
+
+def ranks_by_sorting(score: Callable[[int], list[float]], split: Split) -> dict[str, list[int]]:
+    """`score` gives a row's scores of all items."""
+    ranks: dict[str, list[int]] = {name: [] for name in PROTOCOLS}
+    for row in range(len(split)):
+        rows, scores = split.read(np.array([row])), score(row)
+        assert rows.targets is not None
+        assert rows.negatives is not None
+        target = int(rows.targets[0])
+        catalogue = set(range(FIRST_ITEM_ID, FIRST_ITEM_ID + len(scores)))
+        candidates = {name: negatives[0].tolist() for name, negatives in rows.negatives.items()}
+        candidates["full"] = sorted(catalogue - set(rows.items.tolist()))
+        for name, others in candidates.items():
+            ordered = sorted({*others, target}, key=lambda item: (-scores[item - FIRST_ITEM_ID], item))
+            ranks[name].append(1 + ordered.index(target) if others or name == "full" else LEFT_OUT)
+    return ranks
+
+
+@pytest.mark.parametrize("head", ["tied", "linear"])
+@pytest.mark.parametrize(
+    ("batch_size", "tile", "users_per_pass", "rows_per_lookup"),
+    [(128, 4096, 4096, 4096), (7, 11, 20, 30), (1, 1, 1, 1)],
+)
+def test_a_models_ranks(
+    small_dataset: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    head: str,
+    batch_size: int,
+    tile: int,
+    users_per_pass: int,
+    rows_per_lookup: int,
+) -> None:
+    monkeypatch.setattr(ranker, "USERS_PER_PASS", users_per_pass)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.ROWS_PER_LOOKUP", rows_per_lookup)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
+    split, made = small_dataset.splits["test"], model_for(small_dataset, head)
+    model_ranker = ModelRanker(made, batch_size=batch_size, device=torch.device("cpu"), max_len=12)
+    found = model_ranker.rank(split, PROTOCOLS)
+    for name, expected in ranks_by_sorting(scores_by(made, split), split).items():
+        assert found[name].tolist() == expected
+
+
+def scores_by(made: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
+    @torch.no_grad()
+    def score(row: int) -> list[float]:
+        hidden, vectors = made.represent(
+            inference_batch(split.read(np.array([row])), 12), torch.arange(FIRST_ITEM_ID, made.n_rows)
+        )
+        return (hidden @ vectors.T)[0].tolist()
+
+    return score
+
+
+@pytest.fixture
+def log_dataset(log_config: Callable[..., Config]) -> Dataset:
+    config = log_config()
+    return open_dataset(config.data.folder, max_len=12, preprocessing=config.preprocessing.recipe)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 128])  # batches of whom all, some and none have negatives
+@pytest.mark.parametrize("split_name", ["validation", "test"])
+@pytest.mark.parametrize("head", ["tied", "linear"])
+def test_who_has_too_few_unseen_items_is_left_out(
+    log_dataset: Dataset, head: str, split_name: str, batch_size: int
+) -> None:
+    split, made = log_dataset.splits[split_name], model_for(log_dataset, head)
+    model_ranker = ModelRanker(made, batch_size=batch_size, device=torch.device("cpu"), max_len=12)
+    found = model_ranker.rank(split, PROTOCOLS)
+    assert {name: values.tolist() for name, values in found.items()} == ranks_by_sorting(scores_by(made, split), split)
+    assert found["popular"].tolist()[3::2] == found["uniform"].tolist()[3::2] == [LEFT_OUT, LEFT_OUT]
+    assert [users["users"] for users in to_metrics(found, [10]).values()] == [6, 4, 4]
+
+
+def test_a_log_by_hand(log_dataset: Dataset) -> None:
+    """By popularity the items come in the order 5, 4, 1, 2, 3, 6, 7, 8."""
+    test = log_dataset.splits["test"]
+    held_out = HeldOut.of(test)
+    assert held_out.repeated.tolist() == [True, False, True, False, False, True]
+    assert held_out.left_out.tolist() == [False, False, False, True, False, True]
+    ranks = with_unseen(rank_by_popularity(log_dataset.popularity, test, PROTOCOLS), held_out.repeated)
+    assert {name: values.tolist() for name, values in ranks.items()} == {
+        "full": [3, 4, 7, 1, 5, 1],
+        "full_unseen": [MISSED, 4, MISSED, 1, 5, MISSED],
+        "popular": [3, 4, 6, LEFT_OUT, 5, LEFT_OUT],
+        "uniform": [3, 4, 6, LEFT_OUT, 5, LEFT_OUT],
+    }
+    assert {values.dtype.name for values in ranks.values()} == {"int32"}
+    sampled = {"users": 4, "HR@5": 3 / 4, "NDCG@5": NDCG[3] + NDCG[4] + NDCG[5], "MRR": 1 / 3 + 1 / 4 + 1 / 6 + 1 / 5}
+    missing = {"users": 6, "HR@5": 3 / 6, "NDCG@5": NDCG[4] + NDCG[1] + NDCG[5], "MRR": 1 / 4 + 1 + 1 / 5}
+    full = {
+        "users": 6,
+        "HR@5": 5 / 6,
+        "NDCG@5": NDCG[3] + NDCG[4] + 2 * NDCG[1] + NDCG[5],
+        "MRR": 1 / 3 + 1 / 4 + 1 / 7 + 2 + 1 / 5,
+    }
+    expected = {"full": full, "full_unseen": missing, "popular": sampled, "uniform": sampled}
+    for name, found in to_metrics(ranks, [5]).items():
+        means = {"NDCG@5", "MRR"}
+        assert found == {
+            key: pytest.approx(value / found["users"]) if key in means else value
+            for key, value in expected[name].items()
+        }
+
+
+NDCG = {rank: 1 / np.log2(rank + 1) for rank in range(1, 6)}
+
+
+def test_without_repeated_targets_there_is_no_second_figure() -> None:
+    full, other = np.array([1, 4], np.int32), np.array([1, LEFT_OUT], np.int32)
+    assert with_unseen({"full": full, "popular": other}, np.array([False, False])).keys() == {"full", "popular"}
+    assert with_unseen({"popular": other}, np.array([True, False])).keys() == {"popular"}
+    assert list(with_unseen({"popular": other, "full": full}, np.array([True, False]))) == [
+        "full",
+        "full_unseen",
+        "popular",
+    ]
+
+
+def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
+    split, made = small_dataset.splits["test"], model_for(small_dataset)
+    with torch.no_grad():
+        made.item_table.embeddings["item"].weight.zero_()
+    model_ranker = ModelRanker(made, batch_size=16, device=torch.device("cpu"), max_len=12)
+    expected = ranks_by_sorting(lambda row: [0.0] * small_dataset.n_items, split)
+    assert {name: values.tolist() for name, values in model_ranker.rank(split, PROTOCOLS).items()} == expected
+
+
+@pytest.mark.parametrize("items_at_once", [1, 7, 10_000])
+def test_ranks_by_popularity(small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, items_at_once: int) -> None:
+    monkeypatch.setattr(ranker, "ITEMS_AT_ONCE", items_at_once)
+    split, counts = small_dataset.splits["test"], small_dataset.popularity
+    found = rank_by_popularity(counts, split, PROTOCOLS)
+    expected = ranks_by_sorting(lambda row: counts.tolist(), split)
+    assert {name: values.tolist() for name, values in found.items()} == expected
+
+
+@pytest.mark.parametrize("protocols", [["full"], ["uniform"], ["uniform", "full"]])
+def test_only_what_is_asked_for(small_dataset: Dataset, protocols: list[str]) -> None:
+    split, made = small_dataset.splits["validation"], model_for(small_dataset)
+    model_ranker = ModelRanker(made, batch_size=16, device=torch.device("cpu"), max_len=12)
+    everything, some = model_ranker.rank(split, PROTOCOLS), model_ranker.rank(split, protocols)
+    assert list(some) == protocols
+    for name in protocols:
+        np.testing.assert_array_equal(some[name], everything[name])
+
+
+def test_nobody_to_rank_has_no_metrics() -> None:
+    ranks = np.array([1, 4], np.int32)
+    assert to_metrics({"full": ranks}, [10]) == {"full": ranking_metrics(ranks, [10])}
+    assert to_metrics({"full": np.zeros(0, np.int32)}, [10]) == {}
+    assert to_metrics({"popular": np.array([LEFT_OUT, LEFT_OUT])}, [10]) == {}
+
+
+def test_an_item_seen_twice_is_left_out_once() -> None:
+    rows = Rows(np.array([2, 2, 3], np.int32), np.array([3]), np.array([4], np.int32), {})
+    place = np.array([0, 1, 2], np.int32)
+    assert ranker._ranks_by_place(place, rows, "full").tolist() == [1]
+
+
+@given(n_items=st.integers(1, 200_000), n_processes=st.integers(1, 9))
+def test_the_processes_share_the_tiles_in_equally_many_lookups(n_items: int, n_processes: int) -> None:
+    catalogue = Catalogue(n_items)
+    lookups = [list(catalogue.lookups(Share(rank, n_processes))) for rank in range(n_processes)]
+    assert len({len(tiles) for tiles in lookups}) == 1
+    assert [tile for tiles in lookups for some in tiles for tile in some] == list(catalogue.tiles)
+    bounds = [catalogue.items(range(tile, tile + 1)) for tile in catalogue.tiles]
+    assert [bounds[0][0], *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), n_items]

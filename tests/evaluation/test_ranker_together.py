@@ -1,0 +1,55 @@
+"""Exactly the same figures for 1, 2 and 3 processes, sharded or not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import LEFT_OUT
+from tests.processes import jobs
+
+
+@pytest.mark.parametrize(("n_processes", "mode"), [(2, "ddp"), (3, "ddp"), (1, "dmp"), (2, "dmp"), (3, "dmp")])
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("head", ["tied", "linear"])
+def test_ranks_do_not_depend_on_the_processes(
+    pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, split: str, head: str
+) -> None:
+    plain, other = (small_config(**{"parallelism.mode": how, "model.head": head}) for how in ("ddp", mode))
+    (alone,) = pools(1).run(jobs.rank_with_model, plain, split)
+    for ranks in pools(n_processes).run(jobs.rank_with_model, other, split):
+        for protocol in jobs.PROTOCOLS:
+            np.testing.assert_array_equal(ranks[protocol], alone[protocol])
+
+
+def test_more_processes_than_batches(pools: Any, small_config: Callable[..., Config]) -> None:
+    config = small_config(**{"evaluation.per_device_eval_batch_size": 1000})
+    alone, *_ = pools(1).run(jobs.rank_with_model, config, "test")
+    for ranks in pools(3).run(jobs.rank_with_model, config, "test"):
+        np.testing.assert_array_equal(ranks["full"], alone["full"])
+
+
+@pytest.mark.parametrize(("n_processes", "mode"), [(2, "ddp"), (3, "ddp"), (1, "dmp"), (2, "dmp"), (3, "dmp")])
+@pytest.mark.parametrize(
+    "batch_size", [1, 2, 4]
+)  # of six users in order of their lengths, the last two have no negatives
+def test_users_without_negatives_are_left_out_whatever_the_processes(
+    pools: Any, log_config: Callable[..., Config], n_processes: int, mode: str, batch_size: int
+) -> None:
+    size = {"evaluation.per_device_eval_batch_size": batch_size}
+    (alone,) = pools(1).run(jobs.rank_with_model, log_config(**size, **{"parallelism.mode": "ddp"}), "test")
+    assert alone["popular"][[3, 5]].tolist() == alone["uniform"][[3, 5]].tolist() == [LEFT_OUT, LEFT_OUT]
+    assert (alone["full"] > 0).all()
+    assert (alone["popular"][[0, 1, 2, 4]] > 0).all()
+    for ranks in pools(n_processes).run(jobs.rank_with_model, log_config(**size, **{"parallelism.mode": mode}), "test"):
+        for protocol in jobs.PROTOCOLS:
+            np.testing.assert_array_equal(ranks[protocol], alone[protocol])
+
+
+@pytest.mark.parametrize("n_processes", [1, 2, 3])
+def test_scores_that_are_no_numbers_are_met_by_all_processes(pools: Any, n_processes: int) -> None:
+    """One process alone scores the tile where that item is; the others would wait for it."""
+    (message,) = set(pools(n_processes).run(jobs.rank_with_a_spoiled_item))
+    assert message == "the model gives scores that are not finite"

@@ -1,0 +1,231 @@
+"""Lines → rows of fields: what is kept, what is refused with its line; where the text is cut plays no role."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bert4rec.prepare.files import csv_rows, text_blocks
+from bert4rec.prepare.files.bad_rows import BadRows
+from bert4rec.prepare.files.csv_rows import LINE, Layout, parse, split_fields
+from bert4rec.prepare.files.text_blocks import Block
+
+FILE = Path("t.csv")
+CSV = Layout(("a", "b"), b",", quoted=True, header=("a", "b"))
+EMPTY = "is empty; 2 fields as the header has"
+Found = list[tuple[Any, ...]]
+
+
+def parsed(content: str | bytes, layout: Layout = CSV, *, size: int = 1 << 20) -> tuple[Found, BadRows]:
+    """The rows of a text that is read in blocks of `size` bytes, "" where nothing stands, and the bad rows."""
+    bad, frames = BadRows(), []
+    for block in in_blocks(content if isinstance(content, bytes) else content.encode(), size, layout.quoted):
+        frames += parse(block, layout, bad)
+    return [row for frame in frames for row in frame.with_columns(pl.col(pl.String).fill_null("")).rows()], bad
+
+
+def in_blocks(content: bytes, size: int, quoted: bool) -> list[Block]:
+    found, line, rest = [], 1, b""
+    for start in range(0, len(content), size):
+        rest += content[start : start + size]
+        line, rest = whole_lines(Block(FILE, rest, line, 0), quoted, False, found)
+    whole_lines(Block(FILE, rest, line, 0), quoted, True, found)
+    return found
+
+
+def whole_lines(block: Block, quoted: bool, is_last: bool, found: list[Block]) -> tuple[int, bytes]:
+    cut = text_blocks._whole_lines(block, quoted, is_last=is_last)
+    try:
+        while True:
+            found.append(next(cut))
+    except StopIteration as end:
+        return end.value
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("1,2\n3,4\n", [(1, "1", "2"), (2, "3", "4")]),
+        ("1,2\r\n3,4", [(1, "1", "2"), (2, "3", "4")]),
+        (",2\n3,\n,\n", [(1, "", "2"), (2, "3", ""), (3, "", "")]),
+        ('"1","2"\n"",4\n', [(1, "1", "2"), (2, "", "4")]),
+        ('"1,5",2\n', [(1, "1,5", "2")]),
+        ('"say ""hi""",2\n', [(1, 'say "hi"', "2")]),
+        ('"over\ntwo lines",2\n3,4\n', [(1, "over\ntwo lines", "2"), (3, "3", "4")]),
+        ('1,"over\r\nthree\r\n"\r\n3,4\r\n', [(1, "1", "over\r\nthree\r\n"), (4, "3", "4")]),
+        ('5" nails,2\n3,4\n', [(1, '5" nails', "2"), (2, "3", "4")]),
+        ('5" nails,2\n3,4\n6" nails,5\n', [(1, '5" nails', "2"), (2, "3", "4"), (3, '6" nails', "5")]),
+        ("é,x y\n#3, 4\n", [(1, "é", "x y"), (2, "#3", " 4")]),
+        ("a\0b,\x1f\n", [(1, "a\0b", "\x1f")]),
+        ("1\r,\r2\n", [(1, "1\r", "\r2")]),
+    ],
+)  # fmt: skip
+def test_rows_that_are_none_the_worse(content: str, wanted: Found) -> None:
+    found, bad = parsed(content)
+    assert (found, bad.total) == (wanted, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted", "shown"),
+    [
+        ("1,2\n3\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "has 1 field; 2 as the header has"}),
+        ("1,2\n3,4,", [(1, "1", "2")], {2: "has 3 fields; 2 as the header has"}),
+        ("1,2\n3,4,5\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "has 3 fields; 2 as the header has"}),
+        ("1,2\n\n\r\n5,6\n", [(1, "1", "2"), (4, "5", "6")], dict.fromkeys((2, 3), EMPTY)),
+        ("1,2\na,b\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "is the header line again"}),
+        ('1,2\n"a",b\n5\n', [(1, "1", "2")], {2: "is the header line again", 3: "has 1 field; 2 as the header has"}),
+        (b"1,2\n\xff,4\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: csv_rows.NOT_UTF_8}),
+        (b'1,2\n"x\n\xff",4\n5,6\n', [(1, "1", "2"), (4, "5", "6")], {2: csv_rows.NOT_UTF_8}),
+        ('1,2\n"3,4\n5,6\n', [(1, "1", "2"), (3, "5", "6")], {2: 'has a quote (") that nothing closes'}),
+        ('1,2\n3,4\n5,"6', [(1, "1", "2"), (2, "3", "4")], {3: 'has a quote (") that nothing closes'}),
+        (
+            '1,2\n"3,4\n5,6\n"7,8\n9,10\n', [(1, "1", "2"), (3, "5", "6"), (5, "9", "10")],
+            {2: 'has a quote (") that nothing closes', 4: 'has a quote (") that nothing closes'},
+        ),
+        (
+            '"1\n2",3\n4\n"5\n6",7\n8\n', [(1, "1\n2", "3"), (4, "5\n6", "7")],
+            {3: "has 1 field; 2 as the header has", 6: "has 1 field; 2 as the header has"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_row_costs_its_own_line(content: str | bytes, wanted: Found, shown: dict[int, str]) -> None:
+    found, bad = parsed(content)
+    assert found == wanted
+    assert bad.shown == [f"t.csv, line {line}: {problem}" for line, problem in shown.items()]
+
+
+def test_bad_rows_are_counted_by_kind() -> None:
+    _, bad = parsed(b'1,2\n1\n1,2,3\n\na,b\n\xff,1\n"1,2\n')
+    assert bad.counts == {
+        "wrong number of fields": 2, "empty line": 1, "header line again": 1, "not UTF-8": 1, "unclosed quote": 1,
+    }  # fmt: skip
+
+
+def test_a_header_with_unnamed_and_repeated_columns_is_known_again() -> None:
+    layout = Layout(("", "a", "a 3"), b",", quoted=True, header=("", "a", "a"))
+    for content in (",a,a\n0,1,2\n", ",a,a\n0,1,2\n3\n"):  # all at once, and one by one
+        found, bad = parsed(content, layout)
+        assert (found, bad.counts["header line again"]) == ([(2, "0", "1", "2")], 1)
+
+
+@pytest.mark.parametrize(("separator", "quoted"), [(b"::", False), (b"\t", True), (b";", True), (b"|", True)])
+def test_other_separators(separator: bytes, quoted: bool) -> None:
+    layout = Layout(("a", "b"), separator, quoted=quoted, header=())
+    found, bad = parsed(b"1,5@2\na@b\nx\x1f@y\n3\n".replace(b"@", separator), layout)
+    assert found == [(1, "1,5", "2"), (2, "a", "b"), (3, "x\x1f", "y")]
+    assert bad.shown == ["t.csv, line 4: has 1 field; 2 expected"]
+
+
+def test_where_nothing_is_quoted_a_quote_is_a_letter() -> None:
+    layout = Layout(("a", "b"), b"::", quoted=False, header=())
+    assert parsed('"1::2"\n3::"\n', layout)[0] == [(1, '"1', '2"'), (2, "3", '"')]
+
+
+TYPES = {"a": pl.Int64, "b": pl.Float32}
+NUMBERS = [
+    "7", "-7", "007", "+7", " 7", "7 ", "7.0", "7.5", "1e3", ".5", "5.", "1_0", "0x1", "x", "", "nan", "-inf", "9" * 20,
+    '"7"', "0.1", "3.3333333", "1e-3", "1e39", "-0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("other", ["1,1\n", "1,1\n1\n"])  # all at once, and one by one
+def test_numbers_parsed_as_such_are_those_of_their_text(number: str, other: str) -> None:
+    typed = Layout(("a", "b"), b",", quoted=True, header=("a", "b"), types=TYPES)
+    found, _ = parsed(f"{number},{number}\n{other}", typed)
+    _, a, b = found[0]
+    text = number.strip('"')
+    if isinstance(a, int):
+        assert (a, b) == (int(text), pl.Series([text.strip()]).cast(pl.Float32)[0])
+    else:
+        assert (a, b) == (text, text)
+
+
+def test_only_a_block_without_a_missing_number_has_numbers() -> None:
+    typed = Layout(("a", "b"), b",", quoted=True, header=("a", "b"), types={"a": pl.Int64})
+    for content, dtype in ((b"1,2\n", pl.Int64), (b"1,2\n,3\n", pl.String)):
+        (frame,) = parse(Block(FILE, content, 1, 0), typed, BadRows())
+        assert frame.schema == {LINE: pl.Int64, "a": dtype, "b": pl.String}
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted"),
+    [
+        (["1,2", "3,4"], (["1", "2"], 1)),
+        ([""], ([""], 1)),
+        (['"a', 'b",c\r', "d"], (["a\nb", "c"], 2)),
+        (['"a"b,c""d'], (["ab", 'c""d'], 1)),
+        (['x,"', '"'], (["x", "\n"], 2)),
+        (['x,"y', "z"], ([], 1)),
+        (["x,"], (["x", ""], 1)),
+    ],
+)
+def test_the_fields_of_a_row_by_hand(lines: list[str], wanted: tuple[list[str], int]) -> None:
+    assert split_fields(lines, ",", quoted=True) == wanted
+
+
+def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
+    """What `split_fields` says, found without `re`."""
+    fields, at = [], 0
+    while True:
+        within, behind, is_quoted = "", "", text[at : at + 1] == '"'
+        if is_quoted:
+            at += 1
+            while text[at : at + 1] != '"' or text[at : at + 2] == '""':
+                if at >= len(text):
+                    return [], 1
+                step = 2 if text[at] == '"' else 1
+                within, at = within + text[at], at + step
+            at += 1
+        while at < len(text) and text[at] not in ",\n":
+            behind, at = behind + text[at], at + 1
+        is_last = text[at : at + 1] != ","
+        behind = behind.removesuffix("\r") if is_last else behind
+        if behind and "\n" in within:
+            return [], 1
+        fields.append(within + behind)
+        if is_last:
+            return fields, 1 + text.count("\n", 0, at)
+        at += 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet='a,"\n\r', max_size=14))
+def test_the_fields_of_a_row_are_those_found_letter_by_letter(text: str) -> None:
+    assert split_fields(text.split("\n"), ",", quoted=True) == fields_letter_by_letter(text)
+
+
+def test_many_quotes_take_no_longer_than_few() -> None:
+    text = '"' + 'a""' * 50_000  # never closed: what gives back letter by letter would take hours
+    assert split_fields([text], ",", quoted=True) == ([], 1)
+
+
+PIECES = st.sampled_from(
+    ["a", "1", "é", " ", "\0", "\x1f", "@", "@", '"', '"', '""', "\n", "\n", "\r\n", "\r", "\udcff",
+     "x@y\n", "x@y\n", '"p"@"q"\n', '"u\nv"@w\n']
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(PIECES, max_size=40).map("".join), st.sampled_from([",", "::"]), st.sampled_from([1, 3, 7, 50]),
+    st.sampled_from([4, 16, 1 << 14]), st.sampled_from([20, 1 << 16]),
+)  # fmt: skip
+@example('x@"y\n' + "x@y\n" * 9 + 'x@"y\n', ",", 7, 4, 20)
+@example("x\r@\n\n", ",", 3, 4, 20)
+@example('x"y@"z\nx@y\n', ",", 3, 4, 20)
+def test_where_the_text_is_cut_does_not_change_the_rows(
+    content: str, separator: str, size: int, small: int, longest: int
+) -> None:
+    layout = Layout(("a", "b"), separator.encode(), quoted=separator == ",", header=("x", "y"))
+    raw = content.replace("@", separator).encode("utf-8", "surrogateescape")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_blocks, "LONGEST_QUOTED", longest)
+        at_once, bad = parsed(raw, layout)
+        patch.setattr(csv_rows, "SMALL", small)
+        in_parts, also_bad = parsed(raw, layout, size=size)
+    assert in_parts == at_once
+    assert (also_bad.counts, also_bad.shown) == (bad.counts, bad.shown)

@@ -1,0 +1,127 @@
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bert4rec.prepare.read import synthetic
+from bert4rec.prepare.read.synthetic import Oracle, noise, structured
+from bert4rec.prepare.split.oracle import oracle_ranks
+from bert4rec.runtime.errors import DataError
+
+NEGATIVES, LIST = ("popular_negatives", "uniform_negatives"), pl.List(pl.Int32)
+COUNTS = {"n_users": 1500, "n_items": 1000, "n_rows": 45_000}
+
+
+def test_rows_are_seeded_near_the_wished_number_and_without_repeats() -> None:
+    rows, _ = structured(**COUNTS, seed=1)
+    assert rows.equals(structured(**COUNTS, seed=1)[0])
+    assert not rows.equals(structured(**COUNTS, seed=2)[0])
+    assert abs(len(rows) - COUNTS["n_rows"]) < 0.05 * COUNTS["n_rows"]
+    assert rows["user"].unique().sort().to_list() == list(range(1, COUNTS["n_users"] + 1))
+    assert rows["item"].is_between(1, COUNTS["n_items"]).all()
+    assert not rows.select("user", "item").is_duplicated().any()
+
+
+def test_times_increase_and_lengths_are_heavy_tailed() -> None:
+    rows, _ = structured(**COUNTS, seed=1)
+    gaps = rows.select(pl.col("time").diff().over("user")).drop_nulls()["time"]
+    assert gaps.min() >= 1
+    lengths = rows.group_by("user").len()["len"]
+    assert lengths.min() >= synthetic.MIN_LENGTH
+    assert lengths.max() > 2.5 * lengths.mean() > 2.5 * lengths.median()
+
+
+def test_consecutive_items_stay_in_a_cluster_as_often_as_the_walk_says() -> None:
+    rows, oracle = structured(**COUNTS, seed=1)
+    cluster = pl.Series(oracle.cluster[rows["item"].to_numpy() - 1])
+    same = rows.select((cluster == cluster.shift()).alias("same"), "user").filter(
+        pl.col("user") == pl.col("user").shift()
+    )
+    # an excursion may return to the same cluster, a step after one leaves it: near 0.8 · 0.95
+    assert same["same"].mean() == pytest.approx(0.77, abs=0.03)
+
+
+def test_blocks_of_users_are_generated_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthetic, "USERS_PER_BLOCK", 7)
+    rows, oracle = structured(n_users=20, n_items=100, n_rows=200, seed=1)
+    assert rows["user"].unique().to_list() == list(range(1, 21))
+    assert oracle.current.shape == oracle.following.shape == (20,)
+
+
+def test_the_oracle_scores_by_hand() -> None:
+    oracle = Oracle(
+        cluster=np.array([0, 0, 0, 1, 1]), weight=np.array([4.0, 2.0, 2.0, 3.0, 1.0]),
+        current=np.array([0]), following=np.array([1]), popularity=np.array([0.6, 0.4]),
+    )  # fmt: skip
+    found = oracle.scores(np.array([0]), np.array([0, 4]), np.array([0, 2]))
+    first, second = 0.8 + 0.05 * 0.6, 0.15 + 0.05 * 0.4
+    np.testing.assert_allclose(found, [[-1, first / 2, first / 2, second, -1]])
+
+
+def test_the_oracle_is_calibrated() -> None:
+    """The score of what really came next is, on average, what a calibrated distribution expects of itself."""
+    rows, oracle = structured(**COUNTS, seed=1)
+    last_of_user = rows["user"] != rows["user"].shift(-1, fill_value=0)
+    last = rows.filter(last_of_user)["item"].to_numpy() - 1
+    seen = rows.filter(~last_of_user)["item"].to_numpy() - 1
+    lengths = rows.filter(~last_of_user).group_by("user", maintain_order=True).len()["len"].to_numpy().astype(np.int64)
+    scores = oracle.scores(np.arange(len(last)), seen, np.concatenate([[0], lengths.cumsum()]))
+    chances = np.maximum(scores, 0)
+    np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-9)
+    found, expected = chances[np.arange(len(last)), last], (chances**2).sum(axis=1)
+    assert found.mean() == pytest.approx(expected.mean(), abs=4 * found.std() / len(found) ** 0.5)
+
+
+def test_ranks_count_better_items_and_give_ties_to_the_lower_id() -> None:
+    oracle = Oracle(
+        cluster=np.zeros(5, np.int64), weight=np.array([3.0, 1.0, 2.0, 2.0, 2.0]),
+        current=np.array([0]), following=np.array([0]), popularity=np.array([1.0]),
+    )  # fmt: skip
+    items = pl.DataFrame({"item": [2, 3, 4, 5, 6], "original": [5, 1, 4, 3, 2]})
+    users = pl.DataFrame({"user": [0], "original": [1]})
+    lists = {"items": [[6]], "popular_negatives": [[3, 5]], "uniform_negatives": [[5, 2]]}
+    test = pl.DataFrame({"user": [0], "target": [4], **lists})
+    found = oracle_ranks(oracle, test, users=users, items=items)
+    assert found is not None
+    # weights by dense id: 2 → 2, 3 → 3, 4 → 2 (target), 5 → 2, 6 seen
+    assert found.rows() == [(0, 3, 2, 2)]
+    none = pl.DataFrame({"popular_negatives": [[]], "uniform_negatives": [[]]}, schema=dict.fromkeys(NEGATIVES, LIST))
+    found = oracle_ranks(oracle, test.with_columns(none), users=users, items=items)
+    assert found is not None
+    assert found.rows() == [(0, 3, None, None)]
+    some = pl.concat([test.with_columns(none), test.cast(dict.fromkeys(NEGATIVES, LIST))])
+    found = oracle_ranks(oracle, some, users=users, items=items)
+    assert found is not None
+    assert found.rows() == [(0, 3, None, None), (0, 3, 2, 2)]
+
+
+def test_noise_is_uniform() -> None:
+    rows, oracle = noise(n_users=400, n_items=20, n_rows=4000, seed=1)
+    assert oracle is None
+    counts = np.bincount(rows["item"].to_numpy(), minlength=21)[1:]
+    expected = len(rows) / 20
+    assert ((counts - expected) ** 2 / expected).sum() < 45  # chi², 19 degrees of freedom: one in a thousand
+
+
+@pytest.mark.parametrize("n_rows", [499, 5001])
+def test_counts_that_do_not_fit_are_refused(n_rows: int) -> None:
+    with pytest.raises(DataError, match=rf"n_rows = {n_rows}: .* from 500 to 5000"):
+        structured(n_users=100, n_items=100, n_rows=n_rows, seed=1)
+
+
+def test_the_default_dataset_can_be_learnt(prepare) -> None:
+    folder: Path = prepare()
+    ranks, items = pl.read_parquet(folder / "oracle.parquet"), pl.read_parquet(folder / "items.parquet")
+    from datasets import load_from_disk
+
+    test = load_from_disk(str(folder / "test")).with_format("polars")[:]
+    assert ranks["user"].equals(test["user"].cast(pl.Int32))
+    counts = items["train_count"].to_numpy()
+    rows = np.repeat(np.arange(len(test)), test["items"].list.len().to_numpy())
+    scores = np.tile(counts, (len(test), 1))
+    scores[rows, test["items"].explode().to_numpy() - 2] = -1
+    by_popularity = 1 + (scores > counts[test["target"].to_numpy() - 2][:, None]).sum(axis=1)
+    oracle, popularity = (ranks["full"] <= 10).mean(), (by_popularity <= 10).mean()
+    assert 0.35 < oracle < 0.5
+    assert oracle > 3 * popularity

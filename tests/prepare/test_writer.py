@@ -1,0 +1,370 @@
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import preprocessing
+from bert4rec.prepare import pipeline, writer
+from bert4rec.prepare.writer import SplitWriter, new_dataset, write_metadata
+from bert4rec.runtime.errors import DataError
+from tests.folders import contents
+
+Prepare = Callable[..., Path]
+ROOT = Path(preprocessing.__file__).parent
+
+
+def write(folder: Path, *train: pl.DataFrame) -> int:
+    with new_dataset(folder) as new:
+        writer = SplitWriter(new / "train", ["user", "items"])
+        for rows in train:
+            writer.add(rows)
+        writer.close()
+        return write_metadata(new, {})
+
+
+def frame(n_rows: int) -> pl.DataFrame:
+    lists = [list(range(2, 2 + row % 7)) for row in range(n_rows)]
+    return pl.DataFrame(
+        {"user": list(range(n_rows)), "items": lists}, schema={"user": pl.Int32, "items": pl.List(pl.Int32)}
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_one_and_two_threads_write_the_same_bytes(tmp_path: Path, small: list[str]) -> None:
+    (tmp_path / "empty.toml").write_text("")
+    runs = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "preprocessing.py"), f"--config={tmp_path / 'empty.toml'}",
+             f"--data.dataset_dir={tmp_path / threads}", *small],
+            env={**os.environ, "POLARS_MAX_THREADS": threads}, stdout=subprocess.DEVNULL,
+        )
+        for threads in ("1", "2")
+    ]  # fmt: skip
+    assert [run.wait(120) for run in runs] == [0, 0]
+    one, two = contents(tmp_path / "1"), contents(tmp_path / "2")
+    assert one == two
+    assert {"oracle.parquet", "train/data-00000-of-00001.arrow", "test/state.json", "README.md"} < set(one)
+
+
+def test_other_settings_write_other_bytes(prepare: Prepare, small: list[str]) -> None:
+    first = contents(prepare(*small))
+    assert contents(prepare(*small)) == first
+    other = contents(prepare(*small, "--preprocessing.seed=2"))
+    assert all(other[name] != first[name] for name in first if name.endswith((".arrow", ".parquet", "state.json")))
+
+
+def test_the_frames_in_which_rows_come_do_not_change_the_bytes(tmp_path: Path) -> None:
+    whole = frame(40_000)
+    pieces = pl.concat([whole[:1], whole[1:999], whole[999:1700], whole[1700:]], rechunk=False)
+    write(tmp_path / "a", whole)
+    write(tmp_path / "b", pieces)
+    write(tmp_path / "c", whole[:17_000], whole[17_000:17_000], whole[17_000:17_001], pieces[17_001:])
+    assert pieces.n_chunks() == 4
+    assert contents(tmp_path / "a") == contents(tmp_path / "b") == contents(tmp_path / "c")
+
+
+def test_large_splits_are_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "BYTES_PER_FILE", 20_000)
+    monkeypatch.setattr(writer, "ROWS_PER_BATCH", 1000)
+    write(tmp_path / "a", frame(2500))
+    names = [f"data-{i:05d}-of-00003.arrow" for i in range(3)]
+    assert sorted(path.name for path in (tmp_path / "a" / "train").glob("*.arrow")) == names
+    opened = writer.datasets.load_from_disk(str(tmp_path / "a" / "train"))
+    assert opened["items"][2499] == frame(2500)["items"][2499].to_list()
+
+
+def test_a_plain_python_opens_every_split(prepare: Prepare, small: list[str]) -> None:
+    folder = prepare(*small)
+    code = (
+        "import sys; from datasets import load_from_disk\n"
+        "for name in ('train', 'validation', 'test'):\n"
+        "    split = load_from_disk(f'{sys.argv[1]}/{name}')\n"
+        "    print(name, len(split), {key: str(value) for key, value in split.features.items()})\n"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd="/", capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    metadata = json.loads((folder / "metadata.json").read_text())
+    lists = {"user": "Value('int32')", "items": "List(Value('int32'))", "times": "List(Value('int64'))"}
+    negatives = dict.fromkeys(("popular_negatives", "uniform_negatives"), "List(Value('int32'))")
+    evaluated = {**lists, "target": "Value('int32')", **negatives}
+    assert printed == [
+        f"train {metadata['train_windows']} {lists}", f"validation 40 {evaluated}", f"test 120 {evaluated}",
+    ]  # fmt: skip
+
+
+def test_the_checksums_are_of_the_files(prepare: Prepare, small: list[str]) -> None:
+    folder = prepare(*small)
+    metadata = json.loads((folder / "metadata.json").read_text())
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    del files["metadata.json"]
+    whole = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    assert metadata["files"] == {
+        name: {"bytes": len(content), "sha256": whole[name], "sample_sha256": whole[name]}
+        for name, content in files.items()
+    }
+    assert metadata["fingerprint"] == hashlib.sha256(json.dumps(metadata["files"], sort_keys=True).encode()).hexdigest()
+
+
+def test_the_tables_and_counts_agree_with_the_splits(prepare: Prepare, small: list[str]) -> None:
+    folder = prepare(*small)
+    metadata = json.loads((folder / "metadata.json").read_text())
+    train, validation, test = (
+        writer.datasets.load_from_disk(str(folder / name)).with_format("polars")[:]
+        for name in ("train", "validation", "test")
+    )
+    users, items = pl.read_parquet(folder / "users.parquet"), pl.read_parquet(folder / "items.parquet")
+    whole = {row["user"]: [*row["items"], row["target"]] for row in test.to_dicts()}
+    held_out = dict.fromkeys(whole, 1) | dict.fromkeys(validation["user"], 2)
+    counts = [0] * len(items)
+    for user, history in whole.items():
+        for item in history[: -held_out[user]]:
+            counts[item - 2] += 1
+    assert items["train_count"].to_list() == counts
+    assert items["item"].to_list() == list(range(2, 2 + metadata["items"]))
+    assert metadata["train_positions"] == sum(counts)
+    assert users["count"].to_list() == [len(whole[user]) for user in users["user"]]
+    assert metadata["rows"] == metadata["rows_read"] == users["count"].sum() == items["count"].sum()
+    assert {row["user"]: [*row["items"], row["target"]] for row in validation.to_dicts()} == {
+        user: whole[user][:-1] for user in validation["user"]
+    }
+    for user, window in train.select("user", "items").rows():
+        history = whole[user][: -held_out[user]]
+        assert any(history[start : start + len(window)] == window for start in range(len(history)))
+    assert train["user"].is_sorted()
+    negatives = dict(test.select("user", "popular_negatives").rows())
+    assert all(negatives[user] == drawn for user, drawn in validation.select("user", "popular_negatives").rows())
+    assert all(not set(drawn) & set(whole[user]) for user, drawn in negatives.items())
+
+
+def test_titles_and_the_card(prepare: Prepare, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(
+        "".join(f"{user} {1 + (user + step) % 6}\n" for user in range(4) for step in range(3))
+    )
+    (tmp_path / "t.csv").write_text("item,title\n1,One\n3,Three\n99,Not there\n")
+    folder = prepare(
+        "--data.source=sequences", f"--data.path={tmp_path / 'a.txt'}", f"--data.titles_path={tmp_path / 't.csv'}",
+        "--preprocessing.n_eval_negatives=2",
+    )  # fmt: skip
+    items = pl.read_parquet(folder / "items.parquet").sort("original")
+    assert items.select("original", "title").rows() == [
+        (1, "One"), (2, None), (3, "Three"), (4, None), (5, None), (6, None),
+    ]  # fmt: skip
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\npretty_name: sequences")
+    assert "4 users, 6 items and 12 interactions" in card
+    assert "| `n_eval_negatives` | `2` |" in card
+    assert str(tmp_path) not in card
+    assert not (folder / "oracle.parquet").exists()
+
+
+def test_a_filter_that_drops_rows_leaves_the_oracle_out(prepare: Prepare, small: list[str]) -> None:
+    assert (prepare(*small) / "oracle.parquet").exists()
+    assert not (prepare(*small, "--preprocessing.min_user_interactions=12") / "oracle.parquet").exists()
+
+
+def test_an_older_dataset_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "d", frame(3))
+    size = write(tmp_path / "d", frame(5))
+    assert names(tmp_path) == ["d"]
+    assert len(writer.datasets.load_from_disk(str(tmp_path / "d" / "train"))) == 5
+    assert size == sum(path.stat().st_size for path in (tmp_path / "d").rglob("*") if path.is_file())
+
+
+def table(path: Path, n_users: int = 4) -> list[str]:
+    """A table at `path`, and the arguments to prepare it."""
+    rows = [f"u{user},i{(user + step) % 9},{step}" for user in range(n_users) for step in range(4)]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("user,item,at\n" + "\n".join(rows) + "\n")
+    return ["--data.source=table", f"--data.path={path}", "--preprocessing.n_eval_negatives=2"]
+
+
+def refusal(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a preparation is refused, before anything is read; the folder stays as it was."""
+    before = contents(folder)
+    capsys.readouterr()
+    assert preprocessing.main(["--config=/dev/null", f"--data.dataset_dir={folder}", *arguments]) == 2
+    printed, error = capsys.readouterr()
+    assert printed == ""
+    assert contents(folder) == before
+    assert not [name for name in names(folder.parent) if name.startswith(".dataset")]
+    return error
+
+
+def rows_of(folder: Path) -> int:
+    return int(json.loads((folder / "metadata.json").read_text())["rows"])
+
+
+def test_the_same_input_replaces_its_dataset_also_with_other_settings_or_more_rows(
+    prepare: Prepare, tmp_path: Path, small: list[str]
+) -> None:
+    first = table(tmp_path / "log.csv")
+    assert rows_of(prepare(*first)) == 16
+    assert (
+        rows_of(prepare(*first, "--preprocessing.min_item_interactions=2", "--preprocessing.n_eval_negatives=1")) == 14
+    )
+    assert rows_of(prepare(*table(tmp_path / "log.csv", 7))) == 28
+    (tmp_path / "link.csv").symlink_to(tmp_path / "log.csv")
+    assert rows_of(prepare("--data.source=table", f"--data.path={tmp_path}/link.csv", first[2])) == 28
+    generated = prepare(*small, folder="generated")
+    other = [word.replace("n_users=120", "n_users=100") for word in small]
+    assert contents(generated) != contents(prepare(*other, folder="generated"))
+
+
+def test_another_input_is_refused_in_one_line_that_names_both(
+    prepare: Prepare, tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prepare(*table(tmp_path / "log.csv"))
+    both = f"to keep both add --data.dataset_dir={folder}-2, to replace it --data.replace=true\n"
+    start = f"error: {folder}: holds a dataset made from log.csv (table), this one is from"
+    assert refusal(folder, table(tmp_path / "log2.csv"), capsys) == f"{start} log2.csv (table); {both}"
+    assert (
+        refusal(folder, table(tmp_path / "b" / "log.csv"), capsys) == f"{start} a log.csv that lies elsewhere; {both}"
+    )
+    assert refusal(folder, small, capsys) == f"{start} synthetic; {both}"
+    as_sequences = ["--data.source=sequences", f"--data.path={tmp_path}/log.csv"]
+    assert refusal(folder, as_sequences, capsys) == f"{start} log.csv (sequences); {both}"
+    (tmp_path / "dataset-2").mkdir()
+    assert f"--data.dataset_dir={folder}-3," in refusal(folder, small, capsys)
+
+
+def test_another_input_replaces_a_dataset_where_it_is_told_to(
+    prepare: Prepare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(*table(tmp_path / "log.csv"))
+    capsys.readouterr()
+    for told in (["--data.replace=true"], ["--data.replace", "true"]):
+        assert rows_of(prepare(*told, *table(tmp_path / f"{len(told)}.csv", 6))) == 24
+        next_line = capsys.readouterr().out.splitlines()[-1]
+        assert "--data.replace" not in next_line
+        assert f"train.py -- --config={tmp_path}/empty.toml --data.dataset_dir={tmp_path}/dataset --data.s" in next_line
+
+
+def test_a_public_set_is_known_by_its_source_wherever_it_lies(prepare: Prepare, tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        lines = [f"{user}::{1 + (user + step) % 9}::5::{step}" for user in range(4) for step in range(4)]
+        (tmp_path / place / "ratings.dat").write_text("\n".join(lines) + "\n")
+        folder = prepare("--data.source=ml-1m", f"--data.path={tmp_path / place}", "--preprocessing.n_eval_negatives=2")
+    assert rows_of(folder) == 16
+
+
+def test_a_dataset_made_before_inputs_were_noted_is_judged_by_its_source(
+    prepare: Prepare, tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = prepare(*table(tmp_path / "log.csv"))
+    path = folder / "metadata.json"
+    metadata = json.loads(path.read_text())
+    del metadata["created_from"]
+    path.write_text(json.dumps(metadata))
+    assert "made from table, this one is from synthetic" in refusal(folder, small, capsys)
+    assert rows_of(prepare(*table(tmp_path / "log2.csv", 6))) == 24
+    path.write_text("{}")
+    assert "made from an input that it does not name, this one is from synthetic" in refusal(folder, small, capsys)
+
+
+def test_what_is_noted_of_the_input_tells_nothing_of_the_machine(prepare: Prepare, tmp_path: Path) -> None:
+    folder = prepare(*table(tmp_path / "log.csv"))
+    text = (folder / "metadata.json").read_text()
+    digest = hashlib.sha256(os.path.realpath(tmp_path / "log.csv").encode()).hexdigest()
+    assert json.loads(text)["created_from"] == {"source": "table", "name": "log.csv", "path_sha256": digest[:16]}
+    assert str(tmp_path) not in text
+    assert "log.csv" not in (folder / "README.md").read_text()
+
+
+def test_a_dataset_that_another_input_has_made_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}"]
+    other = [sys.executable, str(ROOT / "preprocessing.py"), *shared, *table(tmp_path / "log2.csv", 6)]
+    write_all = pipeline.write_metadata
+
+    def slowly(*arguments: Any) -> int:
+        subprocess.run(other, check=True, capture_output=True)
+        return write_all(*arguments)
+
+    monkeypatch.setattr(pipeline, "write_metadata", slowly)
+    assert preprocessing.main([*shared, *table(tmp_path / "log.csv")]) == 2
+    assert "made from log2.csv (table), this one is from log.csv (table)" in capsys.readouterr().err
+    assert rows_of(tmp_path / "dataset") == 24
+
+
+def test_an_empty_folder_is_used_and_any_other_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    write(tmp_path / "d", frame(3))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(DataError, match="not empty and not a dataset folder"):
+        write(tmp_path / "mine", frame(3))
+    with pytest.raises(DataError, match="is a file"):
+        write(tmp_path / "mine" / "thesis.txt", frame(3))
+    with pytest.raises(DataError, match="cannot write the dataset"):
+        write(tmp_path / "mine" / "thesis.txt" / "d", frame(3))
+    assert names(tmp_path / "mine") == ["thesis.txt"]
+
+
+def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "d", frame(3))
+    before = contents(tmp_path / "d")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writer.SplitWriter, "close", full)
+    with pytest.raises(DataError, match="cannot write the dataset: No space left on device"):
+        write(tmp_path / "d", frame(5))
+    assert contents(tmp_path / "d") == before
+    assert names(tmp_path) == ["d"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bert4rec.prepare import writer
+from bert4rec.prepare import pipeline
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+{patch}
+with writer.new_dataset(Path(sys.argv[1])) as new:
+    writer.SplitWriter(new / "train", ["user", "items"]).close()
+    writer.write_metadata(new, {{}})
+"""
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "writer.write_metadata = die",
+        # between the renames: the older dataset is away, the new one not yet in place
+        "rename = Path.rename; Path.rename = lambda path, to: die() if '.new-' in path.name else rename(path, to)",
+    ],
+)
+def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path: Path, patch: str) -> None:
+    write(tmp_path / "d", frame(3))
+    before = contents(tmp_path / "d")
+    code = KILLED.format(patch=patch)
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "d")], cwd=ROOT).returncode == -9
+    assert len(names(tmp_path)) == 2
+    writer.clear_target(tmp_path / "d")
+    assert names(tmp_path) == ["d"]
+    assert contents(tmp_path / "d") == before
+
+
+def test_the_folder_of_a_run_that_lives_is_left_alone(tmp_path: Path) -> None:
+    with writer._replacing(tmp_path / "d") as new:
+        (tmp_path / ".d.new-dead").mkdir()
+        writer.clear_target(tmp_path / "d")
+        assert new.is_dir()
+        assert not (tmp_path / ".d.new-dead").exists()

@@ -1,0 +1,153 @@
+"""Tables and records, to the letter."""
+
+import json
+import resource
+from pathlib import Path
+
+import pytest
+
+from bert4rec.report.page import MetricsLog, metrics_table, read_records, report_page, result_line
+
+METRICS = {"users": 3, "HR@10": 0.5, "NDCG@10": 0.25, "MRR": 1.0}
+
+
+def test_the_table_puts_popularity_and_the_best_possible_beside_the_model() -> None:
+    report = {
+        "dataset": {"n_eval_negatives": 100},
+        "test": {"popular": METRICS},
+        "popularity_baseline": {"popular": METRICS | {"MRR": 0.125}},
+        "best_possible": {"popular": METRICS},
+    }
+    assert metrics_table(report) == "\n".join(
+        [
+            "Among 100 unseen items drawn by popularity (the BERT4Rec paper's protocol); 3 users",
+            "",
+            "|               |   HR@10 | NDCG@10 |     MRR |",
+            "|---------------|--------:|--------:|--------:|",
+            "| Bert4Rec      |  0.5000 |  0.2500 |  1.0000 |",
+            "| popularity    |  0.5000 |  0.2500 |  0.1250 |",
+            "| best possible |  0.5000 |  0.2500 |  1.0000 |",
+        ]
+    )
+
+
+def test_repeated_targets_and_users_left_out_stand_in_the_headings() -> None:
+    dataset = {
+        "n_eval_negatives": 100,
+        "repeated_targets": {"validation": {"users": 1, "of": 4}, "test": {"users": 305, "of": 1500}},
+        "left_out": {"validation": {"users": 0, "of": 4}, "test": {"users": 2, "of": 1500}},
+    }
+    all_, some = METRICS | {"users": 1500}, METRICS | {"users": 1498}
+    report = {
+        "dataset": dataset,
+        "test": {"full": all_, "full_unseen": all_, "uniform": some},
+        "popularity_baseline": {"full": all_, "full_unseen": all_, "uniform": some},
+        "validation": {"full": METRICS | {"users": 4}, "uniform": METRICS | {"users": 4}},
+    }
+    assert [line for line in metrics_table(report).splitlines() if line[:1].isalpha()] == [
+        "Full catalogue, without the items that the user has seen (the target is ranked in any case); 1500 users",
+        "Full catalogue, without any item that the user has seen: 305 of 1500 targets (20.3 %) are such items, and "
+        "missed; 1500 users",
+        "Among 100 unseen items drawn uniformly; 1498 of 1500 users (left out: 2, with fewer than 100 unseen items)",
+    ]
+    assert metrics_table(report, "validation") == "\n".join(
+        [
+            "Full catalogue, without the items that the user has seen; 4 users",
+            "",
+            "|               |   HR@10 | NDCG@10 |     MRR |",
+            "|---------------|--------:|--------:|--------:|",
+            "| Bert4Rec      |  0.5000 |  0.2500 |  1.0000 |",
+            "",
+            "Among 100 unseen items drawn uniformly; 4 users",
+            "",
+            "|               |   HR@10 | NDCG@10 |     MRR |",
+            "|---------------|--------:|--------:|--------:|",
+            "| Bert4Rec      |  0.5000 |  0.2500 |  1.0000 |",
+        ]
+    )
+
+
+@pytest.mark.parametrize(("metrics", "n_tables"), [({"full": METRICS}, 1), ({}, 0)])
+def test_a_line_says_that_no_user_has_negatives(metrics: dict[str, dict[str, float]], n_tables: int) -> None:
+    everybody = {"test": {"users": 3, "of": 3}}
+    dataset = {"n_eval_negatives": 100, "repeated_targets": {"test": {"users": 0, "of": 3}}, "left_out": everybody}
+    table = metrics_table({"dataset": dataset, "test": metrics})
+    assert table.count("| Bert4Rec") == n_tables
+    assert table.endswith("No user has 100 unseen items: there is no ranking among sampled items.")
+
+
+def test_a_protocol_that_was_not_run_is_absent() -> None:
+    assert metrics_table({"dataset": {}, "test": {"full": METRICS}}).count("users") == 1
+
+
+def test_without_a_test_there_is_a_line_in_its_place() -> None:
+    assert metrics_table({"dataset": {}}) == "This dataset holds nothing out: there is no test."
+
+
+REPORT = {
+    "dataset": {"source": "table", "users": 1, "items": 40, "rows": 1200, "split": "leave_one_out",
+                "n_eval_negatives": 10},
+    "mode": "dmp",
+    "world_size": 1,
+    "test": {"full": METRICS, "popular": METRICS},
+    "popularity_baseline": {"full": METRICS | {"HR@10": 0.125, "NDCG@10": 0.0625}, "popular": METRICS},
+    "training": {
+        "epochs": 3.663976945244957, "steps": 1, "seconds": 1.2, "best_epoch": 1.0, "stopped_by": "max_minutes",
+        "sequences_per_second": 0.41234, "peak_memory_bytes": [2**30], "resumed": [(1000, 1), (2000, 2)],
+    },
+}  # fmt: skip
+
+
+def test_the_page_rounds_and_counts_as_people_do() -> None:
+    assert report_page(REPORT).split("\n\n")[1:3] == [
+        "1 user, 40 items, 1,200 interactions. Mode dmp, 1 process.",
+        "Trained 3.66 epochs (1 step) in 1 second, stopped by max_minutes; 0.412 sequences/s; peak memory 1,024 MiB a "
+        "process. Nothing was held out for validation: the last weights were kept. Resumed after step 1,000 on 1 "
+        "process. Resumed after step 2,000 on 2 processes.",
+    ]
+
+
+def test_a_speed_that_was_not_measured_is_not_named() -> None:
+    page = report_page(REPORT | {"training": {**REPORT["training"], "sequences_per_second": 0.0}})
+    assert "stopped by max_minutes; peak memory" in page
+
+
+def test_the_result_in_one_line() -> None:
+    assert result_line(REPORT) == (
+        "test of 3 users, full catalogue: HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.1250, 0.0625)"
+    )
+    unseen = REPORT["test"] | {"full_unseen": METRICS | {"HR@10": 0.375, "NDCG@10": 0.125}}
+    assert result_line(REPORT | {"test": unseen}).endswith("0.0625); with repeated targets missed: 0.3750, 0.1250")
+    popular = {name: {"popular": METRICS} for name in ("test", "popularity_baseline")}
+    assert result_line(REPORT | popular) == (
+        "test of 3 users, popular negatives: HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.5000, 0.2500)"
+    )
+    assert result_line({}) == "This dataset holds nothing out: there is no test."
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
+def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    log = MetricsLog(tmp_path, say=said.append)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # bytes that a file may have
+    try:
+        for step in range(5):
+            log.add("train", step, loss=0.5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    log.add("train", 5, loss=0.5)
+    log.close()
+    assert [record["step"] for record in read_records(tmp_path, "train")] == [0, 1, 2, 3, 4, 5]
+    assert said == [f"{tmp_path / 'metrics.jsonl'}: File too large; the training goes on, its log may have gaps"]
+
+
+def test_records_are_lines_of_json(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path)
+    log.add("train", 10, loss=2.5)
+    log.add("validation", 20, full=METRICS)
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0] == {"kind": "train", "step": 10, "loss": 2.5}
+    assert read_records(tmp_path, "validation") == [{"kind": "validation", "step": 20, "full": METRICS}]
+    assert list(tmp_path.glob("events.out.tfevents.*"))

@@ -1,0 +1,84 @@
+"""Memory as the system counts it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert4rec.runtime.memory import (
+    PeakMemory,
+    _free_of_group,
+    available,
+    host_memory,
+    proportional_set_size,
+    release_free_memory,
+)
+
+MIB = 2**20
+
+
+def test_the_peak_is_not_forgotten() -> None:
+    peak = PeakMemory(torch.device("cpu"))
+    before = peak.read()
+    block = bytearray(b"x" * (100 * MIB))
+    during = peak.read()
+    del block
+    assert during - before > 90 * MIB
+    assert peak.read() >= during
+
+
+def test_freed_memory_between_what_is_still_used_goes_back() -> None:
+    blocks = [bytearray(b"x" * 64 * 1024) for _ in range(3200)]
+    full = proportional_set_size()
+    del blocks[1::2], blocks[:-1]
+    release_free_memory()
+    assert full - proportional_set_size() > 150 * MIB
+
+
+def test_the_processes_of_a_host_share_what_it_has_left() -> None:
+    alone, one_of_four = (available(torch.device("cpu"), n) for n in (1, 4))
+    assert alone.device is one_of_four.device is None
+    assert alone.host is not None
+    assert one_of_four.host is not None
+    own = proportional_set_size()
+    assert one_of_four.host - own == pytest.approx((alone.host - own) / 4, rel=0.1)
+    assert host_memory() > 100 * MIB
+
+
+def test_what_is_allocated_already_is_not_lost_to_a_plan() -> None:
+    def lost() -> int:
+        before = available(torch.device("cpu"), 1).host
+        block = bytearray(b"x" * (300 * MIB))
+        after = available(torch.device("cpu"), 1).host
+        assert before is not None
+        assert after is not None
+        assert block
+        return abs(before - after)
+
+    assert min(lost() for _ in range(5)) < 200 * MIB  # others run on this machine, too
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def test_the_limits_of_control_groups_count(tmp_path: Path) -> None:
+    """A limit holds for all below it; pages that were only read from files can be had back."""
+    write(tmp_path / "job", memory__max="1000\n", memory__current="700\n", memory__stat="anon 5\ninactive_file 300\n")
+    write(tmp_path / "job" / "step", memory__max="max\n")
+    assert list(_free_of_group("0::/job/step\n", tmp_path)) == [600]
+    assert list(_free_of_group("0::/\n", tmp_path)) == []
+
+
+def test_the_limits_of_version_1_count(tmp_path: Path) -> None:
+    files = {"memory__limit_in_bytes": "500\n", "memory__usage_in_bytes": "450\n"}
+    write(tmp_path / "memory" / "job", **files, memory__stat="cache 9\ntotal_inactive_file 50\n")
+    groups = "5:cpu,cpuacct:/job\n4:memory:/job\n0::/\n"
+    assert list(_free_of_group(groups, tmp_path)) == [100]
+
+
+def test_a_group_that_is_full_leaves_nothing(tmp_path: Path) -> None:
+    write(tmp_path, memory__max="1000", memory__current="1200", memory__stat="")
+    assert list(_free_of_group("0::/../..", tmp_path)) == [0]

@@ -1,0 +1,139 @@
+"""Devices and processes."""
+
+import itertools
+import random
+import socket
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.config.load import load_config
+from bert4rec.config.resolve import resolve
+from bert4rec.runtime.errors import BrokenOffError, SettingsError
+from bert4rec.runtime.processes import choose_device, process_seed, rendezvous, seed_everything, this_process
+
+
+@pytest.mark.parametrize(
+    ("wanted", "n_gpus", "local_rank", "local_world_size", "expected"),
+    [
+        ("auto", 0, 1, 2, "cpu"),
+        ("auto", 2, 1, 2, "cuda:1"),
+        ("cpu", 2, 1, 2, "cpu"),
+        ("cuda", 4, 3, 4, "cuda:3"),
+    ],
+)
+def test_each_process_of_a_host_has_its_own_gpu(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, n_gpus: int, local_rank: int, local_world_size: int, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
+    assert choose_device(wanted, local_rank=local_rank, local_world_size=local_world_size) == torch.device(expected)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(SettingsError, match=r'parallelism\.device = "cuda": 2 processes on this host but 1 GPU;'):
+        choose_device("cuda", local_rank=0, local_world_size=2)
+
+
+def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for rank in (0, 1):
+        for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+            monkeypatch.setenv(name, str(value))
+        world = this_process("auto")
+        assert (world.rank, world.world_size, world.device.type) == (rank, 2, "cpu")
+    assert capsys.readouterr().out == "training on CPU: 2 processes share 1 GPU; start one per GPU\n"
+
+
+def test_a_lone_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some platforms set WORLD_SIZE for every program."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert this_process("cpu").world_size == 1
+
+
+def test_no_two_processes_of_any_two_runs_draw_the_same() -> None:
+    seeds = {process_seed(seed, rank) for seed in range(200) for rank in range(200)}
+    assert len(seeds) == 200 * 200
+    draws = set()
+    for seed, rank in itertools.product(range(3), range(3)):
+        seed_everything(seed, rank)
+        draws.add((float(torch.rand(1)), float(np.random.random()), random.random()))
+    assert len({draw for three in draws for draw in three}) == 3 * 9
+    seed_everything(2, 2)
+    assert (float(torch.rand(1)), float(np.random.random()), random.random()) in draws
+
+
+def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 1.0)
+    with socket.socket() as probe:  # nobody listens
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+        for name, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(BrokenOffError) as caught:
+            rendezvous()
+    assert str(caught.value) == (
+        f"the processes of this run do not meet at localhost:{port} (The client socket has timed out after 1000ms "
+        f"while trying to connect to (localhost, {port})); start all hosts at the same time, with a --master-addr and "
+        "--master-port that each of them can reach"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "optimizer", "rate"),
+    [("dmp", "cpu", "rowwise_adagrad", 0.02), ("ddp", "cpu", "adam", 0.003), ("dmp", "cuda", "adam", 0.003)],
+)
+def test_auto_is_decided_by_mode_and_device(mode: str, device: str, optimizer: str, rate: float) -> None:
+    config = load_config(None, {"parallelism.mode": mode, "training.learning_rate": 0.003})
+    resolved = resolve(config, device, 100).parallelism
+    assert (resolved.sparse_optimizer, resolved.sparse_learning_rate, resolved.device) == (optimizer, rate, device)
+
+
+def test_tables_in_host_memory_need_gpus() -> None:
+    config = load_config(None, {"parallelism.compute_kernel": "fused_uvm_caching"})
+    assert resolve(config, "cuda", 100).parallelism.compute_kernel == "fused_uvm_caching"
+    with pytest.raises(SettingsError) as caught:
+        resolve(config, "cpu", 100)
+    assert str(caught.value) == (
+        'parallelism.compute_kernel = "fused_uvm_caching": only on CUDA, these processes are on CPU; valid there: '
+        '"fused"'
+    )
+
+
+def test_what_auto_becomes_must_fit_the_sharding() -> None:
+    with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": is another algorithm'):
+        resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", 100)
+
+
+def test_adam_of_shards_on_cpu_goes_with_the_exact_softmax_only() -> None:
+    wanted = {"parallelism.sparse_optimizer": "adam"}
+    assert resolve(load_config(None, wanted), "cpu", 100_000).parallelism.sparse_optimizer == "adam"
+    assert resolve(load_config(None, wanted), "cuda", 100_001).parallelism.sparse_optimizer == "adam"
+    for changes in ({"training.loss": "gbce"}, {"parallelism.sharding_type": "table_wise"}, {"model.head": "linear"}):
+        with pytest.raises(SettingsError, match='sparse_optimizer = "adam": fbgemm has no fused Adam on CPU'):
+            resolve(load_config(None, wanted | changes), "cpu", 1000)
+
+
+def test_negatives_are_fewer_than_items() -> None:
+    config = load_config(None, {"training.loss": "gbce", "training.n_train_negatives": 50})
+    assert resolve(config, "cpu", 51).training.loss == "gbce"
+    with pytest.raises(SettingsError) as caught:
+        resolve(config, "cpu", 50)
+    assert str(caught.value) == (
+        'training.n_train_negatives = 50: the catalogue has 50 items; draw 49 at most, or set training.loss = "softmax"'
+    )
+
+
+def test_a_single_item_leaves_no_negatives() -> None:
+    wanted = {"training.loss": "gbce", "training.n_train_negatives": 1}
+    with pytest.raises(SettingsError) as caught:
+        resolve(load_config(None, wanted), "cpu", 1)
+    assert str(caught.value) == (
+        'training.loss = "gbce": the catalogue has a single item, which leaves no negatives; set training.loss = '
+        '"softmax"'
+    )
+    assert resolve(load_config(None, wanted), "cpu", 2).training.loss == "gbce"

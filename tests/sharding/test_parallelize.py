@@ -1,0 +1,203 @@
+"""Sharded = replicated = one process: the same start, the same losses, the same tables, the same plan everywhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset
+from tests.processes import jobs
+
+STEPS = 10
+
+
+def assemble(results: list[dict[str, jobs.Parts]], name: str) -> np.ndarray:
+    """A whole table of the parts that all ranks hold."""
+    parts = [part for rank in results for part in rank[name]]
+    n_rows = max(row + len(values) for row, _, values in parts)
+    width = max(column + values.shape[1] for _, column, values in parts)
+    whole = np.full((n_rows, width), np.nan, np.float32)
+    for row, column, values in parts:
+        whole[row : row + len(values), column : column + values.shape[1]] = values
+    assert not np.isnan(whole).any()
+    return whole
+
+
+TABLES = ["item_table.embeddings.item.weight"]
+
+Train = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[tuple[Any, ...], Any]:
+    """Trainings by what was asked of them: each is compared with several others."""
+    return {}
+
+
+@pytest.fixture
+def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, trained: dict[Any, Any]) -> Train:
+    """Ten steps of one global batch each, without dropout."""
+
+    def run(
+        n_processes: int, mode: str, optimizer: str, sharding_type: str = "row_wise", loss: str = "softmax"
+    ) -> list[dict[str, Any]]:
+        key = (n_processes, mode, optimizer, sharding_type, loss)
+        scale = 10.0 if loss == "gbce" else 1.0  # it is divided by the number of candidates
+        if key not in trained:
+            config = small_config(
+                **{
+                    "training.n_epochs": STEPS,
+                    "training.eval_every_n_epochs": 1,
+                    "training.per_device_train_batch_size": 120 // n_processes,
+                    "training.optimizer": "sgd" if optimizer == "sgd" else "adamw",
+                    "training.learning_rate": 0.1 * scale if optimizer == "sgd" else 0.003,
+                    "training.lr_schedule": "linear",
+                    "training.warmup_steps": 3,
+                    "training.loss": loss,
+                    "training.n_train_negatives": 20,
+                    "training.negatives_power": 0.5 if loss == "sampled_softmax" else 0.0,
+                    "model.dropout": 0.0,
+                    "parallelism.mode": mode,
+                    "parallelism.sharding_type": sharding_type,
+                    "parallelism.sparse_optimizer": optimizer,
+                    "parallelism.sparse_learning_rate": 2.0 * scale if optimizer == "sgd" else 0.05,
+                }
+            )
+            trained[key] = pools(n_processes).run(jobs.train, config, tmp_path)
+        return trained[key]
+
+    return run
+
+
+def ways(optimizer: str) -> list[tuple[int, str, str]]:
+    """(processes, mode, sharding type) that a table with this optimizer can be trained in."""
+    sharding_types = ["row_wise", "table_wise", "column_wise"]
+    if optimizer == "rowwise_adagrad":
+        sharding_types.remove("column_wise")  # another algorithm, and refused
+    return [(2, "ddp", ""), (3, "ddp", "")] + [(n, "dmp", how) for n in (1, 2, 3) for how in sharding_types]
+
+
+OFTEN_TOLD = {("gbce", "sgd"), ("gbce", "rowwise_adagrad")}
+
+
+@pytest.mark.parametrize(
+    ("loss", "optimizer", "way"),
+    [
+        # gbce parts from sampled_softmax where the scores are there: one optimizer tells.
+        pytest.param(loss, optimizer, way, marks=pytest.mark.long if (loss, optimizer) in OFTEN_TOLD else ())
+        for loss in ("softmax", "sampled_softmax", "gbce")
+        for optimizer in ("sgd", "adagrad", "rowwise_adagrad")
+        for way in ways(optimizer)
+    ]
+    # fbgemm has no fused Adam on CPU; the exact softmax trains row-wise shards without it.
+    + [("softmax", "adam", (n, "dmp", "row_wise")) for n in (1, 2, 3)],
+)
+def test_every_way_trains_the_model_of_one_process(
+    train: Train, loss: str, optimizer: str, way: tuple[int, str, str]
+) -> None:
+    """Losses of all steps, tables at the start and at the end, and what the trained model says of the users."""
+    n_processes, mode, sharding_type = way
+    alone = train(1, "ddp", optimizer, loss=loss)
+    together = train(n_processes, mode, optimizer, sharding_type or "row_wise", loss)
+
+    assert len(alone[0]["losses"]) == STEPS
+    assert alone[0]["losses"][-1] < 0.95 * alone[0]["losses"][0]
+    np.testing.assert_allclose(together[0]["losses"], alone[0]["losses"], rtol=0, atol=1e-4)
+    for name, value in alone[0]["metrics"].items():
+        assert together[0]["metrics"][name] == pytest.approx(value, abs=0.02)
+    for table in TABLES:
+        for moment, tolerance in (("initial", 0.0), ("final", 1e-4)):
+            expected = assemble([alone[0][moment]], table)
+            if mode == "dmp":
+                found = [assemble([rank[moment] for rank in together], table)]
+            else:
+                found = [assemble([rank[moment]], table) for rank in together]
+            for whole in found:
+                np.testing.assert_allclose(whole, expected, rtol=0, atol=tolerance)
+        assert np.abs(assemble([alone[0]["final"]], table) - assemble([alone[0]["initial"]], table)).max() > 0.01
+
+
+def test_no_process_holds_the_rows_of_another(train: Train) -> None:
+    rows = [
+        (row, row + len(values)) for rank in train(3, "dmp", "sgd") for row, _, values in rank["initial"][TABLES[0]]
+    ]
+    n_rows = rows[-1][1]
+    assert [first for first, _ in rows] == [0, *[last for _, last in rows[:-1]]]
+    assert all(last - first <= -(-n_rows // 3) for first, last in rows)
+
+
+def test_the_start_differs_between_rows_and_between_seeds(pools: Any, small_config: Callable[..., Config]) -> None:
+    first, second = (
+        assemble(pools(2).run(jobs.start, small_config(**{"training.seed": seed})), TABLES[0]) for seed in (1, 2)
+    )
+    assert len(np.unique(first, axis=0)) == len(first)
+    assert not np.isclose(first, second).all(axis=1).any()
+    vectors, bias_columns = np.split(first, [16], axis=1)
+    assert abs(vectors.std() - 0.02) < 0.002
+    assert not bias_columns.any()
+
+
+@pytest.mark.parametrize("n_processes", [2, 3])
+def test_a_rank_without_sequences_keeps_pace(
+    pools: Any, small_config: Callable[..., Config], small_dataset: Dataset, tmp_path: Path, n_processes: int
+) -> None:
+    """The last global batch has a single sequence: the other ranks still run every forward pass."""
+    n_windows = len(small_dataset.splits["train"])
+    global_batch = n_windows - 1
+    assert global_batch % 6 == 0
+    losses = {}
+    for n in (1, n_processes):
+        config = small_config(
+            **{
+                "training.per_device_train_batch_size": global_batch // n,
+                "training.eval_every_n_epochs": 1,
+                "model.dropout": 0.0,
+            }
+        )
+        result = pools(n).run(jobs.train, config, tmp_path)
+        assert result[0]["steps"] == 2 * 2
+        losses[n] = result[0]["losses"]
+    np.testing.assert_allclose(losses[n_processes], losses[1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["dmp", "ddp"])
+def test_a_job_that_cannot_fit_is_refused_on_all_with_one_line(
+    pools: Any, small_config: Callable[..., Config], mode: str
+) -> None:
+    first, second = pools(2).run(jobs.refusal, small_config(**{"parallelism.mode": mode}), 10**12)
+    assert first == second
+    assert first.startswith("this configuration needs ")
+    assert "\n" not in first
+
+
+@pytest.mark.parametrize("n_processes", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("mode", "optimizer", "sharding_type"),
+    [
+        *[("ddp", optimizer, "row_wise") for optimizer in ("sgd", "adagrad", "rowwise_adagrad", "adam")],
+        *[("dmp", optimizer, sharding_type)
+          for optimizer in ("sgd", "adagrad", "rowwise_adagrad")
+          for sharding_type in ("row_wise", "table_wise", "column_wise", "auto")
+          if (optimizer, sharding_type) != ("rowwise_adagrad", "column_wise")],
+    ],
+)  # fmt: skip
+def test_what_was_planned_is_held(
+    pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, optimizer: str, sharding_type: str
+) -> None:
+    how = {"mode": mode, "sparse_optimizer": optimizer, "sharding_type": sharding_type}
+    config = small_config(**{f"parallelism.{key}": value for key, value in how.items()})
+    for planned, held in pools(n_processes).run(jobs.planned_and_held, config):
+        assert planned == held
+
+
+@pytest.mark.parametrize("mode", ["dmp", "ddp"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_what_was_planned_for_a_layer_of_scores_is_held(
+    pools: Any, small_config: Callable[..., Config], mode: str, optimizer: str
+) -> None:
+    config = small_config(**{"model.head": "linear", "parallelism.mode": mode, "training.optimizer": optimizer})
+    for planned, held in pools(2).run(jobs.planned_and_held, config):
+        assert planned == held

@@ -1,0 +1,141 @@
+"""Catalogues with fewer rows than processes would like: trained as on one process, or refused in one line."""
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import preprocessing
+from bert4rec.checkpoint.manager import found
+from bert4rec.config.tables import Config
+from tests.processes import jobs
+from tests.training.test_trainer import assemble
+
+LOSSES = ("softmax", "sampled_softmax", "gbce")
+SHARDINGS = {
+    "ddp": {"parallelism.mode": "ddp"},
+    "row_wise": {"parallelism.sharding_type": "row_wise"},
+    "table_wise": {"parallelism.sharding_type": "table_wise"},
+    # Row-wise Adagrad, the default on CPU, is another algorithm where a row is cut, and refused.
+    "column_wise": {"parallelism.sharding_type": "column_wise", "parallelism.sparse_optimizer": "adagrad"},
+    "auto": {"parallelism.sharding_type": "auto"},
+    "row_wise, gated": {"parallelism.sharding_type": "row_wise", "training.max_skipped_steps": 1},
+    "table_wise, gated": {"parallelism.sharding_type": "table_wise", "training.max_skipped_steps": 1},
+    "linear head": {"model.head": "linear"},
+}
+EACH_SIZE = ("ddp", "row_wise", "table_wise", "column_wise")  # of which "auto" takes one
+SINGLE_ITEM = (
+    'training.loss = "{loss}": the catalogue has a single item, which leaves no negatives; set training.loss = '
+    '"softmax"'
+)
+
+
+def cases(sizes: tuple[int, ...] | range, settings: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Every catalogue size with every loss."""
+    return [(n_items, settings | {"training.loss": loss}) for n_items, loss in itertools.product(sizes, LOSSES)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sharding"),
+    [
+        ((1, 4, 7), "row_wise"),
+        *[((2,), sharding) for sharding in ("table_wise", "column_wise")],
+        *[((7,), sharding) for sharding in SHARDINGS if sharding not in EACH_SIZE],
+        *[
+            pytest.param(range(1, 41), sharding, marks=[pytest.mark.long, pytest.mark.timeout(900)])
+            for sharding in EACH_SIZE
+        ],
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{min(value)}-{max(value)}",
+)
+def test_few_items_are_trained_as_on_one_process(pools: Any, sizes: tuple[int, ...] | range, sharding: str) -> None:
+    """4 processes hold 3, 3, 3, 0 of the 9 rows of 7 items; the first of 3 holds but special rows, of 4 items."""
+    wanted = cases(sizes, SHARDINGS[sharding])
+    (alone,) = pools(1).run(jobs.train_few_items, cases(sizes, SHARDINGS[sharding] | SHARDINGS["ddp"]))
+    for n_processes in (1, 2, 3, 4):
+        for answers in pools(n_processes).run(jobs.train_few_items, wanted):
+            for (n_items, changes), answer, expected in zip(wanted, answers, alone, strict=True):
+                if n_items == 1 and changes["training.loss"] != "softmax":
+                    assert answer == expected == SINGLE_ITEM.format(loss=changes["training.loss"])
+                    continue
+                where = f"{n_items} items on {n_processes} processes, {changes}"
+                assert len(answer["losses"]) == 2, where
+                assert all(map(math.isfinite, answer["losses"])), where
+                assert answer["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4), where
+                assert len(answer["ranks"]) == 10, where
+                assert all(1 <= rank <= n_items for rank in answer["ranks"]), where
+
+
+@pytest.fixture(scope="module")
+def seven_items(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real dataset of a table of 9 rows, of which 4 processes hold 3, 3, 3, 0."""
+    parent, draw = tmp_path_factory.mktemp("seven"), np.random.default_rng(1)
+    histories = [draw.permutation(7)[: draw.integers(3, 6)] for _ in range(40)]
+    rows = [f"{user},{item}\n" for user, items in enumerate(histories) for item in items]
+    (parent / "log.csv").write_text("".join(["user,item\n", *rows]))
+    folder = parent / "dataset"
+    arguments = {
+        "data.source": "table", "data.path": parent / "log.csv", "data.dataset_dir": folder, "model.max_len": 12,
+        "preprocessing.n_eval_negatives": 1, "preprocessing.validation_users": 20,
+    }  # fmt: skip
+    assert preprocessing.main([f"--{key}={value}" for key, value in arguments.items()]) == 0
+    return folder
+
+
+@pytest.fixture
+def make(seven_items: Path, small_config: Callable[..., Config]) -> Callable[..., Config]:
+    """Settings for that dataset: `make(4, "row_wise", "adagrad", loss="softmax")`."""
+
+    def settings(n_processes: int, sharding: str, optimizer: str, loss: str) -> Config:
+        wanted = {
+            "data.dataset_dir": str(seven_items), "preprocessing.n_eval_negatives": 1, "model.dropout": 0.0,
+            "training.loss": loss, "training.n_train_negatives": 4, "training.n_epochs": 4, "training.patience": 0,
+            "training.per_device_train_batch_size": 12 // n_processes, "parallelism.sparse_optimizer": optimizer,
+        }  # fmt: skip
+        return small_config(**wanted | ({"parallelism.mode": "ddp"} if sharding == "ddp" else SHARDINGS[sharding]))
+
+    return settings
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
+def test_a_process_without_rows_holds_what_was_planned(
+    pools: Any, make: Callable[..., Config], optimizer: str, loss: str
+) -> None:
+    answers = pools(4).run(jobs.planned_and_held, make(4, "row_wise", optimizer, loss))
+    assert [planned for planned, _ in answers] == [held for _, held in answers]
+    weights = [held["weights"] for _, held in answers]
+    assert weights[0] == weights[1] == weights[2] == weights[3] + 3 * (16 + 4) * 4  # rows × (width + bias) × bytes
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "loss", "writer", "reader"),
+    [
+        ("rowwise_adagrad", "sampled_softmax", (4, "row_wise"), (3, "row_wise")),
+        ("adam", "softmax", (4, "row_wise"), (1, "ddp")),
+        ("adagrad", "sampled_softmax", (3, "column_wise"), (4, "row_wise")),
+    ],
+)
+def test_a_checkpoint_of_few_rows_is_read_by_any_processes(
+    pools: Any, make: Callable[..., Config], tmp_path: Path, optimizer: str, loss: str, writer: tuple[int, str],
+    reader: tuple[int, str],
+) -> None:  # fmt: skip
+    """Weights and moments arrive bit by bit, and the training goes on as without a break."""
+
+    def train(folder: str, how: tuple[int, str], **more: Any) -> list[dict[str, Any]]:
+        return pools(how[0]).run(jobs.train_part, make(*how, optimizer, loss), tmp_path / folder, **more)
+
+    saved = train("first", writer, until=5)
+    checkpoint = found(tmp_path / "first")[-1]
+    same = train("same", writer, until=10, go_on_from=checkpoint)
+    other = train("other", reader, until=10, go_on_from=checkpoint)
+    np.testing.assert_allclose(other[0]["losses"], same[0]["losses"], rtol=0, atol=1e-5)
+    for kind in ("weights", "moments"):
+        names = {name for part in saved for name in part[kind]}
+        for name in names:
+            arrived = assemble([part["restored"][kind].get(name, []) for part in other])
+            np.testing.assert_array_equal(arrived, assemble([part[kind].get(name, []) for part in saved]), name)

@@ -1,0 +1,212 @@
+"""A training that is broken off and goes on is the training without a break."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert4rec.checkpoint.manager import found
+from bert4rec.config.tables import Config
+from tests.processes import jobs
+
+Parts = dict[str, list[tuple[int, int, np.ndarray]]]
+
+
+def assert_equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    """Bit by bit, on every process."""
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine["state"] == theirs["state"]
+        assert mine["metrics"] == theirs["metrics"]
+        for kind in ("weights", "moments"):
+            assert mine[kind].keys() == theirs[kind].keys()
+            for name, parts in mine[kind].items():
+                for part, twin in zip(parts, theirs[kind][name], strict=True):
+                    np.testing.assert_array_equal(part[2], twin[2], err_msg=name)
+
+
+HOW = {
+    "dmp": {"parallelism.mode": "dmp"},
+    "dmp, sampled": {"parallelism.mode": "dmp", "training.loss": "sampled_softmax", "training.n_train_negatives": 20},
+    "dmp, Adam": {"parallelism.mode": "dmp", "parallelism.sparse_optimizer": "adam"},
+    "ddp": {"parallelism.mode": "ddp", "training.lr_schedule": "cosine", "training.warmup_steps": 4},
+}
+
+
+USUAL = {(1, "dmp"), (2, "dmp, sampled"), (3, "dmp, Adam"), (3, "ddp")}  # of all pairs
+
+
+@pytest.mark.parametrize(
+    ("n_processes", "how"),
+    [
+        pytest.param(n, how, marks=() if (n, how) in USUAL else pytest.mark.long)
+        for n, how in itertools.product((1, 2, 3), HOW)
+    ],
+)
+def test_a_break_in_an_epoch_changes_no_bit(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, n_processes: int, how: str
+) -> None:
+    """Broken off twice, in the first epoch and in the third; with dropout."""
+    config = small_config(
+        **HOW[how], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 12 // n_processes}
+    )
+    pool = pools(n_processes)
+    whole = pool.run(jobs.train_part, config, tmp_path / "whole")
+    steps = len(whole[0]["losses"])
+    assert steps == 4 * 9
+    losses = []
+    checkpoint = None
+    for until in (5, 22, 10**9):
+        part = pool.run(jobs.train_part, config, tmp_path / "broken", until=until, go_on_from=checkpoint)
+        assert bool(part[0]["interrupted"]) == (until < 10**9)
+        losses += part[0]["losses"]
+        checkpoint = found(tmp_path / "broken")[-1]
+    np.testing.assert_array_equal(losses, whole[0]["losses"])
+    assert_equal(part, whole)
+
+
+@pytest.mark.parametrize(
+    ("where", "call", "rank", "asynchronous"),
+    [
+        ("bert4rec.models.bert4rec.Bert4Rec.forward", 6, 1, False),
+        ("bert4rec.evaluation.ranker.ModelRanker._encode_batch", 1, 1, True),
+        ("bert4rec.checkpoint.store._write_shards", 2, 0, True),
+        ("bert4rec.checkpoint.store._write_shards", 3, 1, False),
+        ("bert4rec.checkpoint.store._finish", 2, 0, True),
+    ],
+)
+def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, where: str, call: int, rank: int,
+    asynchronous: bool,
+) -> None:  # fmt: skip
+    """During a step, an evaluation, a save: the end is the same everywhere, and the run goes on without a trace."""
+    config = small_config(**HOW["ddp"], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 6})
+    whole = pools(2).run(jobs.train_part, config, tmp_path / "whole")
+    how = {"where": where, "call": call, "rank": rank, "asynchronous": asynchronous}
+    broken = pools(2).run(jobs.train_signalled, config, tmp_path / "broken", **how)
+    newest = found(tmp_path / "broken")[-1]
+    step = int(newest.name.removeprefix("step-"))
+    assert [part["interrupted"] for part in broken] == [f"stopped by SIGTERM: saved after step {step}"] * 2
+    assert_equal(pools(2).run(jobs.train_part, config, tmp_path / "broken", go_on_from=newest), whole)
+
+
+def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = small_config(**{"training.per_device_train_batch_size": 6})
+    how = {"where": "bert4rec.models.bert4rec.Bert4Rec.forward", "call": 6, "rank": 1}
+    parts = pools(2).run(jobs.train_signalled, config, tmp_path, **how, every_steps=4, seconds_on_signal=0.0)
+    for part in parts:
+        assert part["interrupted"].endswith("more than checkpoint.seconds_on_signal = 0; the last one is of step 4")
+    assert [path.name for path in found(tmp_path)] == ["step-000000004"]
+
+
+SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 20}
+
+
+def dmp(sharding_type: str = "row_wise", optimizer: str = "adagrad", **more: Any) -> dict[str, Any]:
+    how = {"mode": "dmp", "sharding_type": sharding_type, "sparse_optimizer": optimizer}
+    return {f"parallelism.{key}": value for key, value in how.items()} | more
+
+
+def ddp(optimizer: str, **more: Any) -> dict[str, Any]:
+    return {"parallelism.mode": "ddp", "parallelism.sparse_optimizer": optimizer, **more}
+
+
+def long(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+def test_a_copy_lies_on_the_host(pools: Any) -> None:
+    ((places, values),) = pools(1).run(jobs.copied_from_a_gpu)
+    assert places == ["rank:0/cpu"]
+    np.testing.assert_array_equal(values, np.arange(6.0).reshape(3, 2))
+
+
+def test_the_kernel_counts_updates_alone(pools: Any, small_config: Callable[..., Config]) -> None:
+    """Adam corrects its bias by that number; fbgemm by itself counts every lookup."""
+    config = small_config(**{"parallelism.sharding_type": "table_wise"})
+    assert pools(1).run(jobs.counted_by_the_kernel, config) == [[3]]
+
+
+def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
+    """A whole tensor from the parts of all processes, some of them perhaps the same."""
+    found = [part for mine in parts for part in mine]
+    shape = [
+        max(place + values.shape[axis] for *places, values in found for place in places[axis : axis + 1])
+        for axis in range(found[0][2].ndim)
+    ]
+    whole = np.full(shape, np.nan, found[0][2].dtype)
+    for row, column, values in found:
+        where = (slice(row, row + len(values)), slice(column, column + values.shape[-1]))
+        whole[where[: values.ndim]] = values
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("writers", "written_by", "readers", "read_by"),
+    [
+        (2, dmp(optimizer="rowwise_adagrad"), 3, dmp(optimizer="rowwise_adagrad")),
+        (2, dmp(optimizer="rowwise_adagrad", **SAMPLED), 3, ddp("rowwise_adagrad", **SAMPLED)),
+        (2, dmp("row_wise"), 2, dmp("table_wise")),
+        (3, dmp("column_wise", **SAMPLED), 2, dmp("row_wise", **SAMPLED)),
+        (3, ddp("adam"), 2, dmp(optimizer="adam")),
+        long(2, dmp(optimizer="rowwise_adagrad"), 1, dmp(optimizer="rowwise_adagrad")),
+        long(2, dmp("row_wise", **SAMPLED), 3, dmp("column_wise", **SAMPLED)),
+        long(2, dmp("table_wise", "rowwise_adagrad"), 1, dmp("row_wise", "rowwise_adagrad")),
+        long(2, dmp(optimizer="adam"), 3, ddp("adam")),
+        long(1, ddp("adagrad", **SAMPLED), 3, dmp("row_wise", **SAMPLED)),
+        long(2, ddp("sgd"), 3, dmp("table_wise", "sgd")),
+    ],
+)  # fmt: skip
+def test_a_training_goes_on_with_other_processes_and_other_shards(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, writers: int, written_by: dict[str, Any],
+    readers: int, read_by: dict[str, Any],
+) -> None:  # fmt: skip
+    """Weights and moments arrive bit by bit; the next twenty losses are those without a break, but for rounding."""
+
+    def config(how: dict[str, Any], n_processes: int) -> Config:
+        return small_config(
+            **how,
+            **{
+                "training.n_epochs": 4, "model.dropout": 0.0, "training.patience": 0,
+                "training.per_device_train_batch_size": 12 // n_processes,
+            },
+        )  # fmt: skip
+
+    def train(folder: str, n_processes: int, how: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+        return pools(n_processes).run(jobs.train_part, config(how, n_processes), tmp_path / folder, **more)
+
+    saved = train("first", writers, written_by, until=13)
+    checkpoint = found(tmp_path / "first")[-1]
+    whole = train("whole", writers, written_by, until=33, go_on_from=checkpoint)
+    other = train("other", readers, read_by, until=33, go_on_from=checkpoint)
+    assert len(whole[0]["losses"]) == 20
+    np.testing.assert_allclose(other[0]["losses"], whole[0]["losses"], rtol=0, atol=1e-5)
+    for kind in ("weights", "moments"):
+        names = {name for part in saved for name in part[kind]}
+        assert {name for part in other for name in part["restored"][kind]} == names
+        for name in names:
+            arrived = assemble([part["restored"][kind].get(name, []) for part in other])
+            np.testing.assert_array_equal(arrived, assemble([part[kind].get(name, []) for part in saved]), name)
+    assert other[0]["state"]["step"] == whole[0]["state"]["step"] == 33
+    assert other[0]["state"]["sequences"] == whole[0]["state"]["sequences"]
+
+
+@pytest.mark.parametrize("where", ["table", "dense"])
+@pytest.mark.parametrize("how", ["dmp", "dmp, sampled", "ddp"])
+def test_a_step_with_a_gradient_that_is_no_number_never_was(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, how: str, where: str
+) -> None:
+    """One process has it, all leave the step out: bit by bit, and a run that never meets one is as it was."""
+    config = small_config(**HOW[how], **{"training.per_device_train_batch_size": 6, "training.max_skipped_steps": 1})
+    ungated = small_config(**HOW[how], **{"training.per_device_train_batch_size": 6})
+    before = pools(2).run(jobs.train_part, ungated, tmp_path / "before", until=6)
+    after = pools(2).run(jobs.train_spoiled, config, tmp_path / "after", step=7, where=where)
+    for mine, earlier in zip(after, before, strict=True):
+        assert (mine["state"]["step"], mine["state"]["skipped"]) == (7, 1)
+        mine["state"] = earlier["state"]
+    assert after[0]["losses"] == before[0]["losses"]
+    assert_equal(after, before)
