@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
+from bert4rec.dataset.schema import METADATA
 from bert4rec.runtime.errors import SettingsError, UserError
 
 if TYPE_CHECKING:  # importing torch takes seconds, which an error need not wait for
@@ -156,7 +157,7 @@ def _gigabytes(own: Mapping[str, str], name: str) -> float | None:
 
 def _catalogue(config: Config) -> int:
     """Items in the dataset folder of the settings."""
-    path = config.data.folder / "metadata.json"
+    path = config.data.folder / METADATA
     try:
         return int(json.loads(path.read_text())["items"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -13,7 +13,19 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.columns import REMAKE, Columns, Indices, Ints
-from bert4rec.dataset.schema import DATASET_FORMAT, FIRST_ITEM_ID, PAD_ID, table_rows
+from bert4rec.dataset.schema import (
+    DATASET_FORMAT,
+    FIRST_ITEM_ID,
+    ITEMS,
+    METADATA,
+    NEGATIVES,
+    ORACLE,
+    PAD_ID,
+    PROTOCOLS,
+    SPLITS,
+    STATE,
+    table_rows,
+)
 from bert4rec.runtime.checksums import sample_sha256
 from bert4rec.runtime.errors import DataError
 
@@ -21,7 +33,6 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 LEFT_OUT = -1  # in the place of a rank: the user has no negatives, and no part in this protocol
 FIRST_IDS = 1000
-SPLITS = ("train", "validation", "test")
 
 KEYS = {"format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint"}
 
@@ -78,15 +89,14 @@ class Split:
         items, lengths = self._lists("items", indices)
         if "target" in columns.names:
             targets = self._checked("target", columns.numbers("target", indices), indices, np.ones_like(indices))
-            names = [name for name in columns.names if name.endswith("_negatives")]
-            negatives = {name.removesuffix("_negatives"): self._equally_many(name, indices) for name in names}
-            return Rows(items, lengths, targets, negatives)
+            negatives = [self._equally_many(name, indices) for name in NEGATIVES]
+            return Rows(items, lengths, targets, dict(zip(PROTOCOLS, negatives, strict=True)))
         return Rows(items, lengths)
 
     @cached_property
     def _columns(self) -> Columns:
         """Where the rows are; the folder is one that `datasets` has saved."""
-        state = self._folder / "state.json"
+        state = self._folder / STATE
         try:
             files = [self._folder / file["filename"] for file in json.loads(state.read_text())["_data_files"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -135,7 +145,7 @@ class Dataset:
     @cached_property
     def first_ids(self) -> str:
         """Which items have which ids, as a checksum of the first ones: in another order or set those are others."""
-        with pq.ParquetFile(self.folder / "items.parquet") as items:
+        with pq.ParquetFile(self.folder / ITEMS) as items:
             first = next(items.iter_batches(batch_size=FIRST_IDS, columns=["original"]))
         return hashlib.sha256(json.dumps(first["original"].to_pylist()).encode()).hexdigest()[:12]
 
@@ -143,7 +153,7 @@ class Dataset:
     def popularity(self) -> Ints:
         """Each item's training positions [n_items], item id i at i - FIRST_ITEM_ID; read when it is first wanted."""
         counts = np.zeros(self.n_items, np.int32)
-        with pq.ParquetFile(self.folder / "items.parquet") as items:
+        with pq.ParquetFile(self.folder / ITEMS) as items:
             for part in items.iter_batches(columns=["item", "train_count"]):
                 counts[part["item"].to_numpy() - FIRST_ITEM_ID] = part["train_count"].to_numpy()
         return counts
@@ -153,7 +163,7 @@ class Dataset:
 
         LEFT_OUT for a user without negatives.
         """
-        path = self.folder / "oracle.parquet"
+        path = self.folder / ORACLE
         if not path.exists():
             return {}
         table = pq.read_table(path)
@@ -178,7 +188,7 @@ def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any]
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
-    path = folder / "metadata.json"
+    path = folder / METADATA
     try:
         metadata: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:

@@ -1,10 +1,44 @@
-"""What both sides of the disk agree on. No special id depends on the catalogue's size, so a grown one keeps its ids."""
+"""What both sides of the disk agree on: ids, files, columns and their types.
+
+No special id depends on the catalogue's size, so a grown catalogue keeps its ids. The writer, the reader and the check
+take all of it from here; docs and the dataset card describe it.
+"""
+
+import pyarrow as pa
 
 DATASET_FORMAT = 1  # version of the dataset folder
 
 PAD_ID = 0
 MASK_ID = 1
 FIRST_ITEM_ID = 2
+MOST_IDS = 2**31 - 1 - FIRST_ITEM_ID  # users or items: ids are 32-bit
+
+TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")  # folders, as `datasets` saves them
+STATE = "state.json"  # in each of them: the names of its files
+USERS, ITEMS, ORACLE = "users.parquet", "items.parquet", "oracle.parquet"
+METADATA = "metadata.json"
+CARD = "README.md"
+
+MIN_EVALUATED = 3  # interactions, for leave-one-out: one to train on, one for validation, one for the test
+
+PROTOCOLS = ("popular", "uniform")  # of negatives
+NEGATIVES = tuple(f"{name}_negatives" for name in PROTOCOLS)
+LISTS = {"items": pa.int32(), "times": pa.int64(), "ratings": pa.float32()}
+"""Parallel lists of a row, oldest first → the type of an element; times and ratings only where the source has them."""
+
+
+def columns(split: str, *, has_times: bool, has_ratings: bool) -> dict[str, pa.DataType]:
+    """The columns of a split, in their order.
+
+    >>> list(columns("train", has_times=True, has_ratings=False))
+    ['user', 'items', 'times']
+    >>> list(columns("test", has_times=False, has_ratings=False))
+    ['user', 'items', 'target', 'popular_negatives', 'uniform_negatives']
+    """
+    is_there = {"items": True, "times": has_times, "ratings": has_ratings}
+    lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_there[name]}
+    held_out = {"target": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
+    return {"user": pa.int32(), **lists, **(held_out if split != TRAIN else {})}
 
 
 def table_rows(n_items: int) -> int:

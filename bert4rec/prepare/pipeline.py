@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from bert4rec.config.source_of_path import has_sequences
 from bert4rec.config.tables import OWN_DATA, Config, Preprocessing, instant
 from bert4rec.dataset.card import dataset_card
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.schema import CARD, FIRST_ITEM_ID, ITEMS, MIN_EVALUATED, ORACLE, SPLITS, TEST, USERS, columns
 from bert4rec.dataset.statistics import describe, lengths_of, order_line
 from bert4rec.prepare.order.chunks import chunked
-from bert4rec.prepare.order.histories import LISTS
 from bert4rec.prepare.order.ids import Known, item_ids, read_known
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.read.fields import DECIMAL
@@ -27,7 +26,7 @@ from bert4rec.prepare.read.synthetic import GENERATORS, Generated, everything
 from bert4rec.prepare.split.held_out import HeldOutCounts
 from bert4rec.prepare.split.negatives import USERS_PER_BLOCK
 from bert4rec.prepare.split.oracle import oracle_ranks
-from bert4rec.prepare.split.splits import MIN_EVALUATED, all_for_training, by_time, instant_of_share, leave_one_out
+from bert4rec.prepare.split.splits import all_for_training, by_time, instant_of_share, leave_one_out
 from bert4rec.prepare.stages import (
     Cutter,
     Filters,
@@ -43,7 +42,6 @@ from bert4rec.prepare.stages import (
     survey,
 )
 from bert4rec.prepare.writer import (
-    EVALUATION_COLUMNS,
     SplitWriter,
     TableWriter,
     clear_target,
@@ -177,7 +175,7 @@ class Preparation:
 
     def _write_users(self, histories: Histories) -> int:
         """`users.parquet`; how many there are."""
-        n_users, writer = 0, TableWriter(self._new / "users.parquet")
+        n_users, writer = 0, TableWriter(self._new / USERS)
         for users in histories.users():
             writer.add(users)
             n_users += len(users)
@@ -223,7 +221,7 @@ class Preparation:
         )
         if titles is not None:
             table = table.join(titles, left_on="original", right_on="item", how="left", maintain_order="left")
-        writer = TableWriter(self._new / "items.parquet")
+        writer = TableWriter(self._new / ITEMS)
         writer.add(table)
         writer.close()
         return table
@@ -256,11 +254,8 @@ class Preparation:
 
     def _write_splits(self, histories: Histories, split: Split, found: Survey) -> tuple[Written, HeldOutCounts]:
         """The three splits; how many rows and which columns each has, and what is counted of those evaluated."""
-        lists = [LISTS[name] for name in LISTS if name in histories.columns]
-        writers = {
-            name: SplitWriter(self._new / name, ["user", *lists, *(EVALUATION_COLUMNS if name != "train" else [])])
-            for name in ("train", "validation", "test")
-        }
+        there_are = {"has_times": "time" in histories.columns, "has_ratings": "rating" in histories.columns}
+        writers = {name: SplitWriter(self._new / name, columns(name, **there_are)) for name in SPLITS}
         cutter = Cutter(
             split, found, max_len=self._config.model.max_len, step=self._config.window_step,
             n_negatives=self._settings.n_eval_negatives, seed=self._settings.seed,
@@ -284,13 +279,13 @@ class Preparation:
         oracle = self._source.oracle if isinstance(self._source, Generated) else None
         if oracle is None or items["count"].sum() < self._source.n_bytes or self._settings.split != "leave_one_out":
             return
-        test = datasets.load_from_disk(str(self._new / "test")).to_polars()
-        users = pl.read_parquet(self._new / "users.parquet", glob=False)
+        test = datasets.load_from_disk(str(self._new / TEST)).to_polars()
+        users = pl.read_parquet(self._new / USERS, glob=False)
         ranks = oracle_ranks(oracle, test, users=users, items=items)
         if ranks is None:
-            self._progress.say("left oracle.parquet out: too many users × items to rank")
+            self._progress.say(f"left {ORACLE} out: too many users × items to rank")
             return
-        writer = TableWriter(self._new / "oracle.parquet")
+        writer = TableWriter(self._new / ORACLE)
         writer.add(ranks)
         writer.close()
 
@@ -298,7 +293,7 @@ class Preparation:
         """The card and the checksums; the size of the folder in bytes."""
         shutil.rmtree(self._work)
         tables = {path.stem for path in self._new.glob("*.parquet")}
-        (self._new / "README.md").write_text(dataset_card(metadata, written, tables), encoding="utf-8")
+        (self._new / CARD).write_text(dataset_card(metadata, written, tables), encoding="utf-8")
         size = write_metadata(self._new, metadata)
         self._progress.say("checksums")
         return size

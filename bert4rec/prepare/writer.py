@@ -24,7 +24,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.schema import DATASET_FORMAT
+from bert4rec.dataset.schema import DATASET_FORMAT, METADATA, STATE
 from bert4rec.prepare.order.chunks import Chunks
 from bert4rec.runtime.checksums import sample_sha256, sha256
 from bert4rec.runtime.errors import DataError
@@ -32,18 +32,7 @@ from bert4rec.runtime.errors import DataError
 ROWS_PER_BATCH = 1 << 14  # each batch costs every process that opens the split some memory and time
 ROWS_PER_GROUP = 1 << 16
 BYTES_PER_FILE = 500_000_000
-METADATA = "metadata.json"
 LOCK = ".lock"
-EVALUATION_COLUMNS = ("target", "popular_negatives", "uniform_negatives")
-TYPES = {
-    "user": pa.int32(),
-    "items": pa.list_(pa.int32()),
-    "times": pa.list_(pa.int64()),
-    "ratings": pa.list_(pa.float32()),
-    "target": pa.int32(),
-    "popular_negatives": pa.list_(pa.int32()),
-    "uniform_negatives": pa.list_(pa.int32()),
-}
 
 
 @contextmanager
@@ -113,12 +102,12 @@ def _input_name(origin: Mapping[str, str]) -> str:
 class SplitWriter:
     """Writes a split as `datasets` saves it, in record batches and files of fixed sizes, from frames of any size.
 
-    `columns`: some of `TYPES`.
+    `columns`: as from `schema.columns`.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+    def __init__(self, folder: Path, columns: Mapping[str, pa.DataType]) -> None:
         folder.mkdir()
-        self._folder, self._schema = folder, pa.schema([(name, TYPES[name]) for name in columns])
+        self._folder, self._schema = folder, pa.schema(list(columns.items()))
         self._rows = Chunks(ROWS_PER_BATCH)
         self._files: list[Path] = []
         self._sink: Any = None
@@ -199,10 +188,10 @@ def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> No
     """`dataset_info.json` and `state.json`, as `datasets` itself writes them beside the files."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         empty.save_to_disk(temporary, num_shards=1)
-        state = json.loads((Path(temporary) / "state.json").read_text(encoding="utf-8"))
+        state = json.loads((Path(temporary) / STATE).read_text(encoding="utf-8"))
         shutil.copyfile(Path(temporary) / "dataset_info.json", folder / "dataset_info.json")
     state["_data_files"] = [{"filename": name} for name in files]
-    (folder / "state.json").write_text(json.dumps(state, indent=2, sort_keys=True), encoding="utf-8")
+    (folder / STATE).write_text(json.dumps(state, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import preprocessing
+from bert4rec.dataset.schema import columns
 from bert4rec.prepare import pipeline, writer
 from bert4rec.prepare.writer import SplitWriter, new_dataset, write_metadata
 from bert4rec.runtime.errors import DataError
@@ -22,7 +23,7 @@ ROOT = Path(preprocessing.__file__).parent
 
 def write(folder: Path, *train: pl.DataFrame) -> int:
     with new_dataset(folder) as new:
-        writer = SplitWriter(new / "train", ["user", "items"])
+        writer = SplitWriter(new / "train", columns("train", has_times=False, has_ratings=False))
         for rows in train:
             writer.add(rows)
         writer.close()
@@ -330,15 +331,15 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bert4rec.prepare import writer
-from bert4rec.prepare import pipeline
+from bert4rec.dataset.schema import columns
+from bert4rec.prepare import pipeline, writer
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 {patch}
 with writer.new_dataset(Path(sys.argv[1])) as new:
-    writer.SplitWriter(new / "train", ["user", "items"]).close()
+    writer.SplitWriter(new / "train", columns("train", has_times=False, has_ratings=False)).close()
     writer.write_metadata(new, {{}})
 """
 

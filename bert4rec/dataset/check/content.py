@@ -14,17 +14,17 @@ from bert4rec.dataset.check.histories import (
     check_validation,
     training_histories,
 )
-from bert4rec.dataset.check.metadata import ITEMS, ORACLE, REMAKE, SPLITS, USERS, Facts
+from bert4rec.dataset.check.metadata import REMAKE, Facts
 from bert4rec.dataset.check.progress import Ticker
 from bert4rec.dataset.check.reader import SplitReader
 from bert4rec.dataset.check.rows_in_parts import Bools, Ints, Part, first_true, refusal
 from bert4rec.dataset.check.tables import TableReader, check_originals
 from bert4rec.dataset.check.tally import Tally, add, check_found, check_items, items_table
 from bert4rec.dataset.check.windows import check_negatives, check_rows
+from bert4rec.dataset.schema import ITEMS, MIN_EVALUATED, ORACLE, SPLITS, USERS
 from bert4rec.runtime.errors import DataError
 
 USERS_AT_ONCE = 1 << 18
-MIN_EVALUATED = 3  # interactions of a user whom leave-one-out tests; as the writer's, which stands left of the disk
 
 
 class Chunk(NamedTuple):

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.dataset.check.progress import Ticker
-from bert4rec.dataset.schema import DATASET_FORMAT, FIRST_ITEM_ID
+from bert4rec.dataset.schema import DATASET_FORMAT, ITEMS, METADATA, MOST_IDS, SPLITS, STATE, USERS
 from bert4rec.runtime.errors import DataError
 
 REMAKE = "make the dataset again with `python preprocessing.py`"
 
-METADATA, USERS, ITEMS, ORACLE = "metadata.json", "users.parquet", "items.parquet", "oracle.parquet"
-SPLITS = ("train", "validation", "test")
-NEEDED = (USERS, ITEMS, *(f"{split}/state.json" for split in SPLITS))
+NEEDED = (USERS, ITEMS, *(f"{split}/{STATE}" for split in SPLITS))
 BYTES_AT_ONCE = 1 << 22  # read for a checksum
-MOST_IDS = 2**31 - 1 - FIRST_ITEM_ID  # ids are 32-bit
 
 COUNTS = ("users", "items", "rows", "train_windows", "train_positions", "validation_users", "test_users")
 KINDS: dict[str, type] = {

@@ -12,14 +12,10 @@ import pyarrow.compute as pc
 from bert4rec.dataset.check.metadata import REMAKE, Facts
 from bert4rec.dataset.check.rows_in_parts import Ints, Part, first_true, refusal
 from bert4rec.dataset.check.tables import readable
+from bert4rec.dataset.schema import LISTS, NEGATIVES, STATE, TRAIN, columns
 from bert4rec.runtime.errors import DataError
 
 BYTES_AT_ONCE = 1 << 23  # held of a split, besides the rows of one user; much more would leave the processor's cache
-
-# As the writer's, which stand left of the disk; a test holds the two together.
-HISTORY = {"items": pa.int32(), "times": pa.int64(), "ratings": pa.float32()}
-NEGATIVES = {"popular_negatives": pa.int32(), "uniform_negatives": pa.int32()}
-SCALARS = {"user": pa.int32(), "target": pa.int32()}
 
 
 class SplitReader:
@@ -31,8 +27,8 @@ class SplitReader:
 
     def __init__(self, facts: Facts, name: str) -> None:
         self._facts, self._place = facts, facts.folder / name
-        self._evaluated = name != "train"
-        self._types = _types(facts, evaluated=self._evaluated)
+        self._evaluated = name != TRAIN
+        self._types = columns(name, has_times=facts.has_times, has_ratings=facts.has_ratings)
         shards = _shards(self._place)
         for shard in shards:
             _check_columns(shard, self._types)
@@ -96,29 +92,29 @@ class SplitReader:
     def _part(self, batches: Sequence[pa.RecordBatch]) -> Part:
         schema = pa.schema(list(self._types.items()))
         table = pa.Table.from_batches(batches) if batches else schema.empty_table()
-        columns = {name: table[name].combine_chunks() for name in self._types}
-        users = columns["user"].to_numpy().astype(np.int64)
-        lengths = _lengths(columns["items"])
-        for name, column in columns.items():
+        found = {name: table[name].combine_chunks() for name in self._types}
+        users = found["user"].to_numpy().astype(np.int64)
+        lengths = _lengths(found["items"])
+        for name, column in found.items():
             if pa.types.is_list(column.type) and name not in NEGATIVES:
                 self._check_lengths(name, users, _lengths(column), lengths)
-        drawn = self._drawn(users, columns) if self._evaluated else np.zeros(0, np.int64)
-        flat = {name: column.flatten().to_numpy() for name, column in columns.items() if name not in SCALARS}
+        drawn = self._drawn(users, found) if self._evaluated else np.zeros(0, np.int64)
+        flat = {name: column.flatten().to_numpy() for name, column in found.items() if pa.types.is_list(column.type)}
         shape = (len(drawn), self._facts.n_negatives)
         return Part(
             place=self._place,
             first=self.rows_taken,
             users=users,
             lengths=lengths,
-            lists={name: flat[name] for name in HISTORY if name in flat},
-            targets=columns["target"].to_numpy() if self._evaluated else np.zeros(0, np.int32),
+            lists={name: flat[name] for name in LISTS if name in flat},
+            targets=found["target"].to_numpy() if self._evaluated else np.zeros(0, np.int32),
             drawn=drawn,
             negatives={name: flat[name].reshape(shape) for name in NEGATIVES if self._evaluated},
         )
 
-    def _drawn(self, users: Ints, columns: Mapping[str, pa.ListArray]) -> Ints:
+    def _drawn(self, users: Ints, found: Mapping[str, pa.ListArray]) -> Ints:
         """The rows that have negatives, of each kind as many as the settings say; the others have none."""
-        counts = {name: _lengths(columns[name]) for name in NEGATIVES}
+        counts = {name: _lengths(found[name]) for name in NEGATIVES}
         has_some = np.any([lengths > 0 for lengths in counts.values()], axis=0)
         for name, lengths in counts.items():
             self._check_lengths(name, users, lengths, np.where(has_some, self._facts.n_negatives, 0))
@@ -131,17 +127,9 @@ class SplitReader:
             raise refusal(self._place, self.rows_taken + wrong, int(users[wrong]), what)
 
 
-def _types(facts: Facts, *, evaluated: bool) -> dict[str, pa.DataType]:
-    """The columns of a split."""
-    left_out = {"times": not facts.has_times, "ratings": not facts.has_ratings}
-    lists = HISTORY | (NEGATIVES if evaluated else {})
-    types = {name: pa.list_(kind) for name, kind in lists.items() if not left_out.get(name)}
-    return {name: kind for name, kind in SCALARS.items() if evaluated or name == "user"} | types
-
-
 def _shards(folder: Path) -> list[Path]:
     """The files of a split, in their order; there must be no other one that `datasets` would not read."""
-    path = folder / "state.json"
+    path = folder / STATE
     try:
         names = [str(entry["filename"]) for entry in json.loads(path.read_text(encoding="utf-8"))["_data_files"]]
     except (OSError, ValueError, LookupError, TypeError) as error:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bert4rec.dataset.check.metadata import ITEMS, METADATA, REMAKE, SHARES, Facts
+from bert4rec.dataset.check.metadata import REMAKE, SHARES, Facts
 from bert4rec.dataset.check.rows_in_parts import Array, Ints, first_true
 from bert4rec.dataset.check.tables import TableReader
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS, METADATA
 from bert4rec.runtime.errors import DataError
 
 ITEMS_AT_ONCE = 1 << 20

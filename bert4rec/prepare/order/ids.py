@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS, USERS
 from bert4rec.runtime.errors import DataError
 
 Ids = NDArray[np.int32]
@@ -25,12 +25,11 @@ def read_known(folder: Path) -> Known:
     """The ids of the dataset at `folder`. Raises `DataError` where there is none."""
     try:
         users, items = (
-            pl.read_parquet(folder / f"{name}s.parquet", columns=["original", name]) for name in ("user", "item")
+            pl.read_parquet(folder / file, columns=["original", name])
+            for file, name in ((USERS, "user"), (ITEMS, "item"))
         )
     except (OSError, pl.exceptions.PolarsError):
-        raise DataError(
-            f"{folder}: no dataset folder with users.parquet and items.parquet; correct data.extends"
-        ) from None
+        raise DataError(f"{folder}: no dataset folder with {USERS} and {ITEMS}; correct data.extends") from None
     return Known(users, items)
 
 

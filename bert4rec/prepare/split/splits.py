@@ -13,12 +13,12 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bert4rec.dataset.schema import MIN_EVALUATED
 from bert4rec.prepare.order.filters import Frame
 from bert4rec.prepare.order.histories import LISTS
 
 Ints: TypeAlias = NDArray[np.int64]
 N_BINS = 1 << 16  # of the times, to find an instant: two or three looks at all of them
-MIN_EVALUATED = 3  # interactions, for leave-one-out: one to train on, one for validation, one for the test
 
 
 class Splits(NamedTuple):

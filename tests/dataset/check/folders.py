@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.__main__ import main
-from bert4rec.prepare.writer import TYPES
+from bert4rec.dataset.schema import columns
+
+TYPES = columns("test", has_times=True, has_ratings=True)
 
 Row = dict[str, Any]
 LISTS = ("items", "times", "ratings")

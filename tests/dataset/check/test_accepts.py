@@ -9,15 +9,13 @@ from typing import Any
 from unittest.mock import patch
 
 import polars as pl
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import preprocessing
 from bert4rec.dataset.check import content, reader, tables
-from bert4rec.prepare import pipeline, writer
-from bert4rec.prepare.split import splits
+from bert4rec.prepare import pipeline
 from tests.dataset.check.folders import Event, Maker, check, load
 
 N_ITEMS = 30
@@ -188,12 +186,6 @@ def test_originals_may_be_of_any_type(tmp_path: Path, originals: list[Any], exte
         for row, original in zip(folder.tables[name], originals, strict=True):
             row["original"] = original
     accepted(folder.save(tmp_path / "dataset"))
-
-
-def test_both_sides_of_the_disk_have_the_same_types() -> None:
-    lists = {name: pa.list_(kind) for name, kind in (reader.HISTORY | reader.NEGATIVES).items()}
-    assert reader.SCALARS | lists == writer.TYPES
-    assert content.MIN_EVALUATED == splits.MIN_EVALUATED
 
 
 def test_help_and_arguments() -> None:
