@@ -24,10 +24,8 @@ class Known:
 def read_known(folder: Path) -> Known:
     """The ids of the dataset at `folder`. Raises `DataError` where there is none."""
     try:
-        users, items = (
-            pl.read_parquet(folder / file, columns=["original", name])
-            for file, name in ((USERS, "user"), (ITEMS, "item"))
-        )
+        users = pl.read_parquet(folder / USERS, columns=["original", "user"])
+        items = pl.read_parquet(folder / ITEMS, columns=["original", "item"])
     except (OSError, pl.exceptions.PolarsError):
         raise DataError(f"{folder}: no dataset folder with {USERS} and {ITEMS}; correct data.extends") from None
     return Known(users, items)
