@@ -7,7 +7,7 @@ from pathlib import Path
 
 import datasets
 
-from bert4rec.runtime.checksums import sample_sha256, sha256
+from bert4rec.runtime.files import sample_sha256, sha256
 
 
 def rewrite(folder: Path, split: str, change: Callable[[datasets.Dataset], datasets.Dataset]) -> None:

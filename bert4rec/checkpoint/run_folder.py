@@ -3,7 +3,6 @@
 Nothing here imports torch: which run is to be resumed is known before that.
 """
 
-import fcntl
 import itertools
 import os
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.files import locked
 
 LOCK = ".lock"
 CONFIG = "config.toml"  # the resolved settings
@@ -89,15 +89,11 @@ class Lock:
             self._file = (folder / LOCK).open("a+")
         except OSError as error:
             raise SettingsError(f"{folder}: cannot be written to: {error.strerror}") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locked(self._file):
             self._file.seek(0)
             holder = self._file.read() or "who it is stands nowhere"
             self._file.close()
-            raise SettingsError(f"{folder}: another job is at work there ({holder}); stop it, or wait for it") from None
-        except OSError:
-            return  # a file system without locks
+            raise SettingsError(f"{folder}: another job is at work there ({holder}); stop it, or wait for it")
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
         self._file.flush()

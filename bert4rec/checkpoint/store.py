@@ -6,7 +6,6 @@ written last. It is made under another name and renamed when whole. It holds a p
 
 import errno
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from bert4rec.checkpoint.run_folder import REPLACED, UNFINISHED
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError, UserError
+from bert4rec.runtime.files import put_back, put_in_place, sync, write_whole
 from bert4rec.runtime.processes import gathered
 from bert4rec.sharding.footprint import PIECE_BYTES
 from bert4rec.sharding.sharded_tensors import local_parts, sharded_like
@@ -137,7 +137,7 @@ def _describe(unfinished: Path, facts: Mapping[str, Any], group: Group) -> manif
     rank = dist.get_rank(group)
     mine = [path.name for path in unfinished.glob(f"__{rank}_*")]
     if rank == 0:
-        manifest.write_through(unfinished / FACTS, json.dumps(facts, indent=1) + "\n")
+        write_whole(unfinished / FACTS, json.dumps(facts, indent=1) + "\n")
         mine += [FACTS, ".metadata"]
     return manifest.describe(unfinished, mine)
 
@@ -148,13 +148,8 @@ def _finish(unfinished: Path, folder: Path, files: list[manifest.Files]) -> None
         why = "another process wrote it, the first does not see it: run.dir must be on a disk that all hosts share"
         raise FileNotFoundError(errno.ENOENT, why, unfinished / unseen)
     manifest.seal(unfinished, every)
-    _sync(unfinished)
-    replaced = folder.with_name(folder.name + REPLACED)  # of the same step: at every moment one of them is there
-    if folder.exists():
-        folder.rename(replaced)
-    unfinished.rename(folder)
-    _sync(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    sync(unfinished)
+    put_in_place(unfinished, folder, replaced=folder.with_name(folder.name + REPLACED))  # one of the same step
 
 
 def tidy(folder: Path) -> None:
@@ -162,23 +157,11 @@ def tidy(folder: Path) -> None:
     for unfinished in folder.glob(f"*{UNFINISHED}"):
         shutil.rmtree(unfinished, ignore_errors=True)
     for replaced in folder.glob(f"*{REPLACED}"):
-        whole = replaced.with_suffix("")
-        if whole.exists():
-            shutil.rmtree(replaced, ignore_errors=True)
-        else:
-            replaced.rename(whole)
+        put_back(replaced, replaced.with_suffix(""))
 
 
 def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else -1
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _on_all(work: Any, group: Group, *, first_only: bool = False) -> list[Any]:

@@ -26,8 +26,8 @@ from bert4rec.dataset.schema import (
     STATE,
     table_rows,
 )
-from bert4rec.runtime.checksums import sample_sha256
 from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.files import sample_sha256
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 

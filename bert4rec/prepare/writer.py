@@ -4,7 +4,6 @@ The same rows and settings give the same bytes, whatever the frames in which the
 batches of a fixed size, and only `created_at` and `created_from` in `metadata.json` tell when and of which file.
 """
 
-import fcntl
 import hashlib
 import itertools
 import json
@@ -26,8 +25,8 @@ import pyarrow.parquet as pq
 
 from bert4rec.dataset.schema import DATASET_FORMAT, METADATA, STATE
 from bert4rec.prepare.order.chunks import Chunks
-from bert4rec.runtime.checksums import sample_sha256, sha256
 from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.files import locked, put_back, put_in_place, sample_sha256, sha256
 
 ROWS_PER_BATCH = 1 << 14  # each batch costs every process that opens the split some memory and time
 ROWS_PER_GROUP = 1 << 16
@@ -234,12 +233,10 @@ def _replacing(folder: Path) -> Iterator[Path]:
     try:
         new.mkdir()
         with (new / LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # held while this process lives: see _clean
+            locked(lock)  # while this process lives: see _clean
             yield new
             (new / LOCK).unlink()
-            if folder.exists():
-                folder.rename(old)
-            new.rename(folder)
+            put_in_place(new, folder, replaced=old)
     finally:
         shutil.rmtree(new, ignore_errors=True)
         _clean(folder)
@@ -255,10 +252,7 @@ def _clean(folder: Path) -> None:
     beside = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
     new, old = ([path for path in beside if path.name.startswith(prefix)] for prefix in _prefixes(folder))
     for path in old:
-        if folder.exists():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.rename(folder)
+        put_back(path, folder)
     for path in new:
         if not _in_use(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -267,9 +261,6 @@ def _clean(folder: Path) -> None:
 def _in_use(new: Path) -> bool:
     try:
         with (new / LOCK).open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not locked(lock)
     except OSError:
-        pass
-    return False
+        return False

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import counted, rounded
 
 FORMAT_VERSION = 1
@@ -117,9 +118,7 @@ def write_report(folder: Path, report: Mapping[str, Any]) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Indented JSON, all or nothing: a report.json that is there is whole."""
-    unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(json.dumps(content, indent=2) + "\n")
-    unfinished.rename(path)
+    write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
 def report_page(report: Mapping[str, Any]) -> str:

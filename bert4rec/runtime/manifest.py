@@ -4,12 +4,11 @@ It vouches for every byte but its own name: a checkpoint holds a pickle, so noth
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from bert4rec.runtime.checksums import sha256
+from bert4rec.runtime.files import sha256, write_whole
 
 MANIFEST = "manifest.json"
 
@@ -23,15 +22,7 @@ def describe(folder: Path, names: Iterable[str]) -> Files:
 
 def seal(folder: Path, files: Files) -> None:
     """Write the manifest of `files`, all of them that `folder` has."""
-    write_through(folder / MANIFEST, _text(files))
-
-
-def write_through(path: Path, text: str) -> None:
-    """Write `text` to the disk itself, so that a loss of power does not take it."""
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    write_whole(folder / MANIFEST, _text(files))
 
 
 def problem_of(folder: Path, *, looks_at: Callable[[int], bool] = lambda _: True) -> str:

@@ -1,6 +1,5 @@
 """MovieLens sets from GroupLens: downloaded, compared with the published size and MD5, unpacked whole or not at all."""
 
-import fcntl
 import hashlib
 import os
 import posixpath
@@ -23,6 +22,7 @@ from urllib.error import HTTPError, URLError
 
 from bert4rec.prepare.read.sources import FILES
 from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.files import locked
 
 BASE_URL = "https://files.grouplens.org/datasets/movielens"
 TIMEOUT = 30.0  # seconds without a byte
@@ -116,13 +116,9 @@ def _alone(job: _Job) -> Iterator[None]:
     """Wait until no other process fetches into the folder, and keep others out."""
     handle = os.open(job.folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locked(handle):
             job.say(f"{job.folder}: another process is fetching a set into it: waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:
-            pass  # a file system without locks: the checksums still hold
+            locked(handle, wait=True)
         yield
     finally:
         os.close(handle)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert4rec.runtime.checksums import PIECE_BYTES, PIECES, sample_sha256, sha256
+from bert4rec.runtime.files import PIECE_BYTES, PIECES, sample_sha256, sha256
 
 WHOLE = PIECES * PIECE_BYTES
 
