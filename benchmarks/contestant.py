@@ -21,9 +21,10 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Split, open_dataset
 from bert4rec.dataset.schema import table_rows
 from bert4rec.report.page import MetricsLog
+from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory, PeakMemory
-from bert4rec.runtime.processes import Processes, by_first, process_group, seed_everything, this_process
+from bert4rec.runtime.processes import Processes, process_group, seed_everything, this_process
 from bert4rec.sharding.plan import Plan, make_plan
 from bert4rec.training.build import build, job_of_all, keeper, plan_of_all, sampler
 from bert4rec.training.meter import WARM_STEPS
@@ -65,7 +66,7 @@ def measure(config: Config, world: Processes, dataset: Dataset, seconds: float) 
     log = MetricsLog(Path(config.run.dir)) if world.is_first else None
     trainer = _trainer(config, world, dataset, plan, log)
     figures |= _train(trainer, world, seconds)
-    figures["peak_memory"] = max(world.gather(peak_memory.read()))  # while the trainer still holds the model
+    figures["peak_memory"] = max(gather_objects(peak_memory.read()))  # while the trainer still holds the model
     if log:
         log.close()
     return figures
@@ -111,7 +112,7 @@ def _train(trainer: Trainer, world: Processes, seconds: float) -> dict[str, floa
 
     train(WARM_STEPS // 2)  # the first steps allocate, so only the others tell how long one takes
     step_seconds = train(WARM_STEPS - WARM_STEPS // 2)
-    n_steps = by_first(lambda: max(FEWEST_STEPS, round(seconds / step_seconds)))
+    n_steps = on_rank_zero(lambda: max(FEWEST_STEPS, round(seconds / step_seconds)))
     dist.barrier()
     before = _transmitted()
     step_seconds = train(n_steps)

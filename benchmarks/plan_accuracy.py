@@ -23,6 +23,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
 from bert4rec.feed.negatives import NegativeSampler
+from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.sharding.plan import Plan
@@ -76,7 +77,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
     model, optimizers = build(config, world, n_items, plan)
     n_windows = n_steps * settings.per_device_train_batch_size * world.world_size
     with tempfile.TemporaryDirectory() as folder:
-        folders = world.gather(folder)
+        folders = gather_objects(folder)
         Trainer(
             model,
             optimizers,
@@ -90,10 +91,10 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
             log=None,
             sampler=None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives),
         ).fit()
-        world.gather(None)  # no folder goes before all have read from it
+        gather_objects(None)  # no folder goes before all have read from it
     measured = held_bytes(model, optimizers.states()) | {"peak": _peak(world.world_size)}
     del counts
-    return [line for rank, found in enumerate(world.gather(measured)) for line in _rows(plan, rank, found)]
+    return [line for rank, found in enumerate(gather_objects(measured)) for line in _rows(plan, rank, found)]
 
 
 def _uniform(n_items: int, n: int) -> NegativeSampler:

@@ -25,6 +25,7 @@ from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.schema import table_rows
 from bert4rec.feed.negatives import NegativeSampler
+from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.sharded_tensors import local_bytes
 from bert4rec.training.build import build, keeper
@@ -64,7 +65,7 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
     """For saves at once and from a copy: the four figures of each round."""
     model, optimizers = build(config, world, n_items)
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(world.gather(folder)[0])
+        place = Path(gather_objects(folder)[0])
         writer = keeper(config, world, place, about={}, say=lambda _: None)
         trainer = Trainer(
             model,

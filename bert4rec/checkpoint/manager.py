@@ -13,6 +13,7 @@ import torch.distributed as dist
 from bert4rec.checkpoint.next_command import free_the_disk
 from bert4rec.checkpoint.run_folder import BEST, STEP, UNFINISHED, found
 from bert4rec.checkpoint.store import Copies, SaveError, Tensors, save
+from bert4rec.runtime.collectives import all_agree, all_reduce_min
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.runtime.memory import host_memory
 from bert4rec.runtime.processes import Processes
@@ -81,7 +82,7 @@ class Keeper:
         Judged by the pace of the last one, for the process that needs longest, and only where there is one to go on
         from.
         """
-        milliseconds = self._world.least(-round(1e3 * local_bytes(tensors.values()) / self._bytes_per_second)) or 0
+        milliseconds = all_reduce_min(-round(1e3 * local_bytes(tensors.values()) / self._bytes_per_second))
         seconds = -milliseconds / 1e3
         if self.last_step and seconds > self._seconds_on_signal:
             raise Interrupted(
@@ -135,7 +136,7 @@ class Keeper:
     def _is_asynchronous(self, tensors: Tensors) -> bool:
         if self._asynchronous == "auto":
             room = host_memory() // self._world.local_world_size - MARGIN * local_bytes(tensors.values())
-            self._asynchronous = (self._world.least(round(room)) or 0) >= 0
+            self._asynchronous = all_agree(room >= 0)
             how = (
                 "beside the training, from a copy"
                 if self._asynchronous

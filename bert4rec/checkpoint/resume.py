@@ -18,8 +18,8 @@ from bert4rec.checkpoint.run_folder import (
 from bert4rec.checkpoint.run_settings import how_to_train_longer
 from bert4rec.checkpoint.store import FACTS, read_facts, tidy, verify
 from bert4rec.config.load import load_config
+from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
-from bert4rec.runtime.processes import by_first
 
 SET_ASIDE = "set-aside"  # in the folder of the checkpoints: what is newer than the one from which a run was resumed
 PICTURE = "learning_curve.png"
@@ -63,14 +63,14 @@ def find(
         tidy(run / CHECKPOINTS)
         return run, [checkpoint] if checkpoint else found(run / CHECKPOINTS)[::-1]
 
-    run, paths = by_first(candidates)
+    run, paths = on_rank_zero(candidates)
     if run is None:
-        hint = by_first(lambda: _hint(parent, name))
+        hint = on_rank_zero(lambda: _hint(parent, name))
         say(f"nothing to resume: no unfinished run {parent / name} with a checkpoint; a new run begins{hint}")
         return None
     checkpoint = _newest_whole(paths, say)
     if checkpoint is None:
-        others = by_first(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
+        others = on_rank_zero(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
         advice = f"others are there: {', '.join(others)}" if others else "start a new run without --resume"
         raise DataError(f"{run / CHECKPOINTS}: there is no whole checkpoint to resume from; {advice}")
     return Resumption(run, checkpoint, _facts_of(checkpoint))
@@ -81,7 +81,7 @@ def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
 
     Raises `SettingsError`, `DataError`.
     """
-    folder = by_first(lambda: next((f for f in (path / CHECKPOINTS / BEST, path) if (f / FACTS).exists()), None))
+    folder = on_rank_zero(lambda: next((f for f in (path / CHECKPOINTS / BEST, path) if (f / FACTS).exists()), None))
     if folder is None:
         raise SettingsError(f"run.init_from: {path} has no best checkpoint; name the folder of a run that has one")
     verify(folder)

@@ -20,9 +20,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from bert4rec.checkpoint.run_folder import REPLACED, UNFINISHED
 from bert4rec.runtime import manifest
+from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError, UserError
 from bert4rec.runtime.files import put_back, put_in_place, sync, write_whole
-from bert4rec.runtime.processes import gathered
 from bert4rec.sharding.footprint import PIECE_BYTES
 from bert4rec.sharding.sharded_tensors import local_parts, sharded_like
 
@@ -76,7 +76,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 def verify(folder: Path) -> None:
     """Raise `DataError`, on every process, for a checkpoint that is not as it was written; they share the reading."""
     rank, n = dist.get_rank(), dist.get_world_size()
-    problems = gathered(manifest.problem_of(folder, looks_at=lambda number: number % n == rank))
+    problems = gather_objects(manifest.problem_of(folder, looks_at=lambda number: number % n == rank))
     if found := next(filter(None, problems), ""):
         raise DataError(f"{folder}: this checkpoint is damaged: {found}")
 
@@ -172,7 +172,7 @@ def _on_all(work: Any, group: Group, *, first_only: bool = False) -> list[Any]:
             result = work()
         except OSError as error:
             failure = f"{error.filename or 'checkpoint'}: {_reason(error)}"
-    outcomes = gathered((result, failure), group)
+    outcomes = gather_objects((result, failure), group)
     if failed := [failure for _, failure in outcomes if failure]:
         raise SaveError(failed[0])
     return [result for result, _ in outcomes]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.runtime.partition import Share
+from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
 
 MIN_TILE, MAX_TILE = 256, 4096  # items whose scores are one product: enough work, and still in the cache
@@ -31,10 +31,10 @@ class Catalogue:
         """The first item of consecutive `tiles`, and the one after the last."""
         return min(tiles.start * self.tile, self._n_items), min(tiles.stop * self.tile, self._n_items)
 
-    def lookups(self, share: Share) -> Iterator[range]:
+    def lookups(self, partition: Partition) -> Iterator[range]:
         """This process's tiles, in as many lookups as every other process needs; some may be empty."""
-        mine, step = share.of(len(self.tiles)), max(1, ROWS_PER_LOOKUP // self.tile)
-        for first in range(0, share.largest(len(self.tiles)), step):
+        mine, step = partition.of(len(self.tiles)), max(1, ROWS_PER_LOOKUP // self.tile)
+        for first in range(0, partition.largest(len(self.tiles)), step):
             yield range(min(mine.start + first, mine.stop), min(mine.start + first + step, mine.stop))
 
 

@@ -57,7 +57,7 @@ class ModelRanker:
         self, model: Bert4Rec, *, batch_size: int, device: torch.device, max_len: int, precision: str = "fp32",
         between: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._model, self._share, self._catalogue = model, model.share, Catalogue(model.n_items)
+        self._model, self._partition, self._catalogue = model, model.partition, Catalogue(model.n_items)
         self._batch_size, self._device, self._max_len, self._precision = batch_size, device, max_len, precision
         self._between = between
 
@@ -88,16 +88,16 @@ class ModelRanker:
         """Every process encodes some batches; all have all in the end."""
         users = Users.empty(len(indices), self._model.width, len(sampled), self._device)
         batches = list(_cut(len(indices), self._batch_size))
-        for first in range(0, len(batches), self._share.n_processes):
+        for first in range(0, len(batches), self._partition.n_processes):
             self._between()
-            mine = first + self._share.rank
+            mine = first + self._partition.rank
             # A rank without a batch of its own runs another's: the lookups of a sharded table need every process.
             where = batches[min(mine, len(batches) - 1)]
             encoded = self._encode_batch(split.read(indices[where]), sampled)
             if mine < len(batches):
                 users.put(where, encoded)
         for values in (users.hidden, users.targets, users.scores, users.ranks):
-            self._share.sum(values)  # what others encoded is zero here
+            self._partition.sum(values)  # what others encoded is zero here
         check_finite(users.hidden, users.scores)
         return users
 
@@ -124,7 +124,7 @@ class ModelRanker:
         """How many unseen items [U] come before each target, over the whole catalogue."""
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
         broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups of vectors that are not finite
-        for tiles in self._catalogue.lookups(self._share):
+        for tiles in self._catalogue.lookups(self._partition):
             self._between()
             first, last = self._catalogue.items(tiles)
             ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
@@ -136,7 +136,7 @@ class ModelRanker:
                     scores = users.hidden[where] @ vectors[start:stop].T
                     scores[seen.at(tile, number)] = -torch.inf
                     ahead[where] += count_ahead(scores, ids[start], users.scores[where], users.targets[where])
-        together = self._share.sum(torch.cat([ahead, broken]))
+        together = self._partition.sum(torch.cat([ahead, broken]))
         if together[-1]:  # on all processes; had one raised in the loop, the others would wait for it
             raise DivergenceError(NOT_FINITE)
         return together[:-1]

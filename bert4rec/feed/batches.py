@@ -22,8 +22,8 @@ from bert4rec.dataset.schema import MASK_ID, PAD_ID
 from bert4rec.feed.masking import mask_items
 from bert4rec.feed.negatives import Negatives, NegativeSampler
 from bert4rec.feed.permutation import Permutation
+from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.partition import Share
 
 Indices = npt.NDArray[np.int64]
 
@@ -77,7 +77,7 @@ class EpochOrder:
         self._permutation = Permutation(n_sequences, (seed, epoch))
         self._places = range(n_seen, n_sequences)
         self._global_batch = per_device * world_size
-        self._share = Share(rank, world_size)
+        self._partition = Partition(rank, world_size)
 
     def __len__(self) -> int:
         return -(-len(self._places) // self._global_batch)
@@ -95,7 +95,7 @@ class EpochOrder:
         if not 0 <= step < len(self):
             raise IndexError(step)
         places = self.places(step)
-        mine = self._share.of(len(places))
+        mine = self._partition.of(len(places))
         return self._sequences(places[mine.start : mine.stop])
 
     def _sequences(self, places: range) -> Indices:

@@ -19,7 +19,7 @@ from bert4rec.feed.batches import Batch
 from bert4rec.models.deferred_update import Gate
 from bert4rec.models.dense_shard import RowShard
 from bert4rec.models.losses import gbce_loss, sampled_softmax_loss, softmax_loss
-from bert4rec.runtime.partition import Share
+from bert4rec.runtime.collectives import Partition
 
 ITEM_TABLE = "item_table"  # the module that is sharded under DistributedModelParallel
 # An item's bias stands behind its vector, in the same row of the same table: one lookup brings both, and the score is
@@ -60,7 +60,7 @@ class Bert4Rec(nn.Module):
         self.embed_dim, self.max_len = embed_dim, max_len
         self.loss, self.gbce_calibration = loss, gbce_calibration
         # Set from outside; the first two where the catalogue's rows lie on several processes:
-        self.share = Share()  # of the catalogue, to be scored by this process
+        self.partition = Partition()  # of the catalogue, to be scored by this process
         self.shard: RowShard | None = None  # of the item table, trained as an ordinary parameter
         self.gate: Gate | None = None  # before the item table, where gradients are to be looked at first
         tied = head == "tied"
@@ -119,15 +119,15 @@ class Bert4Rec(nn.Module):
 
     def _softmax_loss(self, batch: Batch) -> Tensor:
         """Against this process's share of the catalogue: its row-wise shard, or else an even share."""
-        targets, mine = batch.targets - FIRST_ITEM_ID, self.share.of(self.n_items)
+        targets, mine = batch.targets - FIRST_ITEM_ID, self.partition.of(self.n_items)
         if self.shard is None:
             candidates = torch.arange(mine.start, mine.stop, device=batch.items.device) + FIRST_ITEM_ID
-            return softmax_loss(*self.represent(batch, candidates), targets, first=mine.start, share=self.share)
+            return softmax_loss(*self.represent(batch, candidates), targets, first=mine.start, partition=self.partition)
         with torch.no_grad():
             looked_up = self.item_table(_features(batch, batch.items.new_empty(0)))["item"].values()
         hidden = self._encode(self.shard.connect(looked_up, batch.items), batch)
         first = self.shard.first - FIRST_ITEM_ID
-        return softmax_loss(hidden, self.shard.weight, targets, first=first, share=self.share, averaged=True)
+        return softmax_loss(hidden, self.shard.weight, targets, first=first, partition=self.partition, averaged=True)
 
     def _held(self, vectors: Tensor) -> Tensor:
         return self.gate.hold(vectors) if self.gate else vectors

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bert4rec.runtime.partition import Share
+from bert4rec.runtime.collectives import Partition
 
 
 class RowShard:
@@ -20,9 +20,9 @@ class RowShard:
     processes, as DistributedDataParallel and TorchRec's own do.
     """
 
-    def __init__(self, weight: Tensor, *, first: int, rows_per_process: int, share: Share) -> None:
+    def __init__(self, weight: Tensor, *, first: int, rows_per_process: int, partition: Partition) -> None:
         self.weight = nn.Parameter(weight.detach())
-        self.first, self._rows_per_process, self._share = first, rows_per_process, share
+        self.first, self._rows_per_process, self._partition = first, rows_per_process, partition
 
     def connect(self, vectors: Tensor, ids: Tensor) -> Tensor:
         """`vectors` [N, d], looked up for rows `ids` [N] of the table, as a source of gradients for their owners."""
@@ -32,16 +32,16 @@ class RowShard:
 
     def _take_back(self, gradient: Tensor, ids: Tensor) -> None:
         """Send each row's gradient to the process that holds it; every process calls this."""
-        if self._share.n_processes > 1:
+        if self._partition.n_processes > 1:
             order = ids.argsort(stable=True)
-            sent = torch.bincount(ids // self._rows_per_process, minlength=self._share.n_processes)
+            sent = torch.bincount(ids // self._rows_per_process, minlength=self._partition.n_processes)
             received = torch.empty_like(sent)
             dist.all_to_all_single(received, sent)
             gradient = _exchange(gradient[order], sent.tolist(), received.tolist())
             ids = _exchange(ids[order], sent.tolist(), received.tolist())
         if self.weight.grad is None:
             self.weight.grad = torch.zeros_like(self.weight)
-        self.weight.grad.index_add_(0, ids - self.first, gradient, alpha=1 / self._share.n_processes)
+        self.weight.grad.index_add_(0, ids - self.first, gradient, alpha=1 / self._partition.n_processes)
 
 
 def _exchange(values: Tensor, sent: list[int], received: list[int]) -> Tensor:

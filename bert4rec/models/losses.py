@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from bert4rec.runtime.partition import Share
+from bert4rec.runtime.collectives import Partition
 
 SCORES_AT_ONCE = 2**24  # of the softmax over the catalogue: 64 MiB in float32
 
@@ -18,7 +18,7 @@ def softmax_loss(
     targets: Tensor,
     *,
     first: int = 0,
-    share: Share | None = None,
+    partition: Partition | None = None,
     averaged: bool = False,
 ) -> Tensor:
     """The sum of the cross-entropies of `hidden` [M, d] against a whole catalogue; exact.
@@ -34,10 +34,10 @@ def softmax_loss(
     against its own share, and two numbers a position make the shares one softmax. Loss and gradient are worked out
     together, some positions at a time, so that never more than `SCORES_AT_ONCE` scores are held.
     """
-    share = share or Share()
-    divisor = share.n_processes if averaged else 1
+    partition = partition or Partition()
+    divisor = partition.n_processes if averaged else 1
     loss: Tensor = _CatalogueSoftmax.apply(  # type: ignore[no-untyped-call]
-        hidden, vectors, targets, first, share, divisor
+        hidden, vectors, targets, first, partition, divisor
     )
     return loss
 
@@ -74,26 +74,26 @@ class _CatalogueSoftmax(Function):
         vectors: Tensor,
         targets: Tensor,
         first: int,
-        share: Share,
+        partition: Partition,
         divisor: int,
     ) -> Tensor:
-        all_hidden, own = share.concatenate(hidden)
-        columns = share.concatenate(targets)[0]
+        all_hidden, own = partition.concatenate(hidden)
+        columns = partition.concatenate(targets)[0]
         is_real, columns = columns >= 0, columns - first
-        sizes = share.stack(torch.tensor([len(vectors)], device=vectors.device))
+        sizes = partition.stack(torch.tensor([len(vectors)], device=vectors.device))
         losses, of_hidden, of_vectors = [], [], None
         step = max(1, SCORES_AT_ONCE // int(sizes.max()))  # the same on every process
         for start in range(0, len(all_hidden), step):
             tile = slice(start, start + step)
             scores = (all_hidden[tile] @ vectors.T).float()
             scores[:, : max(0, -first)] = -torch.inf
-            loss, gradient = _loss_and_gradient(scores, columns[tile], is_real[tile], share)
+            loss, gradient = _loss_and_gradient(scores, columns[tile], is_real[tile], partition)
             losses.append(loss)
             of_hidden.append((gradient @ vectors).float())  # sums in fp32, also under autocast
             product = (gradient.T @ all_hidden[tile]).float()
             # As large as a shard: a start from zeros would cost a pass over memory.
             of_vectors = product if of_vectors is None else of_vectors.add_(product)
-        ctx.save_for_backward(share.sum(torch.cat(of_hidden))[own], of_vectors)
+        ctx.save_for_backward(partition.sum(torch.cat(of_hidden))[own], of_vectors)
         ctx.divisor = divisor
         return torch.cat(losses)[own].sum()
 
@@ -103,7 +103,7 @@ class _CatalogueSoftmax(Function):
         return of_hidden * scale, of_vectors * (scale / ctx.divisor), None, None, None, None
 
 
-def _loss_and_gradient(scores: Tensor, columns: Tensor, is_real: Tensor, share: Share) -> tuple[Tensor, Tensor]:
+def _loss_and_gradient(scores: Tensor, columns: Tensor, is_real: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
     """Losses [m] and the gradient of their sum by `scores` [m, V], whose memory it takes.
 
     `columns` [m] are the targets', outside 0 … V - 1 where another process has them.
@@ -116,7 +116,7 @@ def _loss_and_gradient(scores: Tensor, columns: Tensor, is_real: Tensor, share: 
     lowest = torch.finfo(scores.dtype).min
     peaks = scores.amax(1).clamp(min=lowest) if n_columns else scores.new_full((len(scores),), lowest)
     weights = scores.sub_(peaks[:, None]).exp_()
-    shares = share.stack(torch.stack([peaks + weights.sum(1).log(), target_scores]))
+    shares = partition.stack(torch.stack([peaks + weights.sum(1).log(), target_scores]))
     log_sums, target_scores = shares[:, 0].logsumexp(0), shares[:, 1].sum(0)
     gradient = weights.mul_(((peaks - log_sums).exp() * is_real)[:, None])
     gradient[rows, columns[rows]] -= 1

@@ -3,25 +3,22 @@
 import gc
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from bert4rec.runtime.errors import BrokenOffError, SettingsError, UserError
+from bert4rec.runtime.errors import BrokenOffError, SettingsError
 from bert4rec.runtime.wording import counted
 
 SECONDS_TO_COME = 300.0  # for all processes of a run: torch's own limit for a store
 
 STREAM = 0x44524F50  # keeps dropout's draws apart from all others that are seeded by two numbers
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,41 +35,6 @@ class Processes:
     def is_first(self) -> bool:
         """Whether this process writes and prints."""
         return self.rank == 0
-
-    def gather(self, value: Any) -> list[Any]:
-        """Every process's `value`, by rank, on every process."""
-        return gathered(value)
-
-    def least(self, value: int | None) -> int | None:
-        """The smallest `value` of all processes; None where they have none. Every process makes the same call."""
-        if value is None:
-            return None
-        smallest = torch.tensor(value)
-        dist.all_reduce(smallest, dist.ReduceOp.MIN)
-        return int(smallest)
-
-
-def gathered(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """The `value` of every process of `group`, by rank, on every one of them."""
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
-
-
-def by_first(function: Callable[[], T]) -> T:
-    """What `function` returns on the first process, on every process; a `UserError` of it is raised on all."""
-    outcome: list[Any] = [None, None]
-    if dist.get_rank() == 0:
-        try:
-            outcome[0] = function()
-        except UserError as error:
-            outcome[1] = error
-    dist.broadcast_object_list(outcome, src=0)
-    result, failure = outcome
-    if failure is not None:
-        failure.is_on_all = True
-        raise failure
-    return cast(T, result)
 
 
 def this_process(wanted_device: str) -> Processes:

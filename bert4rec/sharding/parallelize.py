@@ -19,7 +19,7 @@ from torchrec.distributed.model_parallel import (
 
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.dense_shard import RowShard
-from bert4rec.runtime.partition import Share
+from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.initialization import initialize
 from bert4rec.sharding.placement import sharder
 from bert4rec.sharding.plan import Plan
@@ -40,10 +40,10 @@ def parallelize(
     The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards. With
     `repeatable`, gradients are summed in the same order at every step, the first one after a break too.
     """
-    model.share = Share(dist.get_rank(), dist.get_world_size())
+    model.partition = Partition(dist.get_rank(), dist.get_world_size())
     # After its first step DDP puts the gradients into an order of its own, and with it the sums of three or more
     # processes; not where it has to look for parameters without a gradient.
-    keeps_order = repeatable and model.share.n_processes > 2
+    keeps_order = repeatable and model.partition.n_processes > 2
     if plan.job.mode == "ddp":
         model.to_empty(device=device)
         initialize(model, seed)
@@ -89,10 +89,10 @@ def kernels(model: nn.Module) -> list[Kernel]:
 def _row_shard(model: Bert4Rec, device: torch.device) -> RowShard:
     """The rows that this process holds: TorchRec gives each as many, the last one what is left."""
     (value,) = model.item_table.state_dict().values()
-    rows_per_process = -(-model.n_rows // model.share.n_processes)
+    rows_per_process = -(-model.n_rows // model.partition.n_processes)
     (weight,) = local_parts(value) or [torch.empty(0, model.width, device=device)]
-    first = model.share.rank * rows_per_process
-    return RowShard(weight, first=first, rows_per_process=rows_per_process, share=model.share)
+    first = model.partition.rank * rows_per_process
+    return RowShard(weight, first=first, rows_per_process=rows_per_process, partition=model.partition)
 
 
 def unwrap(model: nn.Module) -> Any:

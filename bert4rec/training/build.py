@@ -13,8 +13,9 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.dataset.schema import table_rows
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.runtime.collectives import all_reduce_min, on_rank_zero
 from bert4rec.runtime.memory import Memory, available
-from bert4rec.runtime.processes import Processes, by_first
+from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.advice import refuse_unless_it_fits
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.optimizer import Optimizers
@@ -60,7 +61,7 @@ def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
     Raises `SettingsError`, on every process, where the job cannot fit.
     """
     mine = available(world.device, world.local_world_size)
-    memory = Memory(host=world.least(mine.host), device=world.least(mine.device))
+    memory = Memory(*(None if there_is is None else all_reduce_min(there_is) for there_is in (mine.host, mine.device)))
     wanted = job_of_all(config, world, n_items)
 
     def planned() -> Plan:
@@ -68,7 +69,7 @@ def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
         return plan
 
-    return by_first(planned)
+    return on_rank_zero(planned)
 
 
 def build(config: Config, world: Processes, n_items: int, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:

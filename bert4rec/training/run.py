@@ -37,10 +37,11 @@ from bert4rec.report.page import (
     write_json,
     write_report,
 )
+from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.console import show
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.runtime.memory import PeakMemory
-from bert4rec.runtime.processes import Processes, by_first, process_group, rendezvous, seed_everything, this_process
+from bert4rec.runtime.processes import Processes, process_group, rendezvous, seed_everything, this_process
 from bert4rec.runtime.signals import PATIENCE, Interruption
 from bert4rec.runtime.wording import counted, rounded
 from bert4rec.sharding.advice import few_steps
@@ -87,7 +88,7 @@ class Run:
         self._plan = plan_of_all(config, world, dataset.n_items)
         self._check_resumption()
         self._origin = self._find_origin()
-        self._folder = self._resumption.run if self._resumption else by_first(self._new_folder)
+        self._folder = self._resumption.run if self._resumption else on_rank_zero(self._new_folder)
         self._state = self._restored_state()
         if world.is_first:
             self._describe()
@@ -103,7 +104,7 @@ class Run:
             try:
                 self._begin(trainer)
                 trainer.fit()
-                held_out = by_first(self._held_out)
+                held_out = on_rank_zero(self._held_out)
                 results = self._results(trainer, held_out)
             except Interrupted as interrupted:
                 interrupted.advice = how_to_continue(self._folder)
@@ -118,8 +119,8 @@ class Run:
         return self._folder
 
     def _report(self, trainer: Trainer, results: dict[str, Metrics], held_out: dict[str, HeldOut]) -> None:
-        peaks = self._world.gather(self._peak_memory.read())
-        held = self._world.gather(held_bytes(self._model, self._optimizers.states()))
+        peaks = gather_objects(self._peak_memory.read())
+        held = gather_objects(held_bytes(self._model, self._optimizers.states()))
         if self._log:
             self._log.close()
             training = _training(trainer, peaks, read_records(self._folder, "resume"))
@@ -264,7 +265,7 @@ class Run:
         now = _dropout_draws_from(self._world.world_size, self._settings)
         trainer.restore(checkpoint, optimizers=not is_reset, random=then == now)
         self._check_best(resumption)
-        n_newer = by_first(lambda: set_aside_newer(resumption))
+        n_newer = on_rank_zero(lambda: set_aside_newer(resumption))
         self._progress.say(f"resumed after step {step}, epoch {rounded(trainer.epoch)}, from {checkpoint}")
         if n_newer:
             self._progress.say(f"moved out of the way: {counted(n_newer, 'newer checkpoint')}, to {SET_ASIDE}/")
@@ -287,7 +288,7 @@ class Run:
         if not state.best_step or best == resumption.checkpoint:
             return
         try:
-            if not by_first(best.is_dir):
+            if not on_rank_zero(best.is_dir):
                 raise DataError(f"the best checkpoint so far, {best.name}, is missing")
             verify(best)
         except DataError as error:
@@ -311,7 +312,7 @@ class Run:
 
         results = {split: metrics(self._rank(split, protocols, trainer.leave_if_asked), split) for split in held_out}
         if "test" in results:
-            popularity = by_first(lambda: rank_by_popularity(dataset.popularity, dataset.splits["test"], protocols))
+            popularity = on_rank_zero(lambda: rank_by_popularity(dataset.popularity, dataset.splits["test"], protocols))
             results["popularity_baseline"] = metrics(popularity, "test")
             if oracle := dataset.oracle_ranks():
                 results["best_possible"] = metrics({name: oracle[name] for name in protocols}, "test")

@@ -21,9 +21,10 @@ from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import Batch, MaskedBatches, Position
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.report.page import MetricsLog
+from bert4rec.runtime.collectives import all_agree, all_reduce_min, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import release_free_memory
-from bert4rec.runtime.processes import Processes, by_first
+from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import SIGNALS, Interruption
 from bert4rec.runtime.wording import counted, rounded
 from bert4rec.sharding.optimizer import Optimizers, are_finite, learning_rate_scale
@@ -134,7 +135,7 @@ class Trainer:
     def _take_best(self) -> None:
         """The weights that were best on validation; where they are lost the best that are not, or the last ones."""
         state, wanted = self.state, self._keeper.path_of(self.state.best_step)
-        best = by_first(lambda: self._keeper.best(state.best_step))
+        best = on_rank_zero(lambda: self._keeper.best(state.best_step))
         try:
             if best is None:
                 raise DataError(f"{wanted}: could not be saved")
@@ -261,7 +262,7 @@ class Trainer:
         """What is not finite in this step, on any of the processes; "" where all is."""
         checks = {"the loss": [loss], "a gradient": self._optimizers.gradients()}
         mine = next((number for number, tensors in enumerate(checks.values()) if not are_finite(tensors)), len(checks))
-        return [*checks, ""][self._world.least(mine) or 0]
+        return [*checks, ""][all_reduce_min(mine)]
 
     def _skip(self, problem: str) -> None:
         self.state.skipped += 1
@@ -300,7 +301,7 @@ class Trainer:
         if self._keeper.last_step == self.state.step and self._saved == self._lasting():
             return
         tensors = self._tensors()
-        if not self._world.least(int(are_finite(weights_in(tensors)))):
+        if not all_agree(are_finite(weights_in(tensors))):
             raise DivergenceError(f"weights are not finite after {counted(self.state.step, 'step')}")
         with self._interruption.busy():
             self._keeper.save(self.state.step, tensors, {"state": asdict(self.state)}, best_step=self.state.best_step)

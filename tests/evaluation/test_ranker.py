@@ -17,7 +17,7 @@ from bert4rec.evaluation.metrics import MISSED, ranking_metrics
 from bert4rec.evaluation.ranker import HeldOut, ModelRanker, rank_by_popularity, to_metrics, with_unseen
 from bert4rec.feed.batches import inference_batch
 from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.runtime.partition import Share
+from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.initialization import initialize
 
 PROTOCOLS = ["full", "popular", "uniform"]
@@ -193,7 +193,7 @@ def test_an_item_seen_twice_is_left_out_once() -> None:
 @given(n_items=st.integers(1, 200_000), n_processes=st.integers(1, 9))
 def test_the_processes_share_the_tiles_in_equally_many_lookups(n_items: int, n_processes: int) -> None:
     catalogue = Catalogue(n_items)
-    lookups = [list(catalogue.lookups(Share(rank, n_processes))) for rank in range(n_processes)]
+    lookups = [list(catalogue.lookups(Partition(rank, n_processes))) for rank in range(n_processes)]
     assert len({len(tiles) for tiles in lookups}) == 1
     assert [tile for tiles in lookups for some in tiles for tile in some] == list(catalogue.tiles)
     bounds = [catalogue.items(range(tile, tile + 1)) for tile in catalogue.tiles]

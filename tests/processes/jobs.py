@@ -28,9 +28,9 @@ from bert4rec.feed.batches import Batch, Indices, MaskedBatches, inference_batch
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.models.bert4rec import Encoder
 from bert4rec.models.dense_shard import RowShard
+from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
-from bert4rec.runtime.partition import Share
-from bert4rec.runtime.processes import Processes, by_first, seed_everything, this_process
+from bert4rec.runtime.processes import Processes, seed_everything, this_process
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
@@ -261,13 +261,13 @@ def weights(model: torch.nn.Module) -> dict[str, Parts]:
 
 
 def fail_on_the_first(message: str) -> str:
-    """What `by_first` raises on this rank."""
+    """What `on_rank_zero` raises on this rank."""
 
     def refuse() -> None:
         raise SettingsError(message)
 
     try:
-        by_first(refuse)
+        on_rank_zero(refuse)
     except SettingsError as error:
         return str(error)
     return "nothing was raised"
@@ -325,12 +325,13 @@ def refusal(config: Config, n_items: int) -> str:
     return "nothing was raised"
 
 
-def least() -> tuple[int | None, int | None]:
-    return _world().least(10**12 - dist.get_rank()), _world().least(None)
+def smallest() -> tuple[int, bool, bool]:
+    rank = dist.get_rank()
+    return all_reduce_min(10**12 - rank), all_agree(True), all_agree(rank == 0)
 
 
 def answer_of_the_first() -> int:
-    return by_first(lambda: 7 + dist.get_rank())
+    return on_rank_zero(lambda: 7 + dist.get_rank())
 
 
 FEW = {
@@ -433,7 +434,7 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
 
 def _step(model: torch.nn.Module, optimizers: Optimizers, batch: Batch) -> float:
     """The mean loss of the global batch, by which the weights are updated."""
-    share = Share(dist.get_rank(), dist.get_world_size())
+    share = Partition(dist.get_rank(), dist.get_world_size())
     n_positions = int(share.sum((batch.targets != PAD_ID).sum()))
     optimizers.begin_step(1.0)
     loss = model(batch)
@@ -452,7 +453,7 @@ def _open(config: Config) -> Dataset:
 
 def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list[int]]]:
     """Ragged rows of all ranks together, where this rank's stand, a sum, and equally many values stacked."""
-    share = Share(dist.get_rank(), dist.get_world_size())
+    share = Partition(dist.get_rank(), dist.get_world_size())
     mine = torch.full((2 * share.rank, 2), share.rank)  # the first rank has none
     rows, where = share.concatenate(mine)
     total = share.sum(torch.tensor([share.rank, 1]))
@@ -461,7 +462,7 @@ def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list
 
 def send_gradients_back(ids: list[list[int]]) -> list[list[float]]:
     """What arrives at this rank's shard of 7 rows when every rank's loss is the sum of id × vector."""
-    share = Share(dist.get_rank(), dist.get_world_size())
+    share = Partition(dist.get_rank(), dist.get_world_size())
     rows_per_process = -(-7 // share.n_processes)
     first = share.rank * rows_per_process
     n_rows = max(0, min(rows_per_process, 7 - first))

@@ -1,4 +1,4 @@
-"""What processes that share a work tell each other, worked out by hand."""
+"""What processes tell each other, worked out by hand."""
 
 from typing import Any
 
@@ -7,6 +7,18 @@ import pytest
 from tests.processes import jobs
 
 IDS = [[0, 6, 3, 3], [], [6, 1, 3]]  # of three ranks: repeated, none, and some of all shards
+
+
+def test_what_the_first_process_says_holds_for_all(pools: Any) -> None:
+    assert pools(3).run(jobs.answer_of_the_first) == [7, 7, 7]
+
+
+def test_an_error_of_the_first_process_is_raised_on_all(pools: Any) -> None:
+    assert pools(3).run(jobs.fail_on_the_first, "no room") == ["no room"] * 3
+
+
+def test_the_smallest_of_all_processes_and_whether_all_agree(pools: Any) -> None:
+    assert pools(3).run(jobs.smallest) == [(10**12 - 2, True, False)] * 3
 
 
 @pytest.mark.parametrize("n_processes", [1, 2, 3])

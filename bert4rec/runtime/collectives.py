@@ -1,0 +1,93 @@
+"""What the processes of a run tell each other: every one of them makes the same calls, in the same order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from bert4rec.runtime.errors import UserError
+
+Group: TypeAlias = dist.ProcessGroup | None
+"""Some of the processes; None for all."""
+
+T = TypeVar("T")
+
+
+def on_rank_zero(function: Callable[[], T]) -> T:
+    """What `function` returns on the first process, on every process; a `UserError` of it is raised on all."""
+    outcome: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = function()
+        except UserError as error:
+            outcome[1] = error
+    dist.broadcast_object_list(outcome, src=0)
+    result, failure = outcome
+    if failure is not None:
+        failure.is_on_all = True
+        raise failure
+    return cast(T, result)
+
+
+def gather_objects(value: Any, group: Group = None) -> list[Any]:
+    """The `value` of every process of `group`, by rank, on every one of them."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def all_reduce_min(value: int) -> int:
+    """The smallest `value` of all processes, on every one of them."""
+    smallest = torch.tensor(value)
+    dist.all_reduce(smallest, dist.ReduceOp.MIN)
+    return int(smallest)
+
+
+def all_agree(value: bool) -> bool:
+    """Whether `value` is true on every process."""
+    return bool(all_reduce_min(int(value)))
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The part of this process, `rank`, of a work that `n_processes` share; by default all of it."""
+
+    rank: int = 0
+    n_processes: int = 1
+
+    def of(self, n_things: int) -> range:
+        """The consecutive things, of `n_things`, that fall to this process; parts differ by one at most."""
+        return range(n_things * self.rank // self.n_processes, n_things * (self.rank + 1) // self.n_processes)
+
+    def largest(self, n_things: int) -> int:
+        """The size of the largest part."""
+        return -(-n_things // self.n_processes)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """`values` of all processes, added up in place."""
+        if self.n_processes > 1:
+            dist.all_reduce(values)
+        return values
+
+    def stack(self, values: Tensor) -> Tensor:
+        """`values` [...] of all processes, of one shape, as [n_processes, ...]."""
+        if self.n_processes == 1:
+            return values[None]
+        stacked = values.new_empty(self.n_processes, *values.shape)
+        dist.all_gather(list(stacked), values.contiguous())
+        return stacked
+
+    def concatenate(self, rows: Tensor) -> tuple[Tensor, slice]:
+        """The `rows` [n, ...] of all processes one after another, as many as each has; and where this one's stand."""
+        if self.n_processes == 1:
+            return rows, slice(0, len(rows))
+        counts: list[int] = self.stack(torch.tensor([len(rows)], device=rows.device)).flatten().tolist()
+        padding = [0, 0] * (rows.dim() - 1) + [0, max(counts) - len(rows)]
+        stacked = self.stack(F.pad(rows, padding))
+        first = sum(counts[: self.rank])
+        together = torch.cat([part[:count] for part, count in zip(stacked, counts, strict=True)])
+        return together, slice(first, first + len(rows))
