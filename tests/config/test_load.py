@@ -9,7 +9,7 @@ from bert4rec.config.load import load_config, parse_command_line, usage
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_shipped_file_names_every_key_with_its_default() -> None:

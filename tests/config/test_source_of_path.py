@@ -14,7 +14,7 @@ from bert4rec.config.tables import GENERATED
 from bert4rec.prepare.read.synthetic import GENERATORS
 from bert4rec.runtime.errors import DataError, SettingsError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MOVIELENS = b"userId,movieId,rating,timestamp\n1,31,2.5,1260759144\n"
 TABLE = b"customer,sku,at\nc1,a,5\nc2,b,6\n"
 PAIRS = b"1 2\n1 3\n2 2\n"

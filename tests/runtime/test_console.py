@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.terminal import on_terminal, screen
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 TRAINING = """
 from bert4rec.training.progress import Progress

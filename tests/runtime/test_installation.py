@@ -11,7 +11,7 @@ import pytest
 
 from bert4rec.runtime.installation import exit_for_missing
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ENTRIES = [["preprocessing.py"], ["train.py"], ["-m", "bert4rec", "report"]]
 ADVICE = "type `source .venv/bin/activate` first (`make setup` makes .venv), then the same command again"
 VERSION = ".".join(map(str, sys.version_info[:3]))

@@ -23,7 +23,7 @@ from bert4rec.prepare.read import sources
 from bert4rec.prepare.read.sources import Interactions, open_interactions
 from bert4rec.runtime.errors import DataError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROWS = pd.DataFrame(
     {
         "junk": ["x,y", 'a"b', None, "é"], "what": ["b", "3", "é x", "b"], "who": [1, 1, 2, 2],
