@@ -434,13 +434,13 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
 
 def _step(model: torch.nn.Module, optimizers: Optimizers, batch: Batch) -> float:
     """The mean loss of the global batch, by which the weights are updated."""
-    share = Partition(dist.get_rank(), dist.get_world_size())
-    n_positions = int(share.sum((batch.targets != PAD_ID).sum()))
+    partition = Partition(dist.get_rank(), dist.get_world_size())
+    n_positions = int(partition.sum((batch.targets != PAD_ID).sum()))
     optimizers.begin_step(1.0)
     loss = model(batch)
-    (loss * (share.n_processes / n_positions)).backward()
+    (loss * (partition.n_processes / n_positions)).backward()
     optimizers.step()
-    return float(share.sum(loss.detach())) / n_positions
+    return float(partition.sum(loss.detach())) / n_positions
 
 
 def _world() -> Processes:
@@ -453,21 +453,21 @@ def _open(config: Config) -> Dataset:
 
 def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list[int]]]:
     """Ragged rows of all ranks together, where this rank's stand, a sum, and equally many values stacked."""
-    share = Partition(dist.get_rank(), dist.get_world_size())
-    mine = torch.full((2 * share.rank, 2), share.rank)  # the first rank has none
-    rows, where = share.concatenate(mine)
-    total = share.sum(torch.tensor([share.rank, 1]))
-    return rows.tolist(), (where.start, where.stop), total.tolist(), share.stack(torch.tensor([share.rank])).tolist()
+    partition = Partition(dist.get_rank(), dist.get_world_size())
+    mine = torch.full((2 * partition.rank, 2), partition.rank)  # the first rank has none
+    rows, where = partition.concatenate(mine)
+    total = partition.sum(torch.tensor([partition.rank, 1]))
+    return rows.tolist(), (where.start, where.stop), total.tolist(), partition.stack(torch.tensor([partition.rank])).tolist()
 
 
 def send_gradients_back(ids: list[list[int]]) -> list[list[float]]:
     """What arrives at this rank's shard of 7 rows when every rank's loss is the sum of id × vector."""
-    share = Partition(dist.get_rank(), dist.get_world_size())
-    rows_per_process = -(-7 // share.n_processes)
-    first = share.rank * rows_per_process
+    partition = Partition(dist.get_rank(), dist.get_world_size())
+    rows_per_process = -(-7 // partition.n_processes)
+    first = partition.rank * rows_per_process
     n_rows = max(0, min(rows_per_process, 7 - first))
-    shard = RowShard(torch.zeros(n_rows, 1), first=first, rows_per_process=rows_per_process, share=share)
-    mine = torch.tensor(ids[share.rank], dtype=torch.int64)
+    shard = RowShard(torch.zeros(n_rows, 1), first=first, rows_per_process=rows_per_process, partition=partition)
+    mine = torch.tensor(ids[partition.rank], dtype=torch.int64)
     (shard.connect(torch.zeros(len(mine), 1), mine) * mine[:, None]).sum().backward()
     assert shard.weight.grad is not None
     return shard.weight.grad.tolist()
