@@ -457,7 +457,8 @@ def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list
     mine = torch.full((2 * partition.rank, 2), partition.rank)  # the first rank has none
     rows, where = partition.concatenate(mine)
     total = partition.sum(torch.tensor([partition.rank, 1]))
-    return rows.tolist(), (where.start, where.stop), total.tolist(), partition.stack(torch.tensor([partition.rank])).tolist()
+    stacked = partition.stack(torch.tensor([partition.rank]))
+    return rows.tolist(), (where.start, where.stop), total.tolist(), stacked.tolist()
 
 
 def send_gradients_back(ids: list[list[int]]) -> list[list[float]]:
