@@ -3,8 +3,8 @@
 import os
 import shutil
 
+from bert4rec.config.abilities import has_kernel, has_optimizer, table_updates
 from bert4rec.config.load import with_changes
-from bert4rec.config.table_updates import trains_shards
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.runtime.errors import SettingsError
 
@@ -20,16 +20,17 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
     on_cpu = device_type == "cpu"
     if optimizer == "auto":
         optimizer = "rowwise_adagrad" if how.mode == "dmp" and on_cpu else "adam"
-    is_fused = how.mode == "dmp" and not trains_shards(
-        how.mode, config.training.loss, config.model.head, how.sharding_type, how.compute_kernel
-    )
-    if optimizer == "adam" and is_fused and on_cpu:
+    updates = table_updates(
+        mode=how.mode, loss=config.training.loss, head=config.model.head,
+        sharding_type=how.sharding_type, compute_kernel=how.compute_kernel,
+    )  # fmt: skip
+    if not has_optimizer(optimizer, updates, device_type):
         raise SettingsError(
             'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; with mode = "dmp" it goes there '
             'with training.loss = "softmax" and sharding_type = "row_wise" only; else valid: "sgd", "adagrad", '
             '"rowwise_adagrad", or --mode=ddp'
         )
-    if how.compute_kernel != "fused" and on_cpu:
+    if not has_kernel(how.compute_kernel, how.mode, device_type):
         raise SettingsError(
             f'parallelism.compute_kernel = "{how.compute_kernel}": only on CUDA, these processes are on CPU; '
             'valid there: "fused"'

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from bert4rec.config.abilities import has_kernel, keeps_its_arithmetic
+
 Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
     "goodreads", "sequences", "table",
@@ -310,7 +312,7 @@ class Parallelism(Table):
 
     @model_validator(mode="after")
     def _kernel_fits(self) -> "Parallelism":
-        if self.compute_kernel != "fused" and (self.mode, self.device) not in (("dmp", "auto"), ("dmp", "cuda")):
+        if not has_kernel(self.compute_kernel, self.mode, self.device):
             raise ValueError(
                 f'parallelism.compute_kernel = "{self.compute_kernel}": only with mode = "dmp" on CUDA; valid with '
                 f'mode = "{self.mode}", device = "{self.device}": "fused"'
@@ -323,7 +325,7 @@ class Parallelism(Table):
             raise ValueError(
                 f'parallelism.sparse_learning_rate = {self.sparse_learning_rate}: must be above 0, or "auto"'
             )
-        if self.mode == "dmp" and self.sharding_type == "column_wise" and self.sparse_optimizer == "rowwise_adagrad":
+        if self.mode == "dmp" and not keeps_its_arithmetic(self.sparse_optimizer, self.sharding_type):
             raise ValueError(
                 'parallelism.sparse_optimizer = "rowwise_adagrad": is another algorithm when a row is cut '
                 'column_wise; valid there: "sgd", "adagrad", on CUDA "adam"'

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from bert4rec.config.abilities import has_kernel, has_optimizer, keeps_its_arithmetic
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.runtime.wording import counted
@@ -103,14 +104,14 @@ def _other_shards(job: Job) -> Iterator[tuple[str, Job]]:
 
 def _other_kernels(job: Job) -> Iterator[tuple[str, Job]]:
     for kernel in KERNELS:
-        if job.mode == "dmp" and job.device_type == "cuda" and kernel != job.compute_kernel:
+        if has_kernel(kernel, job.mode, job.device_type) and kernel != job.compute_kernel:
             yield f"--parallelism.compute_kernel={kernel}", replace(job, compute_kernel=kernel)
 
 
 def _other_optimizers(job: Job) -> Iterator[tuple[str, Job]]:
     for optimizer in SMALLER_OPTIMIZERS:
-        another_algorithm = optimizer == "rowwise_adagrad" and job.sharding_type == "column_wise"
-        if optimizer != job.sparse_optimizer and not (job.mode == "dmp" and another_algorithm):
+        is_the_same = job.mode == "ddp" or keeps_its_arithmetic(optimizer, job.sharding_type)
+        if optimizer != job.sparse_optimizer and is_the_same:
             yield f"--parallelism.sparse_optimizer={optimizer}", replace(job, sparse_optimizer=optimizer)
 
 
@@ -137,10 +138,8 @@ def _typed(option: str, job: Job, changed: Job) -> tuple[str, Job]:
 
 def _with_optimizer_that_is_there(job: Job) -> Job:
     """On CPU there is no fused Adam; the optimizers of replicated tables and of trained shards are ordinary ones."""
-    is_fused = job.mode == "dmp" and not job.trains_shards
-    if job.device_type == "cpu" and job.sparse_optimizer == "adam" and is_fused:
-        return replace(job, sparse_optimizer="rowwise_adagrad")
-    return job
+    is_there = has_optimizer(job.sparse_optimizer, job.updates, job.device_type)
+    return job if is_there else replace(job, sparse_optimizer="rowwise_adagrad")
 
 
 def _more_processes(job: Job, memory: Memory) -> Iterator[str]:

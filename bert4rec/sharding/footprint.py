@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
-from bert4rec.config.table_updates import trains_shards
+from bert4rec.config.abilities import Updates, table_updates
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.models.bert4rec import ITEM_TABLE, Bert4Rec
 from bert4rec.models.losses import SCORES_AT_ONCE
@@ -108,14 +108,17 @@ class Job:
         return self.loss == "softmax" and self.model["head"] == "tied"
 
     @property
-    def trains_shards(self) -> bool:
-        """Whether the shards of the tables are ordinary parameters with ordinary optimizers (models/dense_shard.py)."""
-        return trains_shards(self.mode, self.loss, self.model["head"], self.sharding_type, self.compute_kernel)
+    def updates(self) -> Updates:
+        """How the rows of the tables are updated."""
+        return table_updates(
+            mode=self.mode, loss=self.loss, head=self.model["head"],
+            sharding_type=self.sharding_type, compute_kernel=self.compute_kernel,
+        )  # fmt: skip
 
     @property
     def n_candidates(self) -> int:
         """Items whose vectors a process looks up to score them, per step."""
-        if self.model["head"] == "linear" or self.trains_shards:
+        if self.model["head"] == "linear" or self.updates == "dense_shards":
             return 0  # they are scored where they lie
         if self.scores_whole_catalogue:
             return math.ceil(self.n_items / self.world_size)
@@ -144,8 +147,7 @@ def shard(job: Job, rank: int, place: tuple[int, int], size: tuple[int, int]) ->
 
 def step_count_bytes(job: Job) -> int:
     """An ordinary optimizer counts the steps of each weight in a number of its own, a fused one of all in one."""
-    ordinary = job.mode == "ddp" or job.trains_shards
-    return FLOAT if ordinary and job.sparse_optimizer != "sgd" else 0
+    return FLOAT if job.updates != "fused" and job.sparse_optimizer != "sgd" else 0
 
 
 def dense_bytes(job: Job) -> tuple[int, int]:
@@ -170,7 +172,7 @@ def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     weights, state = sum(part.weight_bytes for part in shards), sum(part.state_bytes for part in shards)
     dense, dense_state = dense_bytes(job)
     tables = {TABLES: weights, TABLE_STATE: state}
-    if job.mode == "ddp" or job.trains_shards:
+    if job.updates != "fused":
         tables[GRADIENTS] = weights  # in ddp the buckets that are all-reduced; the gradients are views of them
     replicated = {DENSE: 2 * dense + dense_state}  # with its buckets
     if job.device_type == "cpu":
@@ -223,7 +225,7 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
         return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
     share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
     vectors = share * job.built.width * FLOAT
-    if job.trains_shards:
+    if job.updates == "dense_shards":
         vectors = sum(part.weight_bytes for part in shards)
     rows = min(gathered, max(1, SCORES_AT_ONCE // share))
     passing = _tile_bytes(FLOAT * rows * share, math.ceil(gathered / rows), vectors)
@@ -249,7 +251,7 @@ def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
     of_update = UPDATE_COPIES[job.sparse_optimizer] * table
     if job.mode == "ddp":
         return max(dense, of_update, len(job.table.feature_names) * table)
-    return max(dense, of_update) if job.trains_shards else dense
+    return max(dense, of_update) if job.updates == "dense_shards" else dense
 
 
 def _streaming(job: Job, shards: Sequence[Shard]) -> int:

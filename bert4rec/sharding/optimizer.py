@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from torch.distributed._shard.sharding_spec import ShardMetadata
-from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
+from bert4rec.config.abilities import Updates
 from bert4rec.models.bert4rec import ITEM_TABLE
 from bert4rec.models.deferred_update import Gate
 from bert4rec.sharding.parallelize import kernels, unwrap
@@ -34,8 +34,8 @@ def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_st
 class Optimizers:
     """The optimizers of a parallelized model.
 
-    Under `dmp` the tables are updated inside backward by fbgemm's fused optimizers, under `ddp` by the ordinary
-    optimizer of the same arithmetic. With `gated` nothing is updated before `step`, so that a step can be left out.
+    Where the `updates` of the tables are fused, fbgemm makes them inside backward; else an ordinary optimizer of the
+    same arithmetic does. With `gated` nothing is updated before `step`, so that a step can be left out.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Optimizers:
         sparse_learning_rate: float,
         weight_decay: float = 0.0,
         max_grad_norm: float = 0.0,
+        updates: Updates = "replicated",
         gated: bool = False,
     ) -> None:
         named = list(unwrap(model).named_parameters())
@@ -59,7 +60,7 @@ class Optimizers:
         self.sparse: Any
         self._table, self._sparse_name = unwrap(model).item_table, sparse_optimizer
         shard = unwrap(model).shard
-        self._is_fused = isinstance(model, DistributedModelParallel) and shard is None
+        self._is_fused = updates == "fused"
         self._gate = Gate() if gated and self._is_fused else None
         self.n_updates = 0  # since they were fresh
         self._kernels = kernels(model) if self._is_fused else []

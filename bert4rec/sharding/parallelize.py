@@ -54,14 +54,14 @@ def parallelize(
         model,
         device=device,
         plan=plan.sharding_plan,
-        sharders=[sharder("sgd" if plan.job.trains_shards else plan.job.sparse_optimizer, sparse_learning_rate)],
+        sharders=[sharder(plan.job.sparse_optimizer if plan.job.updates == "fused" else "sgd", sparse_learning_rate)],
         init_data_parallel=False,
         data_parallel_wrapper=DefaultDataParallelWrapper(
             static_graph=not keeps_order, find_unused_parameters=keeps_order
         ),
     )
     _give_a_row_to_empty_kernels(sharded)
-    if plan.job.trains_shards:
+    if plan.job.updates == "dense_shards":
         model.shard = _row_shard(model, device)
     initialize(unwrap(sharded), seed)
     sharded.init_data_parallel()

@@ -13,9 +13,9 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import KernelConfig, Perf, Storage, Topology, TopologyFactory, TrainerConfig
 from torchrec.distributed.types import CacheParams, ShardingPlan
 
+from bert4rec.config.abilities import SHARDING_TYPES, keeps_its_arithmetic
 from bert4rec.sharding.footprint import Job, Shard, held, needed, shard
 
-SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
 FUSED_OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
     "adagrad": EmbOptimType.EXACT_ADAGRAD,
@@ -77,10 +77,10 @@ def sharder(optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSh
 
 
 def allowed_types(sharding_type: str, sparse_optimizer: str) -> list[str]:
-    """What the planner may choose from: row-wise Adagrad is another algorithm when a row is cut."""
+    """What the planner may choose from."""
     if sharding_type != "auto":
         return [sharding_type]
-    return [t for t in SHARDING_TYPES if not (t == "column_wise" and sparse_optimizer == "rowwise_adagrad")]
+    return [name for name in SHARDING_TYPES if keeps_its_arithmetic(sparse_optimizer, name)]
 
 
 def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:

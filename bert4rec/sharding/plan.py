@@ -34,7 +34,7 @@ class Plan:
         weights, state = dense_bytes(self.job)
         mine = self.of_rank(rank)
         of_tables = sum(part.state_bytes for part in mine)
-        if self.job.trains_shards and not mine:  # a weight without rows has its steps counted all the same
+        if self.job.updates == "dense_shards" and not mine:  # a weight without rows has its steps counted all the same
             of_tables = step_count_bytes(self.job)
         return {
             "weights": weights + sum(part.weight_bytes for part in mine),

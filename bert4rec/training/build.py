@@ -82,9 +82,10 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         gbce_calibration=training.gbce_calibration,
         **config.model.model_dump(exclude={"kind"}),
     )
+    plan = plan or plan_of_all(config, world, n_items)
     wrapped = parallelize(
         model,
-        plan or plan_of_all(config, world, n_items),
+        plan,
         device=world.device,
         seed=training.seed,
         sparse_learning_rate=how.sparse_learning_rate,
@@ -100,6 +101,7 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         sparse_learning_rate=how.sparse_learning_rate,
         weight_decay=training.weight_decay,
         max_grad_norm=training.max_grad_norm,
+        updates=plan.job.updates,
         gated=training.max_skipped_steps > 0,
     )
     return wrapped, optimizers

@@ -242,7 +242,7 @@ def test_a_softmax_over_the_catalogue_looks_up_what_a_process_does_not_train(
     changes: dict[str, Any], n_candidates: int
 ) -> None:
     job = wanted(1001, 4, "cuda", **changes)
-    assert (job.trains_shards, job.n_candidates) == (n_candidates == 0, n_candidates)
+    assert (job.updates == "dense_shards", job.n_candidates) == (n_candidates == 0, n_candidates)
 
 
 def test_trained_shards_are_looked_up_for_sequences_alone() -> None:

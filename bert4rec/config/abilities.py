@@ -1,0 +1,39 @@
+"""What can be combined: ways to update the rows of a table, optimizers, shardings, devices. Each rule stands once."""
+
+from typing import Literal, TypeAlias
+
+Updates: TypeAlias = Literal["replicated", "fused", "dense_shards"]
+
+SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
+
+
+def table_updates(*, mode: str, loss: str, head: str, sharding_type: str, compute_kernel: str) -> Updates:
+    """How the rows of the item table are updated.
+
+    "replicated" (`ddp`): every process has them all, under an ordinary optimizer. "fused" (`dmp`): by fbgemm, in
+    backward, those that a step has looked up. "dense_shards" (`dmp`): row-wise shards are trained as ordinary
+    parameters, where every item has a gradient at every step.
+    """
+    if mode == "ddp":
+        return "replicated"
+    has_every_gradient = loss == "softmax" and head == "tied"
+    is_dense = has_every_gradient and sharding_type == "row_wise" and compute_kernel == "fused"
+    return "dense_shards" if is_dense else "fused"
+
+
+def has_optimizer(name: str, updates: Updates, device_type: str) -> bool:
+    """Whether rows that are updated so can have that optimizer: fbgemm has no fused Adam on CPU."""
+    return not (name == "adam" and updates == "fused" and device_type == "cpu")
+
+
+def keeps_its_arithmetic(optimizer: str, sharding_type: str) -> bool:
+    """Whether a fused `optimizer` computes on shards what it computes on whole tables.
+
+    Row-wise Adagrad is another algorithm when a row is cut.
+    """
+    return not (optimizer == "rowwise_adagrad" and sharding_type == "column_wise")
+
+
+def has_kernel(name: str, mode: str, device_type: str) -> bool:
+    """Whether tables can stand there: beside "fused" only sharded ones, with CUDA ("auto": perhaps)."""
+    return name == "fused" or (mode == "dmp" and device_type in ("cuda", "auto"))

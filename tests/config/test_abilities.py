@@ -1,0 +1,31 @@
+"""What can be combined, and what cannot, to the letter."""
+
+from bert4rec.config.abilities import has_kernel, has_optimizer, keeps_its_arithmetic, table_updates
+
+EXACT = {"mode": "dmp", "loss": "softmax", "head": "tied", "sharding_type": "row_wise", "compute_kernel": "fused"}
+
+
+def test_shards_are_dense_parameters_where_every_item_has_a_gradient() -> None:
+    assert table_updates(**EXACT) == "dense_shards"
+    assert table_updates(**EXACT | {"mode": "ddp"}) == "replicated"
+    others = {"loss": "gbce", "head": "linear", "sharding_type": "table_wise", "compute_kernel": "fused_uvm"}
+    assert {table_updates(**EXACT | {name: value}) for name, value in others.items()} == {"fused"}
+
+
+def test_there_is_no_fused_adam_on_a_cpu() -> None:
+    assert not has_optimizer("adam", "fused", "cpu")
+    assert has_optimizer("adam", "fused", "cuda")
+    assert has_optimizer("adam", "dense_shards", "cpu")
+    assert has_optimizer("adam", "replicated", "cpu")
+    assert has_optimizer("rowwise_adagrad", "fused", "cpu")
+
+
+def test_row_wise_adagrad_needs_whole_rows() -> None:
+    pairs = [(name, kind) for name in ("rowwise_adagrad", "adagrad") for kind in ("row_wise", "column_wise")]
+    assert [pair for pair in pairs if not keeps_its_arithmetic(*pair)] == [("rowwise_adagrad", "column_wise")]
+
+
+def test_tables_in_host_memory_need_shards_and_a_gpu() -> None:
+    assert has_kernel("fused", "ddp", "cpu")
+    assert [has_kernel("fused_uvm", "dmp", device) for device in ("cpu", "cuda", "auto")] == [False, True, True]
+    assert not has_kernel("fused_uvm", "ddp", "cuda")
