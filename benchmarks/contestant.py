@@ -20,7 +20,7 @@ from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Split, open_dataset
 from bert4rec.dataset.schema import table_rows
-from bert4rec.report.page import MetricsLog
+from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory, PeakMemory

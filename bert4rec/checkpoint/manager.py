@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.checkpoint.next_command import free_the_disk
-from bert4rec.checkpoint.run_folder import BEST, STEP, UNFINISHED, found
+from bert4rec.checkpoint.run_folder import BEST, UNFINISHED, found, step_folder
 from bert4rec.checkpoint.store import Copies, SaveError, Tensors, save
 from bert4rec.runtime.collectives import all_agree, all_reduce_min
 from bert4rec.runtime.errors import Interrupted
@@ -164,8 +164,3 @@ class Keeper:
         for path in paths:
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def step_folder(folder: Path, step: int) -> Path:
-    """Where the checkpoint of `step` stands in `folder`."""
-    return folder / f"{STEP}{step:09d}"

@@ -10,20 +10,21 @@ from bert4rec.checkpoint.run_folder import (
     BEST,
     CHECKPOINTS,
     CONFIG,
+    FACTS,
+    PICTURE,
+    REPORTS,
     found,
     named_run,
     newest_finished,
     newest_unfinished,
 )
 from bert4rec.checkpoint.run_settings import how_to_train_longer
-from bert4rec.checkpoint.store import FACTS, read_facts, tidy, verify
+from bert4rec.checkpoint.store import read_facts, tidy, verify
 from bert4rec.config.load import load_config
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
 
 SET_ASIDE = "set-aside"  # in the folder of the checkpoints: what is newer than the one from which a run was resumed
-PICTURE = "learning_curve.png"
-REPORTS = (PICTURE, "report.md", "report.json")  # the last one says that a run is finished
 FACTS_VERSION = 2  # of what a checkpoint says of the run and its state
 
 Settings = Mapping[str, Mapping[str, Any]]

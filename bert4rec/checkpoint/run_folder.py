@@ -15,8 +15,12 @@ from bert4rec.runtime.files import locked
 
 LOCK = ".lock"
 CONFIG = "config.toml"  # the resolved settings
-REPORT = "report.json"  # which a finished run has
+PLAN = "plan.txt"
+ENVIRONMENT = "environment.json"
+METRICS = "metrics.jsonl"
+PICTURE, PAGE, REPORT = REPORTS = ("learning_curve.png", "report.md", "report.json")  # the last: the run is finished
 CHECKPOINTS = "checkpoints"
+FACTS = "facts.json"  # in a checkpoint: all that is no tensor
 BEST = "best"  # in that: a link to the best of them
 STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
 UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
@@ -48,6 +52,11 @@ def found(folder: Path) -> list[Path]:
     """The checkpoints in `folder` that were finished, the earliest first."""
     paths = (path for path in folder.glob(f"{STEP}*") if path.suffix not in (UNFINISHED, REPLACED))
     return sorted(path for path in paths if path.is_dir())
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Where the checkpoint of `step` stands in `folder`."""
+    return folder / f"{STEP}{step:09d}"
 
 
 def newest_unfinished(parent: Path, name: str) -> Path | None:

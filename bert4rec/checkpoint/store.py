@@ -18,15 +18,13 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.checkpoint.api import CheckpointException
 
-from bert4rec.checkpoint.run_folder import REPLACED, UNFINISHED
+from bert4rec.checkpoint.run_folder import FACTS, REPLACED, UNFINISHED
 from bert4rec.runtime import manifest
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError, UserError
 from bert4rec.runtime.files import put_back, put_in_place, sync, write_whole
 from bert4rec.sharding.footprint import PIECE_BYTES
 from bert4rec.sharding.sharded_tensors import local_parts, sharded_like
-
-FACTS = "facts.json"
 
 Group: TypeAlias = dist.ProcessGroup | None
 Tensors: TypeAlias = Mapping[str, Any]

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.next_command import on_processes
-from bert4rec.checkpoint.run_folder import CONFIG
+from bert4rec.checkpoint.run_folder import CONFIG, PAGE, REPORT
 from bert4rec.checkpoint.run_settings import options_to_train_longer
 from bert4rec.config.load import load_config
+from bert4rec.report.page import metrics_table
 from bert4rec.runtime.errors import UserError
 
 GENERATED = ("synthetic", "random")
@@ -25,15 +26,13 @@ def show_report(argv: Sequence[str]) -> int:
     """Print the metrics of the finished run that `argv` names, or of the newest, and what to type next; status 0."""
     folder = Path(argv[0]) if argv else _newest_run(Path("runs"))
     try:
-        report = json.loads((folder / "report.json").read_text())
+        report = json.loads((folder / REPORT).read_text())
     except FileNotFoundError:
-        raise UserError(f"{folder}: no finished run (it has no report.json)") from None
+        raise UserError(f"{folder}: no finished run (it has no {REPORT})") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'report.json'}: cannot be read: {error}") from None
-    from bert4rec.report.page import metrics_table  # here: it imports torch, which an error need not wait for
-
+        raise UserError(f"{folder / REPORT}: cannot be read: {error}") from None
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")
-    print(f"Report with the learning curve: {folder / 'report.md'}\n\n{_next_steps(folder, report)}")
+    print(f"Report with the learning curve: {folder / PAGE}\n\n{_next_steps(folder, report)}")
     return 0
 
 
@@ -54,7 +53,7 @@ With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER i
 
 
 def _newest_run(parent: Path) -> Path:
-    reports = sorted(parent.glob("*/report.json"), key=lambda path: path.stat().st_mtime)
+    reports = sorted(parent.glob(f"*/{REPORT}"), key=lambda path: path.stat().st_mtime)
     if not reports:
         raise UserError(f"{parent}/: no finished run here; name its folder: python -m bert4rec report RUN")
     return reports[-1].parent

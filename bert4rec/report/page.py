@@ -1,17 +1,11 @@
-"""What a run leaves for people and programs: metrics.jsonl, TensorBoard, report.json, report.md with its picture."""
+"""The report of a finished run: report.json for programs, report.md for people."""
 
 import json
-import platform
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import torch
-from torch.utils.tensorboard import SummaryWriter
-
+from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, METRICS, PAGE, PICTURE, PLAN, REPORT
 from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import counted, rounded
 
@@ -32,88 +26,10 @@ HELD_OUT = {
 NO_TEST = "This dataset holds nothing out: there is no test."
 
 
-class MetricsLog:
-    """Appends records to `metrics.jsonl` and their numbers to TensorBoard.
-
-    A run that is resumed after step `purge_from` has its later steps once more: TensorBoard shows the last ones.
-    """
-
-    def __init__(self, folder: Path, *, purge_from: int = 0, say: Callable[[str], None] = print) -> None:
-        self._say, self._is_full = say, False
-        self._file = (folder / "metrics.jsonl").open("ab+")
-        _cut_torn_line(self._file)
-        self._events = SummaryWriter(str(folder), purge_step=purge_from + 1 if purge_from else None)
-
-    def add(self, kind: str, step: int, **values: Any) -> None:
-        """One record: its kind ("train", "validation"), the step, and numbers or mappings of numbers."""
-        self.add_note(kind, step, **values)
-        for name, value in values.items():
-            numbers = value.items() if isinstance(value, Mapping) else [("", value)]
-            for key, number in numbers:
-                with self._unless_full():
-                    self._events.add_scalar(f"{kind}/{name}{'/' if key else ''}{key}", number, step)
-
-    def add_note(self, kind: str, step: int, **values: Any) -> None:
-        """A record that is no measurement, such as "resume"."""
-        with self._unless_full():
-            self._file.write((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
-            self._file.flush()  # what the disk does not take stays in the file's buffer, for the next time
-
-    def close(self) -> None:
-        """Write what is still held back."""
-        with self._unless_full():
-            self._file.close()
-        with self._unless_full():
-            self._events.close()
-
-    @contextmanager
-    def _unless_full(self) -> Iterator[None]:
-        """A training does not end since its log cannot be written; said once."""
-        try:
-            yield
-        except OSError as error:
-            if not self._is_full:
-                self._say(f"{self._file.name}: {error.strerror}; the training goes on, its log may have gaps")
-            self._is_full = True
-
-
-def _cut_torn_line(file: BinaryIO) -> None:
-    """Cut what a process wrote that was killed in the middle of a line."""
-    file.seek(0)
-    content = file.read()
-    file.truncate(content.rfind(b"\n") + 1)
-
-
-def read_records(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind from a run's `metrics.jsonl`, in order; not those of steps that were made once more."""
-    records: list[dict[str, Any]] = []
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        if record["kind"] == "resume":
-            records = [earlier for earlier in records if earlier["step"] <= record["step"]]
-        records.append(record)
-    return [record for record in records if record["kind"] == kind]
-
-
-def environment(device: torch.device, world_size: int) -> dict[str, Any]:
-    """What the run stood on: versions, machine, processes."""
-    packages = ("torch", "torchrec", "datasets", "polars", "numpy", "pyarrow")
-    return {
-        "python": platform.python_version(),
-        **{name: version(name) for name in packages},
-        "system": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "threads_per_process": torch.get_num_threads(),
-        "world_size": world_size,
-        "command": sys.argv,
-    }
-
-
 def write_report(folder: Path, report: Mapping[str, Any]) -> None:
-    """`report.json`, then `report.md` and its picture from the run's records."""
-    draw_learning_curve(folder)
-    (folder / "report.md").write_text(report_page(report))
-    write_json(folder / "report.json", report)
+    """`report.md`, then `report.json`: where that stands, the run is finished."""
+    (folder / PAGE).write_text(report_page(report))
+    write_json(folder / REPORT, report)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -127,15 +43,14 @@ def report_page(report: Mapping[str, Any]) -> str:
     if "validation" in report:
         sections.append(f"## Validation\n\n{metrics_table(report, 'validation')}")
     shown = "Training loss and validation metrics" if "validation" in report else "Training loss"
-    sections.append(f"## Learning curve\n\n![{shown} by step](learning_curve.png)")
+    sections.append(f"## Learning curve\n\n![{shown} by step]({PICTURE})")
     measured = (
         f"{HELD_OUT[report['dataset']['split']]}{_repeats(report)} Ties go to the lower id. "
         if "test" in report
         else ""
     )
     sections.append(
-        f"{measured}Settings: `config.toml`; every record: `metrics.jsonl`; versions: `environment.json`; shards: "
-        "`plan.txt`."
+        f"{measured}Settings: `{CONFIG}`; every record: `{METRICS}`; versions: `{ENVIRONMENT}`; shards: `{PLAN}`."
     )
     return "\n\n".join(sections) + "\n"
 
@@ -238,31 +153,3 @@ def _table(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
         cells = "".join(" | " + f"{values[name]:.4f}".rjust(max(len(name), 7)) for name in names)
         lines.append(f"| {title.ljust(13)}{cells} |")
     return "\n".join(lines)
-
-
-def draw_learning_curve(folder: Path) -> None:
-    """`learning_curve.png`: the training loss by step, and HR@10 and NDCG@10 on validation where there is one."""
-    import matplotlib  # here, since it is slow to import and only the first process draws
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    train, validation = read_records(folder, "train"), read_records(folder, "validation")
-    n_plots = 2 if validation else 1
-    figure, ((left, *right),) = pyplot.subplots(
-        1, n_plots, figsize=(5 * n_plots, 3.6), layout="constrained", squeeze=False
-    )
-    left.plot([r["step"] for r in train], [r["loss"] for r in train], marker=".", color="tab:blue")
-    left.set(title="Training loss", xlabel="step", ylabel="cross-entropy (nats)")
-    for axes in right:
-        for name, color in (("HR@10", "tab:orange"), ("NDCG@10", "tab:green")):
-            values = [r["full"][name] for r in validation]
-            axes.plot([r["step"] for r in validation], values, marker=".", color=color, label=name)
-        axes.set(title="Validation, full catalogue", xlabel="step")
-        axes.set_ylim(bottom=0)
-        axes.legend()
-    for axes in (left, *right):
-        axes.grid(alpha=0.3)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    figure.savefig(folder / "learning_curve.png", dpi=120)
-    pyplot.close(figure)

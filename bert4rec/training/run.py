@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.manager import step_folder
 from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue, start_from
 from bert4rec.checkpoint.resume import (
     FACTS_VERSION,
@@ -19,7 +18,17 @@ from bert4rec.checkpoint.resume import (
     set_aside_newer,
     wants_fresh_optimizers,
 )
-from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, Lock, new_folder
+from bert4rec.checkpoint.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    PAGE,
+    PLAN,
+    Lock,
+    new_folder,
+    step_folder,
+)
 from bert4rec.checkpoint.store import SaveError, verify
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve
@@ -27,16 +36,10 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Bools, Dataset, open_dataset
 from bert4rec.dataset.schema import table_rows
 from bert4rec.evaluation.ranker import HeldOut, Metrics, ModelRanker, Ranks, rank_by_popularity, to_metrics, with_unseen
-from bert4rec.report.page import (
-    FORMAT_VERSION,
-    MetricsLog,
-    environment,
-    metrics_table,
-    read_records,
-    result_line,
-    write_json,
-    write_report,
-)
+from bert4rec.report.environment import environment
+from bert4rec.report.figures import draw_learning_curve
+from bert4rec.report.log import MetricsLog, read_records
+from bert4rec.report.page import FORMAT_VERSION, metrics_table, result_line, write_json, write_report
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.console import show
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
@@ -128,9 +131,10 @@ class Run:
             if trainer.is_lost:
                 show(f"\n{metrics_table(report)}\n")  # which stand nowhere else
             else:
+                draw_learning_curve(self._folder)
                 write_report(self._folder, report)
                 show(result_line(report))
-                show(f"report: {self._folder / 'report.md'}")
+                show(f"report: {self._folder / PAGE}")
                 show(f"all figures: {shlex.join(['python', '-m', 'bert4rec', 'report', str(self._folder)])}")
         if trainer.is_lost:
             advice = free_the_disk(self._folder)
@@ -198,7 +202,7 @@ class Run:
         """What is known before the first step."""
         to_repeat = with_changes(self._config, "run", {"resume": "", "reset_optimizer": False})
         (self._folder / CONFIG).write_text(to_repeat.to_toml())
-        (self._folder / "plan.txt").write_text(page(self._plan))
+        (self._folder / PLAN).write_text(page(self._plan))
         show(headline(self._plan))
         batch_size, n_windows = self._config.training.per_device_train_batch_size, len(self._dataset.splits["train"])
         if warning := few_steps(n_windows, batch_size, self._world.world_size):
@@ -206,7 +210,7 @@ class Run:
         if not self._holds_out("validation"):
             what = "validation" if self._holds_out("test") else "validation or test"
             show(f"this dataset holds nothing out for {what}: the last weights are kept")
-        write_json(self._folder / "environment.json", environment(self._world.device, self._world.world_size))
+        write_json(self._folder / ENVIRONMENT, environment(self._world.device, self._world.world_size))
         show(f"run folder: {self._folder}")
 
     def _trainer(self, interruption: Interruption) -> Trainer:

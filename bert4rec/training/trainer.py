@@ -20,7 +20,7 @@ from bert4rec.dataset.schema import PAD_ID
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import Batch, MaskedBatches, Position
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.report.page import MetricsLog
+from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import all_agree, all_reduce_min, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import release_free_memory

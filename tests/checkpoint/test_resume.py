@@ -22,7 +22,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation import ranker
 from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.report.page import read_records
+from bert4rec.report.log import read_records
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.runtime.signals import Interruption

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.checkpoint.manager import found
-from bert4rec.checkpoint.store import FACTS
+from bert4rec.checkpoint.run_folder import FACTS, found
 from bert4rec.config.tables import Config
 from tests.end_to_end.test_scripts import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
 

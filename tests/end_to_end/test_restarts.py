@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from torchx.runner import get_runner
 
-from bert4rec.checkpoint.manager import found
+from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from tests.end_to_end.test_faults import Started, report_of
 from tests.end_to_end.test_scripts import BIN, ROOT, TORCHRUN, settings_file, start

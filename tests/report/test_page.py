@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.report.page import MetricsLog, metrics_table, read_records, report_page, result_line
+from bert4rec.report.log import MetricsLog, read_records
+from bert4rec.report.page import metrics_table, report_page, result_line
 
 METRICS = {"users": 3, "HR@10": 0.5, "NDCG@10": 0.25, "MRR": 1.0}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import preprocessing
-from bert4rec.checkpoint.manager import found
+from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from tests.processes import jobs
 from tests.training.test_trainer import assemble

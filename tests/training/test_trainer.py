@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert4rec.checkpoint.manager import found
+from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from tests.processes import jobs
 

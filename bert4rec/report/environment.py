@@ -1,0 +1,22 @@
+"""What a run stood on."""
+
+import platform
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+
+def environment(device: torch.device, world_size: int) -> dict[str, Any]:
+    """Versions, machine, processes."""
+    packages = ("torch", "torchrec", "datasets", "polars", "numpy", "pyarrow")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+        "threads_per_process": torch.get_num_threads(),
+        "world_size": world_size,
+        "command": sys.argv,
+    }
