@@ -22,9 +22,6 @@ from hypothesis import strategies as st
 
 import preprocessing
 from bert4rec.prepare import pipeline
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.stages import in_order, read
 from tests.folders import contents
 
 ROOT = Path(preprocessing.__file__).parent
@@ -358,52 +355,3 @@ def test_two_bad_cells_in_a_small_log_are_shown_and_counted_and_stop_nothing(
         "  unusable: item is missing                      -1\n  unusable: time is not a time                   -1\n"
         in printed
     )
-
-
-def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
-    frame = pl.DataFrame({"user": [1] * 1000, "item": [1] * 1000})
-
-    def source(bad: BadRows, *parts: tuple[int, int, int]) -> Iterator[tuple[pl.DataFrame, int]]:
-        for n_bad, n_good, done in parts:
-            bad.add("empty line", n_bad)
-            bad.show(Path("t.csv"), "line", 7, "is empty")
-            yield frame[:n_good], done
-
-    def run(*parts: tuple[int, int, int], few: int = 0, share: float = 0.002) -> int:
-        bad = BadRows()
-        with tempfile.TemporaryDirectory() as place:
-            return len(
-                read(
-                    source(bad, *parts), bad, folder=Path(place), run_bytes=10**6, n_bytes=100, max_bad_rows=share,
-                    few_bad_rows=few, progress=Progress(),
-                )
-            )  # fmt: skip
-
-    assert run((2, 3, 100), (0, 997, 100)) == 1000  # two bad rows before a quote that nothing closes, and all others
-    with pytest.raises(pipeline.DataError, match=r"t.csv, line 7: is empty; 3 of 1,003 rows cannot be used"):
-        run((3, 1000, 100))
-    with pytest.raises(pipeline.DataError, match="50 of 1,250 rows"):  # said at once: as many again are to come
-        run((50, 500, 50), (0, 75, 100), (0, 1000, 100))
-    assert run((10, 90, 100), few=10) == 90  # ten rows pass, as a tenth of all
-    with pytest.raises(pipeline.DataError, match="11 of 500 rows"):
-        run((11, 489, 100), few=10)
-    with pytest.raises(pipeline.DataError, match="3 of 29 rows"):
-        run((3, 26, 100), few=10)
-    with pytest.raises(pipeline.DataError, match="a row cannot be used, more than"):
-        run((1, 999, 100), few=10, share=0.0)
-    # while reading, a tenth is one of all that are to come: here of 300 rows, the first third of which is read
-    assert run((10, 90, 33), (0, 100, 66), (0, 100, 100), few=10) == 290
-
-
-def test_threads_keep_the_order() -> None:
-    begun: list[int] = []
-
-    def numbers() -> Iterator[int]:
-        for number in range(9):
-            begun.append(number)
-            yield number
-
-    results = in_order(lambda number: number**2, numbers(), n_threads=2)
-    assert next(results) == 0
-    assert begun == [0, 1, 2]
-    assert list(results) == [number**2 for number in range(1, 9)]

@@ -3,10 +3,11 @@
 import hashlib
 import json
 import random
+import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from bert4rec.__main__ import main
+from bert4rec.dataset.check import content, reader, tables
 from bert4rec.dataset.schema import columns
 
 TYPES = columns("test", has_times=True, has_ratings=True)
@@ -137,6 +140,36 @@ def check(path: Path) -> tuple[int, str, str]:
     with redirect_stdout(out), redirect_stderr(err):
         status = main(["check", str(path)])
     return status, out.getvalue(), err.getvalue()
+
+
+@contextmanager
+def small_parts() -> Iterator[None]:
+    """Parts of a few rows, so that small folders take many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "BYTES_AT_ONCE", 200)
+        patch.setattr(content, "USERS_AT_ONCE", 5)
+        patch.setattr(tables, "ROWS_AT_ONCE", 4)
+        patch.setattr(tables, "KEYS_AT_ONCE", 16)
+        yield
+
+
+def accepted(path: Path) -> str:
+    """The output for a folder that must be accepted, in one part and in many."""
+    status, out, err = check(path)
+    assert (status, err) == (0, "")
+    with small_parts():
+        status, again, err = check(path)
+    assert (status, err) == (0, "")
+    assert again.splitlines()[:-1] == out.splitlines()[:-1]
+    return out
+
+
+def refused(path: Path, words: str = "") -> None:
+    """The folder at `path` is refused in one line with `words`, a regular expression."""
+    status, out, err = check(path)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(r"error: [^\n]+; (make|move|name) [^\n]+\n", err), err
+    assert re.search(words, err), err
 
 
 def cut(history: Row, max_len: int, step: int) -> list[Row]:

@@ -4,53 +4,23 @@ import gzip
 import json
 import pickle
 import sqlite3
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from bert4rec.prepare.files import arrow_files
 from bert4rec.prepare.files.kinds import format_of
 from bert4rec.prepare.read import sources
-from bert4rec.prepare.read.sources import Interactions, open_interactions
+from bert4rec.prepare.read.sources import open_interactions
 from bert4rec.runtime.errors import DataError
+from tests.prepare.files.log import COLUMNS, ROWS, content, in_batches, stream
 
-ROOT = Path(__file__).parents[3]
-ROWS = pd.DataFrame(
-    {
-        "junk": ["x,y", 'a"b', None, "é"], "what": ["b", "3", "é x", "b"], "who": [1, 1, 2, 2],
-        "when": [1_700_000_003, 1_700_000_001, 1_700_000_002, 1_700_000_009], "stars": [1.5, 2.0, 3.0, 0.5],
-    }
-)  # fmt: skip
 FOUND = {
     "user": [1, 1, 2, 2], "item": ["b", "3", "é x", "b"],
     "time": [1_700_000_003, 1_700_000_001, 1_700_000_002, 1_700_000_009], "rating": [1.5, 2.0, 3.0, 0.5],
 }  # fmt: skip
-COLUMNS = {"user_column": "who", "item_column": "what", "time_column": "when", "rating_column": "stars"}
-
-
-def content(found: Interactions) -> dict[str, list[Any]]:
-    return pl.concat([rows for rows, _ in found], how="vertical_relaxed").to_dict(as_series=False)
-
-
-def stream(path: Path) -> None:
-    table = pa.Table.from_pandas(ROWS)
-    with pa.ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(table, max_chunksize=3)
-
-
-def in_batches(path: Path) -> None:
-    table = pa.Table.from_pandas(ROWS)
-    with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table, max_chunksize=3)
 
 
 def packed(path: Path) -> None:
@@ -105,26 +75,6 @@ def test_a_folder_is_searched_for_every_format(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         write(tmp_path / name / name)
         assert content(open_interactions("table", path=str(tmp_path / name), **COLUMNS)) == FOUND
-
-
-def test_an_arrow_file_is_read_a_record_batch_at_a_time_and_only_the_columns_that_are_named(tmp_path: Path) -> None:
-    table = pa.table({"a": pa.array(range(10)), "b": pa.array([[i] for i in range(10)]), "c": pa.array(range(10, 20))})
-    with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
-        writer.write_table(table, max_chunksize=4)
-    found = list(arrow_files.typed_rows(tmp_path / "t.arrow", "arrow file", {"x": "c", "y": "a"}, size=3))
-    assert [(rows["x"].to_list(), rows["y"].to_list(), rows.to_series(0).to_list()) for rows, _ in found] == [
-        ([10, 11, 12], [0, 1, 2], [1, 2, 3]), ([13], [3], [4]), ([14, 15, 16], [4, 5, 6], [5, 6, 7]),
-        ([17], [7], [8]), ([18, 19], [8, 9], [9, 10]),
-    ]  # fmt: skip
-    size = (tmp_path / "t.arrow").stat().st_size
-    assert [done for _, done in found] == [int(size * share) for share in (0.25, 1 / 3, 7 / 12, 2 / 3, 1.0)]
-    assert arrow_files.typed_columns(tmp_path / "t.arrow", "arrow file") == {"a": True, "b": False, "c": True}
-
-
-def test_categories_of_an_arrow_file_are_what_they_stand_for(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"user": pd.Categorical(["b", "a"]), "item": pd.Categorical([5, 4])})
-    frame.to_feather(tmp_path / "t.feather")
-    assert content(open_interactions("table", path=str(tmp_path))) == {"user": ["b", "a"], "item": [5, 4]}
 
 
 JSON_LINES = [
@@ -243,57 +193,3 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path: Path, name: str, conten
     with pytest.raises(DataError) as caught:
         list(open_interactions("table", path=str(tmp_path / name)))
     assert str(caught.value).startswith(f"{tmp_path / name}: {message}")
-
-
-def test_of_two_columns_of_one_name_the_first_counts(tmp_path: Path) -> None:
-    columns = [pa.array(values) for values in ([1], [2], [3])]
-    table = pa.Table.from_arrays(columns, ["user", "item", "item"])
-    pq.write_table(table, tmp_path / "t.parquet")
-    with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
-        writer.write_table(table)
-    for name in ("t.parquet", "t.arrow"):
-        found = open_interactions("table", path=str(tmp_path / name))
-        assert content(found) == {"user": [1], "item": [2]}
-
-
-CHANGED = """
-import sys
-from pathlib import Path
-from bert4rec.runtime.errors import DataError
-from bert4rec.prepare.read.sources import open_interactions
-
-path = Path(sys.argv[1])
-whole = path.read_bytes()
-said = set()
-for place in range(6, len(whole), 5):
-    path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
-    try:
-        source = open_interactions("table", path=str(path), user_column="who", item_column="what")
-        said.add(sum(len(rows) for rows, _ in source))
-        source.first_of_other_columns()
-    except DataError as error:
-        assert "\\n" not in str(error)
-        said.add("refused")
-assert {4, "refused"} <= said, said
-"""
-
-
-@pytest.mark.parametrize("write", [in_batches, stream])
-def test_no_byte_of_an_arrow_file_ends_the_program_otherwise_than_by_one_line(
-    tmp_path: Path, write: Callable[[Path], None]
-) -> None:
-    """Many bytes changed in turn, in a process of its own: what Polars is given unchecked may kill it."""
-    write(tmp_path / "t.arrow")
-    command = [sys.executable, "-c", CHANGED, str(tmp_path / "t.arrow")]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert (ended.returncode, ended.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("write", [in_batches, stream])
-@pytest.mark.parametrize("cut", [0.3, 0.6, 0.95])
-def test_an_arrow_file_that_is_cut_off(tmp_path: Path, write: Callable[[Path], None], cut: float) -> None:
-    path = tmp_path / "t.arrow"
-    write(path)
-    path.write_bytes(path.read_bytes()[: int(cut * path.stat().st_size)])
-    with pytest.raises(DataError, match=r"t\.arrow: not an Arrow IPC .*, or damaged: "):
-        list(open_interactions("table", path=str(path), **COLUMNS))

@@ -1,7 +1,7 @@
-"""Fields as they stand in a file → numbers, text and seconds; rows where that fails, by kind and with their place."""
+"""Fields as they stand in a file → numbers and text; rows where that fails, by kind and with their place."""
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 from bert4rec.prepare.files.bad_rows import SHOWN, BadRows
 from bert4rec.prepare.files.csv_rows import LINE
 from bert4rec.prepare.read.fields import Fields
-from bert4rec.prepare.read.times import LARGEST_SECONDS, Times
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")
@@ -19,13 +18,12 @@ BIG = 2**63  # the first whole number that is no Int64
 
 
 def cast(
-    column: Sequence[Any] | pl.Series, name: str = "item", *, whole: bool = False, unit: Any = "auto", form: str = "",
-    decimal: Sequence[str] = (),
-) -> tuple[list[Any], BadRows]:  # fmt: skip
+    column: Sequence[Any] | pl.Series, name: str = "item", *, whole: bool = False, decimal: Sequence[str] = ()
+) -> tuple[list[Any], BadRows]:
     """The usable values of one column, of which the source calls `name` by the same name, and the bad rows."""
     series = pl.Series(name, column)
     bad = BadRows()
-    fields = Fields({name: name}, whole_number_ids=whole, times=Times(unit, form), decimal_ids=decimal)
+    fields = Fields({name: name}, whole_number_ids=whole, decimal_ids=decimal)
     frame = fields.cast(pl.DataFrame([pl.Series(LINE, range(2, 2 + len(series))), series]), FILE, bad)
     return frame[name].to_list(), bad
 
@@ -83,121 +81,7 @@ def test_an_id_of_a_set_that_has_numbers_must_be_one(text: str) -> None:
     assert bad.shown == [f't.csv, line 3: item "{text}": must be a whole number']
 
 
-@pytest.mark.parametrize(
-    ("times", "seconds"),
-    [
-        ([1.9, 0.5], [1, 0]),
-        ([0, LARGEST_SECONDS], [0, LARGEST_SECONDS]),
-        ([date(1970, 1, 2), date(2001, 9, 9)], [86400, 999_993_600]),
-        ([datetime(1970, 1, 1, 0, 0, 7, 999_999), datetime(2001, 9, 9, 1, 46, 40)], [7, 1_000_000_000]),
-        ([datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC), datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)], [7, 1_000_000_000]),
-        (["12", "13.5"], [12, 13]),
-        (["2001-09-09T01:46:40Z", "2001-09-09 01:46:40.9"], [1_000_000_000, 1_000_000_000]),
-        (["2001-09-09T03:46:40+02:00", "2001-09-09"], [1_000_000_000, 999_993_600]),
-        (["2001-09-09 03:46:40.123456+0200", "2001-09-08T23:46:40-02:00"], [1_000_000_000, 1_000_000_000]),
-        (["7", "1970-01-02", "8.5", "1970-01-01T00:00:09"], [7, 86400, 8, 9]),
-    ],
-)
-def test_times_become_whole_seconds(times: list[object], seconds: list[int]) -> None:
-    found, bad = cast(times, "time")
-    assert (found, bad.total) == (seconds, 0)
-
-
-@pytest.mark.parametrize("as_type", [int, float, str])
-@pytest.mark.parametrize(("unit", "ticks"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
-def test_the_unit_of_times_is_told_by_their_size_or_by_the_setting(unit: str, ticks: int, as_type: type) -> None:
-    young = [as_type(second * ticks) for second in (1_000_000_000, 1_700_000_000)]
-    assert cast(young, "time")[0] == cast(young, "time", unit=unit)[0] == [1_000_000_000, 1_700_000_000]
-    old = [as_type(second * ticks) for second in (5, 70)]
-    assert cast(old, "time", unit=unit)[0] == [5, 70]
-    assert cast(old, "time")[0] == [5 * ticks, 70 * ticks] if ticks < 10**9 else True
-
-
-def test_the_first_part_with_numbers_tells_the_unit_of_all_times() -> None:
-    fields = Fields({"time": "time"}, whole_number_ids=False)
-    parts = [["2001-09-09"], ["x", "", "1500000000000"], ["7000"]]
-    frames = [pl.DataFrame({LINE: range(len(part)), "time": part}) for part in parts]
-    assert [fields.cast(frame, FILE, BadRows())["time"].to_list() for frame in frames] == [
-        [999_993_600], [1_500_000_000], [7],
-    ]  # fmt: skip
-
-
 NO_TIME = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["-1", "-0.5", "soon", "nan", "inf", "100000000001", "1e30", "9" * 30, "5 past", "-2.5e-3"],
-)
-def test_a_time_that_is_none(text: str) -> None:
-    found, bad = cast(["1", "2", "3", text], "time")
-    assert (found, bad.counts) == ([1, 2, 3], {"time is not a time": 1})
-    assert bad.shown == [f't.csv, line 5: time "{text}": {NO_TIME}']
-
-
-@pytest.mark.parametrize(
-    "text", ["1969-12-31", "2024-13-01", "19.3.2024", "31/12/2020", "12/31/2020 10:27 PM", "31 Dec 2020", "2020/12/31"]
-)
-def test_a_date_in_another_form_is_told_how_to_name_it(text: str) -> None:
-    found, bad = cast(["1", text], "time")
-    assert (found, bad.counts) == ([1], {"time is not a time": 1})
-    wish = f"{NO_TIME}; name another form in data.time_format, such as %d/%m/%Y %H:%M"
-    assert bad.shown == [f't.csv, line 3: time "{text}": {wish}']
-
-
-@pytest.mark.parametrize(
-    ("form", "times", "seconds"),
-    [
-        ("%d/%m/%Y", ["02/01/1970", " 3/1/1970 "], [86_400, 172_800]),
-        ("%m/%d/%Y %I:%M:%S %p", ["01/02/1970 12:00:01 AM", "01/02/1970 12:00:01 PM"], [86_401, 129_601]),
-        ("%d.%m.%y %H:%M", ["09.09.01 01:46"], [999_999_960]),
-        ("%Y-%m-%d %H:%M:%S.%f", ["2001-09-09 01:46:40.5", "2001-09-09 01:46:40.123456"], [10**9, 10**9]),
-        ("%Y-%m-%dT%H:%M%z", ["2001-09-09T01:46+0000", "2001-09-09T03:46+02:00"], [999_999_960, 999_999_960]),
-        ("%a %b %d %H:%M:%S UTC %Y", ["Sun Sep 09 01:46:40 UTC 2001"], [10**9]),
-        ("%Y%m%d", ["19700102", "20010909"], [86_400, 999_993_600]),
-        ("%Y%m%d", [19700102, 20010909], [86_400, 999_993_600]),
-        ("%s", ["1000000000"], [10**9]),
-    ],
-)
-def test_times_of_text_are_read_by_the_form_that_is_named(form: str, times: list[Any], seconds: list[int]) -> None:
-    found, bad = cast(times, "time", form=form)
-    assert (found, bad.total) == (seconds, 0)
-
-
-@pytest.mark.parametrize("text", ["2020-12-31", "1000000000", "31/12/20200", "31/13/2020", "31/12/2020 10:00", "x"])
-def test_a_time_that_does_not_fit_the_form_is_none(text: str) -> None:
-    found, bad = cast(["31/12/2020", text], "time", form="%d/%m/%Y")
-    assert (found, bad.counts) == ([1_609_372_800], {"time is not a time": 1})
-    wish = 'must be a time in the form data.time_format = "%d/%m/%Y"'
-    assert bad.shown == [f't.csv, line 3: time "{text}": {wish}']
-
-
-WRITE = "write it like %d/%m/%Y %H:%M"
-
-
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        ("%Q", f"no such form of times (cannot format timezone-aware Datetime with format '%Q'); {WRITE}"),
-        ("%d/%m/%Y %H", f"no such form of times (Please either specify both hour and minute, or neither.); {WRITE}"),
-        ("dd/mm/yyyy", f"must name day, month and year; {WRITE}"),
-        ("%H:%M", f"must name day, month and year; {WRITE}"),
-        ("%m/%Y", f"must name day, month and year; {WRITE}"),
-        ("%F %T %Z", "names of time zones are not read; use %z for offsets, or write UTC in place of %Z"),
-    ],
-)
-def test_a_form_that_cannot_be_read_is_refused_at_once(form: str, message: str) -> None:
-    with pytest.raises(DataError) as caught:
-        Times(form=form)
-    assert str(caught.value) == f'data.time_format = "{form}": {message}'
-
-
-def test_a_column_of_times_needs_no_form() -> None:
-    with pytest.raises(DataError) as caught:
-        cast([date(2001, 9, 9)], "time", form="%d/%m/%Y")
-    assert str(caught.value) == (
-        't.csv: column "time" has type Date: data.time_format = "%d/%m/%Y" is for text; leave it empty'
-    )
 
 
 @pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32])

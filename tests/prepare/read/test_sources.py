@@ -223,56 +223,6 @@ def test_ids_that_are_text_in_one_file_are_so_in_all(tmp_path: Path, text_first:
     assert found == {"user": ["x", "7"] if text_first else ["7", "x"], "item": [1, 2] if text_first else [2, 1]}
 
 
-TITLES = {"item": [3, 9], "title": ["Amélie (2001)", "Heat, The: a::b"]}
-
-
-@pytest.mark.parametrize(
-    ("source", "data", "rows", "name", "text", "encoding"),
-    [
-        ("ml-100k", "u.data", "1\t9\t5\t7\n", "u.item", "3|Amélie (2001)|x|y\n9|Heat, The: a::b|||\n", "latin-1"),
-        ("ml-1m", "ratings.dat", "1::9::5::7\n", "movies.dat", "3::Amélie (2001)::Comedy\n9::Heat::x\n", "latin-1"),
-        ("ml-1m", "ratings.dat", "1::9::5::7\n", "movies.dat", "3::Amélie (2001)::Comedy\n9::Heat::x\n", "utf-8"),
-        (
-            "ml-25m", "ratings.csv", "userId,movieId,rating,timestamp\n1,9,1,7\n",
-            "movies.csv", 'movieId,title,genres\n3,Amélie (2001),x\n9,"Heat, The: a::b",y\n', "utf-8",
-        ),
-    ],
-)  # fmt: skip
-def test_titles_beside_movielens_data(
-    tmp_path: Path, source: str, data: str, rows: str, name: str, text: str, encoding: str
-) -> None:
-    write(tmp_path / data, rows)
-    write(tmp_path / name, text, encoding)
-    found = open_interactions(source, path=str(tmp_path)).titles("", dtype=pl.Int64())
-    expected = {**TITLES, "title": [TITLES["title"][0], "Heat"]} if name == "movies.dat" else TITLES
-    assert found is not None
-    assert found.to_dict(as_series=False) == expected
-
-
-def test_titles_of_other_sources_are_named_and_get_the_type_of_the_items(tmp_path: Path) -> None:
-    data = write(tmp_path / "a.txt", "1 x7\n1 8\n")
-    titles = write(tmp_path / "titles.csv", 'title,item\n"One, two",8\nThree,x7\n')
-    interactions = open_interactions("sequences", path=data)
-    assert interactions.titles("", dtype=pl.String()) is None
-    found = interactions.titles(titles, dtype=pl.String())
-    assert found is not None
-    assert found.rows() == [("8", "One, two"), ("x7", "Three")]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("name,item\na,1\n", 'need the columns "item" and "title"'),
-        ("item,title\nx,One\n", 'item "x", title "One": every title needs an item id like those of the data'),
-        ("item,title\n1,One\n1,Two\n", 'item "1" stands there twice'),
-    ],
-)
-def test_bad_titles_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    data, titles = write(tmp_path / "a.txt", "1 7\n"), write(tmp_path / "t.csv", text)
-    with pytest.raises(DataError, match=message):
-        open_interactions("sequences", path=data).titles(titles, dtype=pl.Int64())
-
-
 def test_one_column_for_two_fields_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "user,item\n1,2\n")
     with pytest.raises(DataError, match="one column is named twice"):

@@ -6,10 +6,8 @@ import pytest
 
 from bert4rec.prepare.read import synthetic
 from bert4rec.prepare.read.synthetic import Oracle, noise, structured
-from bert4rec.prepare.split.oracle import oracle_ranks
 from bert4rec.runtime.errors import DataError
 
-NEGATIVES, LIST = ("popular_negatives", "uniform_negatives"), pl.List(pl.Int32)
 COUNTS = {"n_users": 1500, "n_items": 1000, "n_rows": 45_000}
 
 
@@ -71,29 +69,6 @@ def test_the_oracle_is_calibrated() -> None:
     np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-9)
     found, expected = chances[np.arange(len(last)), last], (chances**2).sum(axis=1)
     assert found.mean() == pytest.approx(expected.mean(), abs=4 * found.std() / len(found) ** 0.5)
-
-
-def test_ranks_count_better_items_and_give_ties_to_the_lower_id() -> None:
-    oracle = Oracle(
-        cluster=np.zeros(5, np.int64), weight=np.array([3.0, 1.0, 2.0, 2.0, 2.0]),
-        current=np.array([0]), following=np.array([0]), popularity=np.array([1.0]),
-    )  # fmt: skip
-    items = pl.DataFrame({"item": [2, 3, 4, 5, 6], "original": [5, 1, 4, 3, 2]})
-    users = pl.DataFrame({"user": [0], "original": [1]})
-    lists = {"items": [[6]], "popular_negatives": [[3, 5]], "uniform_negatives": [[5, 2]]}
-    test = pl.DataFrame({"user": [0], "target": [4], **lists})
-    found = oracle_ranks(oracle, test, users=users, items=items)
-    assert found is not None
-    # weights by dense id: 2 → 2, 3 → 3, 4 → 2 (target), 5 → 2, 6 seen
-    assert found.rows() == [(0, 3, 2, 2)]
-    none = pl.DataFrame({"popular_negatives": [[]], "uniform_negatives": [[]]}, schema=dict.fromkeys(NEGATIVES, LIST))
-    found = oracle_ranks(oracle, test.with_columns(none), users=users, items=items)
-    assert found is not None
-    assert found.rows() == [(0, 3, None, None)]
-    some = pl.concat([test.with_columns(none), test.cast(dict.fromkeys(NEGATIVES, LIST))])
-    found = oracle_ranks(oracle, some, users=users, items=items)
-    assert found is not None
-    assert found.rows() == [(0, 3, None, None), (0, 3, 2, 2)]
 
 
 def test_noise_is_uniform() -> None:

@@ -1,22 +1,19 @@
 """Folders that are as they must be, of every kind, are accepted; what reads them works in parts of any size."""
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import polars as pl
-import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import preprocessing
-from bert4rec.dataset.check import content, reader, tables
 from bert4rec.prepare import pipeline
-from tests.dataset.check.folders import Event, Maker, check, load
+from tests.dataset.check.folders import Event, Maker, accepted, load
 
 N_ITEMS = 30
 TIMES = st.integers(0, 30)  # few: many ties
@@ -24,28 +21,6 @@ EVENTS = st.lists(
     st.tuples(st.integers(2, 1 + N_ITEMS), TIMES, st.sampled_from([0.5, 1.0, 5.0])), min_size=1, max_size=16
 )
 ROWS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 14), TIMES, st.integers(1, 5)), min_size=8, max_size=90)
-
-
-@contextmanager
-def small_parts() -> Iterator[None]:
-    """Parts of a few rows, so that small folders take many."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "BYTES_AT_ONCE", 200)
-        patch.setattr(content, "USERS_AT_ONCE", 5)
-        patch.setattr(tables, "ROWS_AT_ONCE", 4)
-        patch.setattr(tables, "KEYS_AT_ONCE", 16)
-        yield
-
-
-def accepted(path: Path) -> str:
-    """The output for a folder that must be accepted, in one part and in many."""
-    status, out, err = check(path)
-    assert (status, err) == (0, "")
-    with small_parts():
-        status, again, err = check(path)
-    assert (status, err) == (0, "")
-    assert again.splitlines()[:-1] == out.splitlines()[:-1]
-    return out
 
 
 @st.composite
@@ -145,12 +120,6 @@ def test_a_catalogue_of_noise_may_have_items_that_nobody_took(tmp_path: Path) ->
     accepted(tmp_path / "dataset")
 
 
-def test_a_folder_of_before_the_shares_were_counted_is_accepted(small_folder: Path, tmp_path: Path) -> None:
-    folder = load(small_folder)
-    del folder.metadata["repeated_targets"], folder.metadata["left_out"]
-    accepted(folder.save(tmp_path / "dataset"))
-
-
 def test_users_without_negatives_are_counted(tmp_path: Path) -> None:
     histories = [[Event(2 + place, place, 1.0) for place in range(length)] for length in (5, 4, 3)]
     folder = Maker(histories, n_negatives=2, n_items=5).make()  # of five items they leave 0, 1 and 2 unseen
@@ -158,41 +127,3 @@ def test_users_without_negatives_are_counted(tmp_path: Path) -> None:
     assert (
         "  negatives     8, 2 a user and protocol: distinct, none that the user has taken; 4 rows without, of " in out
     )
-
-
-def test_what_a_user_did_after_the_test_may_be_why_there_are_no_negatives(tmp_path: Path) -> None:
-    """By time nothing of it is in the splits, but its number in `users.parquet`."""
-    histories = [[Event(2 + place, place, 1.0) for place in range(length)] for length in (8, 3)]
-    maker = Maker(histories, split="time", n_negatives=3, n_items=8)
-    maker.instant = 2
-    folder = maker.make()
-    first, second = folder.splits["test"]
-    assert (first["items"], first["target"], first["popular_negatives"]) == ([2, 3], 4, [])
-    assert (second["items"], second["target"], len(second["popular_negatives"])) == ([2, 3], 4, 3)
-    accepted(folder.save(tmp_path / "dataset"))
-
-
-def test_more_keys_in_the_metadata_do_not_matter(small_folder: Path, tmp_path: Path) -> None:
-    folder = load(small_folder)
-    folder.metadata["new"] = {"key": 1}
-    accepted(folder.save(tmp_path / "dataset"))
-
-
-@pytest.mark.parametrize("extends", [False, True])
-@pytest.mark.parametrize("originals", [["", "a", "aa", "ä"], [-1, 0, 1, 2**62], [0.5, 1.5, -1.0, 2.0]])
-def test_originals_may_be_of_any_type(tmp_path: Path, originals: list[Any], extends: bool) -> None:
-    folder = Maker([[Event(2 + user, 0, 1.0)] for user in range(4)], n_items=4, extends=extends).make()
-    for name in ("users", "items"):
-        for row, original in zip(folder.tables[name], originals, strict=True):
-            row["original"] = original
-    accepted(folder.save(tmp_path / "dataset"))
-
-
-def test_help_and_arguments() -> None:
-    from bert4rec.__main__ import main
-
-    out = StringIO()
-    with redirect_stdout(out):
-        assert main(["check", "--help"]) == 0
-    assert "check DATASET_DIR" in out.getvalue()
-    assert main(["check"]) == main(["check", "a", "b"]) == main(["check", "--fast"]) == 2

@@ -1,0 +1,72 @@
+"""What `python -m bert4rec check` says: of a folder that is whole, of its arguments, and when it is stopped."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert4rec.__main__ import main
+from bert4rec.commands import check
+from bert4rec.dataset.check.metadata import Facts
+from bert4rec.dataset.check.tally import Tally
+
+FACTS = {
+    "folder": Path("data/log"), "split": "leave_one_out", "max_len": 6, "step": 4, "wanted": None, "n_negatives": 100,
+    "has_times": True, "has_ratings": True, "instant": None, "sparse_users": False, "sparse_items": False,
+    "counts": {"users": 2_000, "items": 3}, "files": {"README.md": {}, "train/state.json": {}}, "shares": {},
+}  # fmt: skip
+
+
+def tally(**counts: int) -> Tally:
+    return Tally(np.array([4000, 2, 1]), np.array([3, 1500, 0]), **counts)
+
+
+def test_help_and_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--help"]) == 0
+    assert "check DATASET_DIR" in capsys.readouterr().out
+    assert main(["check"]) == main(["check", "a", "b"]) == main(["check", "--fast"]) == 2
+    wish = "name one dataset folder: python -m bert4rec check DATASET_DIR"
+    assert capsys.readouterr().err.splitlines() == [f'error: "{given}": {wish}' for given in ("", "a b", "--fast")]
+
+
+def test_what_was_shown_of_a_folder_with_overlaps_and_users_without_negatives() -> None:
+    counts = tally(rows=5_506, windows=1_234, validated=503, tested=1_000, overlaps=1_111)
+    counts.shares["left_out"].update(validation=1, test=2)
+    assert check.summary(Facts(**FACTS), counts, 12_345).splitlines() == [
+        "data/log",
+        "  files         2 with 12,345 bytes: sizes and checksums as in metadata.json, no other file",
+        "  train         1,234 windows, each where it must be, 1,111 positions that overlap the same in both; "
+        "4,003 positions",
+        "  validation    503 users: the training history, and the item that comes next as the target",
+        "  test          1,000 users: all before the target; the last item of each user with 3 or more, nothing of it "
+        "in train or validation",
+        "  negatives     300,000, 100 a user and protocol: distinct, none that the user has taken; 3 rows without, of "
+        "users with too few unseen items",
+        "  lists         items, times, ratings: ids in range, oldest first, finite",
+        "  tables        2,000 users, 3 items: distinct originals, counts as in the splits",
+        "  interactions  5,506",
+    ]
+
+
+def test_what_was_shown_of_a_folder_that_is_all_for_training_and_has_items_alone() -> None:
+    facts = Facts(**FACTS | {"split": "none", "step": 6, "has_times": False, "has_ratings": False})
+    assert check.summary(facts, tally(rows=4_003, windows=700), 99).splitlines() == [
+        "data/log",
+        "  files         2 with 99 bytes: sizes and checksums as in metadata.json, no other file",
+        "  train         700 windows, each where it must be; 4,003 positions",
+        "  test          no test, all interactions are in train",
+        "  lists         items: ids in range",
+        "  tables        2,000 users, 3 items: distinct originals, counts as in the splits",
+        "  interactions  4,003",
+    ]
+
+
+def test_a_check_that_is_stopped_says_that_it_has_shown_nothing(
+    small_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: Facts) -> Tally:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "check_content", interrupted)
+    assert check.show_check([str(small_folder)]) == 130
+    assert capsys.readouterr() == ("", "stopped: nothing was shown\n")

@@ -1,0 +1,54 @@
+"""Lines of words → interactions; a file has pairs, or each user once with all its items."""
+
+from pathlib import Path
+
+import pytest
+
+from bert4rec.prepare.files.bad_rows import BadRows
+from bert4rec.prepare.files.sequence_files import Words
+from bert4rec.prepare.files.text_blocks import Block
+from bert4rec.runtime.errors import DataError
+
+FILE = Path("a.txt")
+
+
+def test_every_item_of_a_line_is_a_row_of_its_own() -> None:
+    bad = BadRows()
+    rows = Words().parse(Block(FILE, b"u1 7 8\t9 \r\n u2  7\nu3 x", 5, 0), bad).rows()
+    assert rows == [(5, "u1", "7"), (5, "u1", "8"), (5, "u1", "9"), (6, "u2", "7"), (7, "u3", "x")]
+    assert bad.total == 0
+
+
+def test_lines_without_an_item_or_without_utf_8_are_bad() -> None:
+    bad = BadRows()
+    rows = Words().parse(Block(FILE, b"u1 7\nu1\n \t\r\nu1 \xff\n\nu2 8\n", 1, 0), bad).rows()
+    assert rows == [(1, "u1", "7"), (6, "u2", "8")]
+    assert bad.counts == {"not UTF-8": 1, "item is missing": 1, "empty line": 2}
+    assert bad.shown == [
+        "a.txt, line 4: is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8",
+        "a.txt, line 2: item is missing",
+        "a.txt, line 3: is empty",
+        "a.txt, line 5: is empty",
+    ]
+
+
+def words_of(*texts: bytes) -> Words:
+    words = Words()
+    for number, text in enumerate(texts):
+        words.parse(Block(FILE, text, 1 + 10 * number, 0), BadRows())
+    return words
+
+
+def test_pairs_and_users_that_stand_once_are_both_fine() -> None:
+    words_of(b"1 7\n1 8\n2 7\n").check(n_users=2)
+    words_of(b"1 7 8\n", b"2 7 9 9\n3 1\n").check(n_users=3)
+
+
+def test_a_user_on_several_lines_of_a_file_with_long_lines_is_refused() -> None:
+    words = words_of(b"1 7\n2 8\n", b"2 7\n3 7 8 9\n4 7 8\n")
+    with pytest.raises(DataError) as caught:
+        words.check(n_users=4)
+    assert str(caught.value) == (
+        "a.txt, line 12: 4 fields, and some users stand on several lines: write either one `user item` pair on each "
+        "line, or each user once with all its items"
+    )

@@ -1,0 +1,122 @@
+"""Text in blocks of whole lines: where they are cut, which line is the first of each, what cannot be read."""
+
+import gzip
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.prepare.files import text_blocks
+from bert4rec.prepare.files.text_blocks import (
+    Block,
+    blocks,
+    first_block,
+    head,
+    inside_quotes,
+    split_block,
+    without_first_line,
+)
+from bert4rec.runtime.errors import DataError
+
+FILE = Path("t.csv")
+
+
+def found_in(path: Path, *, size: int, quoted: bool = False) -> list[tuple[bytes, int, bool]]:
+    return [(block.text, block.first_line, block.unclosed) for block in blocks(path, size=size, quoted=quoted)]
+
+
+def test_blocks_end_with_a_line_and_know_the_number_of_their_first(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"\xef\xbb\xbfab\ncde\nf\n\nghi")
+    wanted = [(b"ab\n", 1, False), (b"cde\nf\n\n", 2, False), (b"ghi", 5, False)]
+    assert found_in(path, size=8) == wanted
+    assert [block.done for block in blocks(path, size=8, quoted=False)] == [8, 16, 16]
+
+
+@pytest.mark.parametrize("name", ["gzip", "zstd"])
+def test_packed_text_is_unpacked_whatever_its_file_is_called(tmp_path: Path, name: str) -> None:
+    text = b"ab\ncde\n" * 3
+    packed = gzip.compress(text) if name == "gzip" else pa.compress(text, codec="zstd", asbytes=True)
+    (tmp_path / "t.csv").write_bytes(packed)
+    assert found_in(tmp_path / "t.csv", size=1 << 20) == [(text, 1, False)]
+    assert head(tmp_path / "t.csv", size=9) == b"ab\ncde\nab"
+
+
+def test_a_quoted_field_of_several_lines_is_not_cut_and_an_open_quote_costs_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'1,"a\nb"\n2,"c\n3,d\n')
+    assert found_in(path, size=6, quoted=True) == [
+        (b'1,"a\nb"\n', 1, False),
+        (b'2,"c\n', 3, True),
+        (b"3,d\n", 4, False),
+    ]
+    assert [text for text, *_ in found_in(path, size=6)] == [b'1,"a\n', b'b"\n', b'2,"c\n3,d\n']
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from([b"a", b'"', b"\n", b"\r\n", b"xyz,"]), max_size=30), st.integers(1, 20), st.booleans())
+def test_nothing_is_lost_between_blocks_of_any_size(pieces: list[bytes], size: int, quoted: bool) -> None:
+    text = b"".join(pieces)
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "t.csv").write_bytes(text)
+        found = found_in(Path(place) / "t.csv", size=size, quoted=quoted)
+    assert b"".join(part for part, *_ in found) == text
+    assert all(part.endswith(b"\n") for part, *_ in found[:-1])
+    ends = [part.count(b"\n") for part, *_ in found]
+    assert [line for _, line, _ in found] == [1 + sum(ends[:place]) for place in range(len(found))]
+
+
+def test_a_line_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_blocks, "LONGEST_QUOTED", 10)
+    (tmp_path / "t.csv").write_bytes(b"1,2\n" + b"x" * 60)
+    with pytest.raises(DataError) as caught:
+        found_in(tmp_path / "t.csv", size=20)
+    assert str(caught.value) == f"{tmp_path / 't.csv'}, line 2: is longer than 20 bytes: not text in lines"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n".encode("utf-16"), "not UTF-8 but UTF-16 text; convert it, for instance with iconv -f UTF-16 -t UTF-8"),
+        (gzip.compress(b"a,b\n" * 99)[:20], "damaged or cut off: "),
+    ],
+    ids=["UTF-16", "cut off"],
+)
+def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    for read in (lambda path: found_in(path, size=99), lambda path: head(path, size=999)):
+        with pytest.raises(DataError) as caught:
+            read(tmp_path / "t.csv")
+        assert str(caught.value).startswith(f"{tmp_path / 't.csv'}: {message}")
+
+
+def test_the_first_block_has_the_whole_lines_of_the_first_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'ab\n"c\nd"\ne')
+    assert first_block(path, size=9, quoted=True) == Block(path, b'ab\n"c\nd"\n', 1, 9)
+    assert first_block(path, size=7, quoted=True) == Block(path, b"ab\n", 1, 3)
+    assert first_block(path, size=7, quoted=False) == Block(path, b'ab\n"c\n', 1, 6)
+    assert first_block(path, size=2, quoted=True).text == b""
+    assert first_block(path, size=99, quoted=True) == Block(path, b'ab\n"c\nd"\ne', 1, 10)
+
+
+def test_a_block_without_its_header() -> None:
+    assert without_first_line(Block(FILE, b"a,b\n1,2\n", 1, 8)) == Block(FILE, b"1,2\n", 2, 8)
+    assert without_first_line(Block(FILE, b"a,b", 1, 3)) == Block(FILE, b"", 2, 3)
+
+
+def test_a_block_is_halved_at_the_end_of_a_line_outside_of_quotes() -> None:
+    lines = Block(FILE, b"1\n2\n3\n4\n", 5, 9)
+    assert split_block(lines, quoted=True) == [Block(FILE, b"1\n2\n", 5, 9), Block(FILE, b"3\n4\n", 7, 9)]
+    field = Block(FILE, b'1\n"2\n3"\n', 5, 9)
+    assert split_block(field, quoted=True) == [Block(FILE, b"1\n", 5, 9), Block(FILE, b'"2\n3"\n', 6, 9)]
+    one = Block(FILE, b"long line\n2\n", 5, 9)
+    assert split_block(one, quoted=True) == [one]
+
+
+def test_which_bytes_stand_inside_of_quotes() -> None:
+    assert inside_quotes(b'a"b"c').tolist() == [0, 1, 1, 0, 0]
+    assert inside_quotes(b'"' * 259).tolist() == [1, 0] * 129 + [1]  # more than a byte can count
