@@ -76,13 +76,6 @@ def check_originals(path: Path, n_rows: int) -> None:
             _compare(path, twice)
 
 
-def _some_keys(path: Path, number: int, passes: int) -> Iterator[Keys]:
-    """The keys that the pass `number` of `passes` compares."""
-    for batch in _batches(path, ["original"]):
-        keys = _keys(batch["original"])
-        yield keys[keys % np.uint64(passes) == number]
-
-
 def _compare(path: Path, twice: Keys) -> None:
     """Compare the originals whose keys are `twice` there: different ones may have the same key."""
     seen: dict[Any, int] = {}
