@@ -102,6 +102,14 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     leave_group()
 
 
+@pytest.fixture
+def group_of_one(alone: None) -> None:
+    """A process group that this process is all of; it ends with the test."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
 def leave_group() -> None:
     import torch.distributed as dist
 

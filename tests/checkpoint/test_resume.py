@@ -5,17 +5,15 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from bert4rec.checkpoint import store
-from bert4rec.checkpoint.run_folder import Lock, found
+from bert4rec.checkpoint.run_folder import found
 from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
@@ -25,31 +23,14 @@ from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.report.log import read_records
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
-from bert4rec.runtime.signals import Interruption
 from bert4rec.training.run import run
-from tests.conftest import SMALL, leave_group
+from tests.checkpoint.conftest import Make, report_of, steps
+from tests.conftest import leave_group
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
 ]
-
-Make = Callable[..., Config]
-USUAL = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1, "checkpoint.keep": 9}
-
-
-@pytest.fixture
-def make(small_config: Make) -> Make:
-    """Settings of short runs that are validated after every epoch."""
-
-    def settings(**changes: Any) -> Config:
-        return small_config(**USUAL | changes)
-
-    return settings
-
-
-def report_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "report.json").read_text())
 
 
 def assert_same_results(one: Path, other: Path) -> None:
@@ -58,25 +39,6 @@ def assert_same_results(one: Path, other: Path) -> None:
         assert first[name] == second[name]
     for name in ("epochs", "steps", "best_epoch", "stopped_by"):
         assert first["training"][name] == second["training"][name]
-
-
-def steps(folder: Path) -> list[int]:
-    return [int(path.name.removeprefix("step-")) for path in found(folder / "checkpoints")]
-
-
-@pytest.fixture(scope="module")
-def made(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run without a break: 3 epochs of 7 steps."""
-    places = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path_factory.mktemp("runs"))}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.cuda.device_count", lambda: 0)
-        return run(load_config(None, SMALL | USUAL | places | {"run.name": "whole"}))
-
-
-@pytest.fixture
-def whole(made: Path, tmp_path: Path) -> Path:
-    """A copy of that run, to be gone on with."""
-    return Path(shutil.copytree(made, tmp_path / "runs" / "whole", symlinks=True))
 
 
 def interrupted(config: Config) -> str:
@@ -338,49 +300,6 @@ def test_a_checkpoint_of_another_version_is_refused(make: Make, whole: Path) -> 
         run(make(**{"run.resume": str(whole)}))
 
 
-def test_one_job_at_a_time_works_in_a_folder(make: Make, whole: Path) -> None:
-    with Lock(whole), pytest.raises(SettingsError, match=rf"another job is at work there \(process {os.getpid()} on "):
-        run(make(**{"run.resume": str(whole)}))
-    leave_group()
-    run(make(**{"run.resume": str(whole)}))
-
-
-def test_where_runs_and_checkpoints_are_found(make: Make, whole: Path, tmp_path: Path) -> None:
-    """Also where an earlier run was deleted, or the runs stand in a folder that is called checkpoints."""
-    parent = tmp_path / "checkpoints"
-    for name in ("broken-2", "broken-10", "broken-x"):
-        shutil.copytree(whole, parent / name, symlinks=True)
-        (parent / name / "report.json").unlink()
-    places = {"run.dir": str(parent), "run.name": "broken"}
-    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-10"
-    assert run(make(**places, **{"run.resume": str(parent / "broken-x")})) == parent / "broken-x"
-    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-2"
-
-
-def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
-    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before, newest = report_of(whole), found(whole / "checkpoints")[-1]
-    newest.rename(newest.with_name(newest.name + ".old"))
-    newest.with_name(newest.name + ".tmp").mkdir()
-    assert len(found(whole / "checkpoints")) == 2
-    run(make(**{"run.resume": str(whole)}))
-    assert f"from {newest}\n" in capsys.readouterr().out
-    assert report_of(whole)["test"] == before["test"]
-    assert {path.suffix for path in (whole / "checkpoints").iterdir()} == {""}
-
-
-@pytest.mark.parametrize("resume", ["no/where", "", "auto"])
-def test_what_is_not_there(make: Make, resume: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if resume == "auto":
-        assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp"
-        assert "nothing to resume: no unfinished run" in capsys.readouterr().out
-        assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp-2"  # the first is finished
-        return
-    with pytest.raises(SettingsError, match=r'run.resume = ".*": (has no checkpoint|is not there); name a run folder'):
-        run(make(**{"run.resume": resume or str(tmp_path)}))
-
-
 def test_a_run_may_begin_with_the_weights_of_another(make: Make, whole: Path) -> None:
     begun = run(make(**{"run.name": "begun", "run.init_from": str(whole), "training.max_minutes": 1e-9}))
     first = read_records(begun, "train")[0]["loss"]
@@ -396,70 +315,6 @@ def test_a_run_may_begin_with_the_weights_of_another(make: Make, whole: Path) ->
     edit_facts(best, lambda facts: facts.update(items="0" * 12))  # as from other data with as many items
     with pytest.raises(SettingsError, match=r"this run: items \(their ids\) = 000000000000 there, \w{12} here$"):
         run(make(**{"run.init_from": str(best)}))
-
-
-def test_a_hundred_damages_are_recognised(whole: Path, tmp_path: Path) -> None:
-    sound = found(whole / "checkpoints")[0]
-    assert manifest.problem_of(sound) == ""
-    rng = np.random.default_rng(1)
-    names = sorted(path.name for path in sound.iterdir())
-    assert names == [".metadata", "__0_0.distcp", "facts.json", "manifest.json"]
-    for number in range(100):
-        folder, name = tmp_path / f"damaged-{number}", names[number % len(names)]
-        shutil.copytree(sound, folder)
-        path = folder / name
-        content = path.read_bytes()
-        how = number // len(names) % 3
-        if how == 0:
-            place = int(rng.integers(len(content)))
-            path.write_bytes(
-                content[:place] + bytes([content[place] ^ int(rng.integers(1, 256))]) + content[place + 1 :]
-            )
-        elif how == 1:
-            path.write_bytes(content[: int(rng.integers(len(content)))])
-        else:
-            path.unlink()
-        assert manifest.problem_of(folder) != ""
-        shutil.rmtree(folder)
-
-
-def test_the_last_checkpoints_and_the_best_stay(make: Make) -> None:
-    folder = run(make(**{"training.n_epochs": 6, "checkpoint.keep": 1, "checkpoint.every_steps": 3}))
-    best = int((folder / "checkpoints" / "best").resolve().name.removeprefix("step-"))
-    assert steps(folder) == sorted({best, 42})
-    assert best == report_of(folder)["training"]["best_epoch"] * 7
-
-
-def test_files_that_the_first_process_does_not_see_make_no_checkpoint(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where each host has a disk of its own."""
-    describe = store._describe
-    ghost = {"__1_0.distcp": {"bytes": 7, "sha256": "0"}}
-    monkeypatch.setattr(store, "_describe", lambda *args: describe(*args) | ghost)
-    with pytest.raises(SaveError, match=r"__1_0.distcp: .* must be on a disk that all hosts share; there is no"):
-        run(make(**{"checkpoint.on_error": "stop", "checkpoint.async": False}))
-
-
-def test_the_best_that_could_be_saved_stays(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write, calls = store._write_shards, 0
-
-    def full_at_the_best(*args: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise SaveError("the disk is full")
-        write(*args)
-
-    monkeypatch.setattr(store, "_write_shards", full_at_the_best)
-    folder = run(make(**{"training.seed": 4, "training.n_epochs": 4, "checkpoint.keep": 1}))  # the second is the best
-    printed = capsys.readouterr().out
-    assert "warning: cannot save: the disk is full; step-000000007 is the last checkpoint\n" in printed
-    assert "step-000000014: could not be saved; the best that could is tested in its place: step-000000007\n" in printed
-    assert report_of(folder)["training"]["best_epoch"] == 1
-    assert steps(folder) == [7, 28]
 
 
 def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,29 +434,3 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
         f"train.py --config={late}/config.toml --training.learning_rate=0.0001 "
         f"--parallelism.sparse_learning_rate=0.002 --run.init_from={late}"
     )
-
-
-def test_without_an_answer_a_signal_ends_the_process_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Not by other signals, and not while something is being saved."""
-    ended: list[int] = []
-
-    def end(status: int) -> None:
-        ended.append(status)
-        interruption.answered()
-
-    monkeypatch.setattr("os._exit", end)
-    before = signal.signal(signal.SIGUSR1, lambda *_: None)
-    with Interruption(patience=0.1) as interruption:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        time.sleep(0.3)
-        assert interruption.number == 0
-        with interruption.busy():
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.5)
-            assert (ended, interruption.number) == ([], signal.SIGTERM)
-        time.sleep(0.5)
-    signal.signal(signal.SIGUSR1, before)
-    assert ended == [143]
-    assert capsys.readouterr().err == "SIGTERM: no answer from the other processes, left without saving\n"

@@ -5,19 +5,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import LEFT_OUT, Dataset, Rows, Split, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation import ranker
-from bert4rec.evaluation.item_tiles import Catalogue
 from bert4rec.evaluation.metrics import MISSED, ranking_metrics
 from bert4rec.evaluation.ranker import HeldOut, ModelRanker, rank_by_popularity, to_metrics, with_unseen
 from bert4rec.feed.batches import inference_batch
 from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.initialization import initialize
 
 PROTOCOLS = ["full", "popular", "uniform"]
@@ -188,13 +184,3 @@ def test_an_item_seen_twice_is_left_out_once() -> None:
     rows = Rows(np.array([2, 2, 3], np.int32), np.array([3]), np.array([4], np.int32), {})
     place = np.array([0, 1, 2], np.int32)
     assert ranker._ranks_by_place(place, rows, "full").tolist() == [1]
-
-
-@given(n_items=st.integers(1, 200_000), n_processes=st.integers(1, 9))
-def test_the_processes_share_the_tiles_in_equally_many_lookups(n_items: int, n_processes: int) -> None:
-    catalogue = Catalogue(n_items)
-    lookups = [list(catalogue.lookups(Partition(rank, n_processes))) for rank in range(n_processes)]
-    assert len({len(tiles) for tiles in lookups}) == 1
-    assert [tile for tiles in lookups for some in tiles for tile in some] == list(catalogue.tiles)
-    bounds = [catalogue.items(range(tile, tile + 1)) for tile in catalogue.tiles]
-    assert [bounds[0][0], *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), n_items]

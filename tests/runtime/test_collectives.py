@@ -6,8 +6,6 @@ import pytest
 
 from tests.processes import jobs
 
-IDS = [[0, 6, 3, 3], [], [6, 1, 3]]  # of three ranks: repeated, none, and some of all shards
-
 
 def test_what_the_first_process_says_holds_for_all(pools: Any) -> None:
     assert pools(3).run(jobs.answer_of_the_first) == [7, 7, 7]
@@ -30,12 +28,3 @@ def test_rows_of_all_ranks_stand_one_after_another(pools: Any, n_processes: int)
     for rank, answer in enumerate(answers):
         stacked = [[other] for other in range(n_processes)]
         assert answer == (expected_rows, (starts[rank], starts[rank + 1]), total, stacked)
-
-
-@pytest.mark.parametrize("n_processes", [1, 2, 3])
-def test_gradients_go_to_the_owner_of_the_row(pools: Any, n_processes: int) -> None:
-    ids = IDS[:n_processes]
-    counts = [sum(some.count(row) for some in ids) for row in range(7)]
-    expected = [[count * row / n_processes] for row, count in enumerate(counts)]  # the mean over the processes
-    found = [row for shard in pools(n_processes).run(jobs.send_gradients_back, ids) for row in shard]
-    assert [value for (value,) in found] == pytest.approx([value for (value,) in expected])

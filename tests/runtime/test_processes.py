@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.config.load import load_config
-from bert4rec.config.resolve import resolve
 from bert4rec.runtime.errors import BrokenOffError, SettingsError
 from bert4rec.runtime.processes import choose_device, process_seed, rendezvous, seed_everything, this_process
 
@@ -81,59 +79,3 @@ def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch
         f"while trying to connect to (localhost, {port})); start all hosts at the same time, with a --master-addr and "
         "--master-port that each of them can reach"
     )
-
-
-@pytest.mark.parametrize(
-    ("mode", "device", "optimizer", "rate"),
-    [("dmp", "cpu", "rowwise_adagrad", 0.02), ("ddp", "cpu", "adam", 0.003), ("dmp", "cuda", "adam", 0.003)],
-)
-def test_auto_is_decided_by_mode_and_device(mode: str, device: str, optimizer: str, rate: float) -> None:
-    config = load_config(None, {"parallelism.mode": mode, "training.learning_rate": 0.003})
-    resolved = resolve(config, device, 100).parallelism
-    assert (resolved.sparse_optimizer, resolved.sparse_learning_rate, resolved.device) == (optimizer, rate, device)
-
-
-def test_tables_in_host_memory_need_gpus() -> None:
-    config = load_config(None, {"parallelism.compute_kernel": "fused_uvm_caching"})
-    assert resolve(config, "cuda", 100).parallelism.compute_kernel == "fused_uvm_caching"
-    with pytest.raises(SettingsError) as caught:
-        resolve(config, "cpu", 100)
-    assert str(caught.value) == (
-        'parallelism.compute_kernel = "fused_uvm_caching": only on CUDA, these processes are on CPU; valid there: '
-        '"fused"'
-    )
-
-
-def test_what_auto_becomes_must_fit_the_sharding() -> None:
-    with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": is another algorithm'):
-        resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", 100)
-
-
-def test_adam_of_shards_on_cpu_goes_with_the_exact_softmax_only() -> None:
-    wanted = {"parallelism.sparse_optimizer": "adam"}
-    assert resolve(load_config(None, wanted), "cpu", 100_000).parallelism.sparse_optimizer == "adam"
-    assert resolve(load_config(None, wanted), "cuda", 100_001).parallelism.sparse_optimizer == "adam"
-    for changes in ({"training.loss": "gbce"}, {"parallelism.sharding_type": "table_wise"}, {"model.head": "linear"}):
-        with pytest.raises(SettingsError, match='sparse_optimizer = "adam": fbgemm has no fused Adam on CPU'):
-            resolve(load_config(None, wanted | changes), "cpu", 1000)
-
-
-def test_negatives_are_fewer_than_items() -> None:
-    config = load_config(None, {"training.loss": "gbce", "training.n_train_negatives": 50})
-    assert resolve(config, "cpu", 51).training.loss == "gbce"
-    with pytest.raises(SettingsError) as caught:
-        resolve(config, "cpu", 50)
-    assert str(caught.value) == (
-        'training.n_train_negatives = 50: the catalogue has 50 items; draw 49 at most, or set training.loss = "softmax"'
-    )
-
-
-def test_a_single_item_leaves_no_negatives() -> None:
-    wanted = {"training.loss": "gbce", "training.n_train_negatives": 1}
-    with pytest.raises(SettingsError) as caught:
-        resolve(load_config(None, wanted), "cpu", 1)
-    assert str(caught.value) == (
-        'training.loss = "gbce": the catalogue has a single item, which leaves no negatives; set training.loss = '
-        '"softmax"'
-    )
-    assert resolve(load_config(None, wanted), "cpu", 2).training.loss == "gbce"

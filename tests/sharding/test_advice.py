@@ -11,7 +11,7 @@ from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.advice import few_steps, refuse_unless_it_fits, what_fits
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.plan import make_plan, size
-from tests.sharding.test_plan import wanted
+from tests.sharding.wanted import wanted
 
 HALF_OF_24_GB = Memory(host=12 * 10**9)
 

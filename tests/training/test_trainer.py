@@ -92,17 +92,6 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     assert_equal(pools(2).run(jobs.train_part, config, tmp_path / "broken", go_on_from=newest), whole)
 
 
-def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path
-) -> None:
-    config = small_config(**{"training.per_device_train_batch_size": 6})
-    how = {"where": "bert4rec.models.bert4rec.Bert4Rec.forward", "call": 6, "rank": 1}
-    parts = pools(2).run(jobs.train_signalled, config, tmp_path, **how, every_steps=4, seconds_on_signal=0.0)
-    for part in parts:
-        assert part["interrupted"].endswith("more than checkpoint.seconds_on_signal = 0; the last one is of step 4")
-    assert [path.name for path in found(tmp_path)] == ["step-000000004"]
-
-
 SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 20}
 
 
@@ -117,12 +106,6 @@ def ddp(optimizer: str, **more: Any) -> dict[str, Any]:
 
 def long(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.long)
-
-
-def test_a_copy_lies_on_the_host(pools: Any) -> None:
-    ((places, values),) = pools(1).run(jobs.copied_from_a_gpu)
-    assert places == ["rank:0/cpu"]
-    np.testing.assert_array_equal(values, np.arange(6.0).reshape(3, 2))
 
 
 def test_the_kernel_counts_updates_alone(pools: Any, small_config: Callable[..., Config]) -> None:

@@ -1,0 +1,117 @@
+"""Which checkpoints a run makes and keeps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from bert4rec.checkpoint import store
+from bert4rec.checkpoint.run_folder import found
+from bert4rec.checkpoint.store import SaveError
+from bert4rec.config.tables import Config
+from bert4rec.runtime.errors import Interrupted
+from bert4rec.training.run import run
+from tests.checkpoint.conftest import Make, report_of, steps
+from tests.processes import jobs
+
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+
+def test_the_last_checkpoints_and_the_best_stay(make: Make) -> None:
+    folder = run(make(**{"training.n_epochs": 6, "checkpoint.keep": 1, "checkpoint.every_steps": 3}))
+    best = int((folder / "checkpoints" / "best").resolve().name.removeprefix("step-"))
+    assert steps(folder) == sorted({best, 42})
+    assert best == report_of(folder)["training"]["best_epoch"] * 7
+
+
+def test_the_best_that_could_be_saved_stays(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write, calls = store._write_shards, 0
+
+    def full_at_the_best(*args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise SaveError("the disk is full")
+        write(*args)
+
+    monkeypatch.setattr(store, "_write_shards", full_at_the_best)
+    folder = run(make(**{"training.seed": 4, "training.n_epochs": 4, "checkpoint.keep": 1}))  # the second is the best
+    printed = capsys.readouterr().out
+    assert "warning: cannot save: the disk is full; step-000000007 is the last checkpoint\n" in printed
+    assert "step-000000014: could not be saved; the best that could is tested in its place: step-000000007\n" in printed
+    assert report_of(folder)["training"]["best_epoch"] == 1
+    assert steps(folder) == [7, 28]
+
+
+def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = small_config(**{"training.per_device_train_batch_size": 6})
+    how = {"where": "bert4rec.models.bert4rec.Bert4Rec.forward", "call": 6, "rank": 1}
+    parts = pools(2).run(jobs.train_signalled, config, tmp_path, **how, every_steps=4, seconds_on_signal=0.0)
+    for part in parts:
+        assert part["interrupted"].endswith("more than checkpoint.seconds_on_signal = 0; the last one is of step 4")
+    assert [path.name for path in found(tmp_path)] == ["step-000000004"]
+
+
+def test_the_best_stays_beside_the_last_ones(group_of_one: None, tmp_path: Path) -> None:
+    keeper = jobs.keeper(tmp_path / "checkpoints", keep=2)
+    for step, best in ((1, 1), (2, 2), (3, 2), (40, 2), (50, 2)):
+        keeper.save(step, {"x": torch.tensor([step])}, {}, best_step=best)
+    assert steps(tmp_path) == [2, 40, 50]
+    assert (tmp_path / "checkpoints" / "best").readlink() == Path("step-000000002")
+    assert keeper.best(2) == keeper.best(3) == tmp_path / "checkpoints" / "step-000000002"
+    assert (keeper.last_step, keeper.kept()) == (50, "step-000000050 is the last checkpoint")
+
+
+def test_a_checkpoint_is_due_by_steps_and_by_minutes(
+    group_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("bert4rec.checkpoint.manager.time", SimpleNamespace(monotonic=lambda: now))
+    never, by_steps, by_minutes = (
+        jobs.keeper(tmp_path, **when) for when in ({}, {"every_steps": 3}, {"every_minutes": 0.5})
+    )
+    now = 1029.9
+    due = [[step for step in range(1, 8) if keeper.is_due(step)] for keeper in (never, by_steps, by_minutes)]
+    assert due == [[], [3, 6], []]
+    now = 1030.0
+    assert [keeper.is_due(1) for keeper in (never, by_steps, by_minutes)] == [False, False, True]
+    by_minutes.save(1, {"x": torch.zeros(1)}, {}, best_step=1)
+    assert not by_minutes.is_due(2)
+
+
+def test_a_save_that_would_take_too_long_is_left_out_where_there_is_another(group_of_one: None, tmp_path: Path) -> None:
+    """As long as none was measured, 100 MB a second."""
+    tensors = {"x": torch.empty(250_000_000, device="meta")}
+    jobs.keeper(tmp_path).refuse_to_take_long(tensors, 15)
+    jobs.keeper(tmp_path, last_step=4, seconds_on_signal=10.0).refuse_to_take_long(tensors, 15)
+    with pytest.raises(Interrupted) as caught:
+        jobs.keeper(tmp_path, last_step=4).refuse_to_take_long(tensors, 15)
+    assert str(caught.value) == (
+        "stopped by SIGTERM: a checkpoint would take some 10 s, more than checkpoint.seconds_on_signal = 8; the last "
+        "one is of step 4"
+    )
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_and_forgotten(
+    group_of_one: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "checkpoints"
+    keeper = jobs.keeper(folder, on_error="continue")
+    keeper.save(7, {"x": torch.zeros(1)}, {}, best_step=7)
+    failure = f"cannot save: {folder}/step-000000007.tmp: Not a directory; there is no checkpoint"
+    assert capsys.readouterr().out == f"warning: {failure}\n"
+    assert (keeper.last_step, keeper.best(7)) == (0, None)
+    with pytest.raises(SaveError) as caught:
+        jobs.keeper(folder).save(7, {"x": torch.zeros(1)}, {}, best_step=7)
+    assert str(caught.value).startswith(f"{failure}; free the disk, then ")

@@ -1,0 +1,90 @@
+"""Where runs and their checkpoints are found, and that one job at a time works there."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bert4rec.checkpoint.run_folder import Lock, found, named_run, new_folder, newest_finished, newest_unfinished, runs
+from bert4rec.runtime.errors import SettingsError
+from bert4rec.training.run import run
+from tests.checkpoint.conftest import Make
+from tests.conftest import leave_group
+
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+
+def test_one_job_at_a_time_works_in_a_folder(make: Make, whole: Path) -> None:
+    with Lock(whole), pytest.raises(SettingsError, match=rf"another job is at work there \(process {os.getpid()} on "):
+        run(make(**{"run.resume": str(whole)}))
+    leave_group()
+    run(make(**{"run.resume": str(whole)}))
+
+
+def test_where_runs_and_checkpoints_are_found(make: Make, whole: Path, tmp_path: Path) -> None:
+    """Also where an earlier run was deleted, or the runs stand in a folder that is called checkpoints."""
+    parent = tmp_path / "checkpoints"
+    for name in ("broken-2", "broken-10", "broken-x"):
+        shutil.copytree(whole, parent / name, symlinks=True)
+        (parent / name / "report.json").unlink()
+    places = {"run.dir": str(parent), "run.name": "broken"}
+    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-10"
+    assert run(make(**places, **{"run.resume": str(parent / "broken-x")})) == parent / "broken-x"
+    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-2"
+
+
+@pytest.mark.parametrize("resume", ["no/where", "", "auto"])
+def test_what_is_not_there(make: Make, resume: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if resume == "auto":
+        assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp"
+        assert "nothing to resume: no unfinished run" in capsys.readouterr().out
+        assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp-2"  # the first is finished
+        return
+    with pytest.raises(SettingsError, match=r'run.resume = ".*": (has no checkpoint|is not there); name a run folder'):
+        run(make(**{"run.resume": resume or str(tmp_path)}))
+
+
+def test_a_new_run_takes_the_next_number(tmp_path: Path) -> None:
+    parent = tmp_path / "runs"
+    assert [new_folder(parent, "x").name for _ in range(3)] == ["x", "x-2", "x-3"]
+    (parent / "x-2").rmdir()
+    assert new_folder(parent, "x") == parent / "x-2"
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError) as caught:
+        new_folder(tmp_path / "file", "x")
+    assert str(caught.value) == (f"run.dir: cannot make {tmp_path}/file/x: Not a directory; choose another folder")
+
+
+def test_runs_are_found_by_number_and_told_by_their_reports(tmp_path: Path) -> None:
+    for name in ("x", "x-2", "x-10", "x-y", "xx", "x-3"):
+        (tmp_path / name / "checkpoints" / "step-000000004").mkdir(parents=True)
+    (tmp_path / "x-11").mkdir()  # without a checkpoint
+    assert [path.name for path in runs(tmp_path, "x")] == ["x", "x-2", "x-3", "x-10", "x-11"]
+    assert (newest_unfinished(tmp_path, "x"), newest_finished(tmp_path, "x")) == (tmp_path / "x-10", None)
+    for name in ("x-2", "x-10"):
+        (tmp_path / name / "report.json").touch()
+    assert (newest_unfinished(tmp_path, "x"), newest_finished(tmp_path, "x")) == (tmp_path / "x-3", tmp_path / "x-10")
+
+
+def test_only_whole_checkpoints_are_found_and_can_be_named(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for name in ("step-000000020", "step-000000003", "step-000000030.tmp", "step-000000007.old", "set-aside"):
+        (folder / name).mkdir(parents=True)
+    (folder / "step-000000040").touch()
+    (folder / "best").symlink_to("step-000000003")
+    first, last = folder / "step-000000003", folder / "step-000000020"
+    assert found(folder) == [first, last]
+    named = [named_run(str(path)) for path in (tmp_path, folder, last, folder / "best")]
+    assert named == [(tmp_path, None), (tmp_path, None), (tmp_path, last), (tmp_path, first)]
+    for name, problem in (
+        ("step-000000030.tmp", "has no checkpoint"), ("step-000000040", "is no folder"), ("step-5", "is not there"),
+    ):  # fmt: skip
+        with pytest.raises(SettingsError) as caught:
+            named_run(f"{folder}/{name}")
+        assert str(caught.value) == (
+            f'run.resume = "{folder}/{name}": {problem}; name a run folder, one of its checkpoints/step-…, or auto'
+        )

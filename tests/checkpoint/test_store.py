@@ -1,0 +1,112 @@
+"""Checkpoints on the disk."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharding_spec import ShardMetadata
+
+from bert4rec.checkpoint import store
+from bert4rec.checkpoint.run_folder import found
+from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, read_facts, save, tidy, verify
+from bert4rec.runtime.errors import DataError
+from bert4rec.training.run import run
+from tests.checkpoint.conftest import Make, report_of
+from tests.processes import jobs
+
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+
+def test_a_copy_lies_on_the_host(pools: Any) -> None:
+    ((places, values),) = pools(1).run(jobs.copied_from_a_gpu)
+    assert places == ["rank:0/cpu"]
+    np.testing.assert_array_equal(values, np.arange(6.0).reshape(3, 2))
+
+
+def test_files_that_the_first_process_does_not_see_make_no_checkpoint(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where each host has a disk of its own."""
+    describe = store._describe
+    ghost = {"__1_0.distcp": {"bytes": 7, "sha256": "0"}}
+    monkeypatch.setattr(store, "_describe", lambda *args: describe(*args) | ghost)
+    with pytest.raises(SaveError, match=r"__1_0.distcp: .* must be on a disk that all hosts share; there is no"):
+        run(make(**{"checkpoint.on_error": "stop", "checkpoint.async": False}))
+
+
+def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
+    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, newest = report_of(whole), found(whole / "checkpoints")[-1]
+    newest.rename(newest.with_name(newest.name + ".old"))
+    newest.with_name(newest.name + ".tmp").mkdir()
+    assert len(found(whole / "checkpoints")) == 2
+    run(make(**{"run.resume": str(whole)}))
+    assert f"from {newest}\n" in capsys.readouterr().out
+    assert report_of(whole)["test"] == before["test"]
+    assert {path.suffix for path in (whole / "checkpoints").iterdir()} == {""}
+
+
+def sharded(values: torch.Tensor) -> ShardedTensor:
+    """A table of one shard, which is `values` itself."""
+    shard = Shard(values, ShardMetadata([0, 0], list(values.shape), "rank:0/cpu"))
+    metadata = ShardedTensorMetadata([shard.metadata], values.size())
+    return ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
+
+
+def test_what_was_saved_is_read_back_in_place(group_of_one: None, tmp_path: Path) -> None:
+    table, weight = torch.arange(20.0).view(5, 4), torch.tensor([0.1, -0.0])
+    save(tmp_path / "one", {"table": sharded(table), "weight": weight}, {"step": 3, "name": "ä"})
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    verify(tmp_path / "one")
+    assert read_facts(tmp_path / "one") == {"step": 3, "name": "ä"}
+    wanted = {"table": sharded(torch.zeros(5, 4)), "weight": torch.zeros(2)}
+    load(tmp_path / "one", wanted)
+    assert torch.equal(wanted["table"].local_shards()[0].tensor, torch.arange(20.0).view(5, 4))
+    assert wanted["weight"].numpy().tobytes() == weight.numpy().tobytes()
+
+
+def test_what_a_checkpoint_does_not_hold_or_no_longer_holds_is_one_line(group_of_one: None, tmp_path: Path) -> None:
+    save(tmp_path / "one", {"weight": torch.zeros(2)}, {})
+    with pytest.raises(DataError) as caught:
+        load(tmp_path / "one", {"bias": torch.zeros(2)})
+    assert str(caught.value).startswith(f"{tmp_path}/one: cannot be read: ")
+    assert "\n" not in str(caught.value)
+    (tmp_path / "one" / "facts.json").unlink()
+    with pytest.raises(DataError) as caught:
+        verify(tmp_path / "one")
+    assert str(caught.value) == f"{tmp_path}/one: this checkpoint is damaged: facts.json is missing"
+
+
+def test_a_shard_goes_to_the_disk_a_few_rows_at_a_time(group_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "PIECE_BYTES", 40)  # of rows of 16
+    values = torch.arange(20.0).view(5, 4)
+    pieces = in_pieces({"table": sharded(values)})["table"].local_shards()
+    assert [piece.metadata.shard_offsets for piece in pieces] == [[0, 0], [2, 0], [4, 0]]
+    assert [piece.tensor[:, 0].tolist() for piece in pieces] == [[0, 4], [8, 12], [16]]
+    assert pieces[1].tensor.data_ptr() == values[2:].data_ptr()
+
+
+def test_copies_are_made_in_the_same_memory_again(group_of_one: None) -> None:
+    copies, weight = Copies(), torch.tensor([1.0, 2.0])
+    first = copies.of({"weight": weight})["weight"]
+    weight[0] = 7
+    assert first.tolist() == [1.0, 2.0]
+    assert copies.of({"weight": weight})["weight"] is first
+    assert first.tolist() == [7.0, 2.0]
+
+
+def test_what_a_kill_has_left_is_tidied_up(tmp_path: Path) -> None:
+    for name in ("step-1", "step-1.old", "step-2.old", "step-3.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "of").write_text(name)
+    tidy(tmp_path)
+    assert {path.name: (path / "of").read_text() for path in tmp_path.iterdir()} == {
+        "step-1": "step-1", "step-2": "step-2.old",
+    }  # fmt: skip

@@ -1,0 +1,66 @@
+"""Signals that wait for an answer of the other processes."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from bert4rec.runtime.signals import SIGNALS, Interruption
+
+
+def test_without_an_answer_a_signal_ends_the_process_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not by other signals, and not while something is being saved."""
+    ended: list[int] = []
+
+    def end(status: int) -> None:
+        ended.append(status)
+        interruption.answered()
+
+    monkeypatch.setattr("os._exit", end)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    with Interruption(patience=0.1) as interruption:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.3)
+        assert interruption.number == 0
+        with interruption.busy():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+            assert (ended, interruption.number) == ([], signal.SIGTERM)
+        time.sleep(0.5)
+    signal.signal(signal.SIGUSR1, before)
+    assert ended == [143]
+    assert capsys.readouterr().err == "SIGTERM: no answer from the other processes, left without saving\n"
+
+
+def test_what_was_ignored_stays_so_and_afterwards_all_is_as_before() -> None:
+    """As under nohup, which ignores SIGHUP."""
+    handlers = {
+        signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_IGN,
+    }  # fmt: skip
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        with Interruption():
+            heeded = [number for number in SIGNALS if signal.getsignal(number) != handlers[number]]
+        assert heeded == [signal.SIGINT, signal.SIGTERM]
+        assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    inside = []
+
+    def enter() -> None:
+        with Interruption():
+            inside.extend(signal.getsignal(number) for number in SIGNALS)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert inside == before

@@ -1,0 +1,47 @@
+"""Initial weights that depend on the seed, the table and the row alone, whoever holds them."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.sharding.initialization import ROWS_PER_BLOCK, initial_rows, initialize
+
+N_ROWS = 2 * ROWS_PER_BLOCK + 500
+TABLE = initial_rows("table", 0, N_ROWS, 4, seed=7)
+
+
+@given(st.integers(0, N_ROWS - 1), st.integers(1, N_ROWS))
+@settings(max_examples=50, deadline=None)
+def test_rows_are_the_same_wherever_a_shard_begins_and_ends(first: int, n_rows: int) -> None:
+    n_rows = min(n_rows, N_ROWS - first)
+    assert torch.equal(initial_rows("table", first, n_rows, 4, seed=7), TABLE[first : first + n_rows])
+
+
+def test_other_seeds_and_other_tables_have_other_rows() -> None:
+    others = [initial_rows("table", 0, 100, 4, seed=8), initial_rows("other", 0, 100, 4, seed=7)]
+    for rows in [*others, TABLE[100:200], TABLE[ROWS_PER_BLOCK : ROWS_PER_BLOCK + 100]]:
+        assert not torch.isclose(rows, TABLE[:100]).all(dim=1).any()
+
+
+@pytest.mark.parametrize("head", ["tied", "linear"])
+def test_every_weight_of_a_model_is_filled(head: str) -> None:
+    """The norms by ones, biases by zeros, the table by its rows, and zeros in the columns of the bias behind them."""
+    shape = {"n_rows": 12, "embed_dim": 4, "n_heads": 2, "n_layers": 1, "ffn_dim": 8, "max_len": 3}
+    model = Bert4Rec(**shape, dropout=0.0, head=head, output_bias=True, device="cpu")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(torch.nan)
+    initialize(model, seed=7)
+    weights = model.state_dict()
+    name = "item_table.embeddings.item.weight"
+    table = weights.pop(name)
+    assert torch.equal(table[:, :4], initial_rows(name, 0, 12, 4, seed=7))
+    assert table[:, 4:].tolist() == ([[0.0] * 4] * 12 if head == "tied" else [[]] * 12)
+    ones = {name for name, weight in weights.items() if (weight == 1).all()}
+    zeros = {name for name, weight in weights.items() if (weight == 0).all()}
+    assert ones == {f"encoder.{name}.weight" for name in ("norm", "blocks.0.attention_norm", "blocks.0.ffn_norm")}
+    assert zeros == {name for name in weights if name.endswith("bias")}
+    drawn = [weight for name, weight in weights.items() if name not in ones | zeros]
+    assert all(weight.isfinite().all() and weight.std() > 0 for weight in drawn)

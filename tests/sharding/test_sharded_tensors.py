@@ -1,0 +1,57 @@
+"""Tensors in parts, read and made, in a process group of one process that holds all of them."""
+
+import pytest
+import torch
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharding_spec import ShardMetadata
+
+from bert4rec.sharding.sharded_tensors import local_bytes, local_parts, placed_parts, sharded_like
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+
+VALUES = torch.arange(20.0).view(5, 4)
+
+
+@pytest.fixture
+def table(group_of_one: None) -> ShardedTensor:
+    """`VALUES` as 2 whole rows and, under them, 3 rows cut into columns of 3 and 1."""
+    places = [((0, 0), (2, 4)), ((2, 0), (3, 3)), ((2, 3), (3, 1))]
+    shards = [
+        Shard(
+            VALUES[row : row + n_rows, column : column + n_columns].contiguous(),
+            ShardMetadata([row, column], [n_rows, n_columns], "rank:0/cpu"),
+        )
+        for (row, column), (n_rows, n_columns) in places
+    ]
+    metadata = ShardedTensorMetadata([shard.metadata for shard in shards], VALUES.size())
+    return ShardedTensor._init_from_local_shards_and_global_metadata(shards, metadata)
+
+
+def test_a_whole_tensor_is_its_only_part() -> None:
+    whole = torch.zeros(3, 2)
+    (part,) = local_parts(whole)
+    assert part is whole
+    ((part, row, column),) = placed_parts(whole)
+    assert (part is whole, row, column) == (True, 0, 0)
+
+
+def test_parts_come_with_their_places(table: ShardedTensor) -> None:
+    assert [tuple(part.shape) for part in local_parts(table)] == [(2, 4), (3, 3), (3, 1)]
+    whole = torch.full((5, 4), torch.nan)
+    for part, row, column in placed_parts(table):
+        whole[row : row + part.shape[0], column : column + part.shape[1]] = part
+    assert torch.equal(whole, VALUES)
+
+
+def test_bytes_of_all_parts_count_in_their_own_types(table: ShardedTensor) -> None:
+    assert local_bytes([table, torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.uint8)]) == 80 + 24 + 2
+
+
+def test_what_is_made_like_a_table_may_have_its_first_dimension_only(table: ShardedTensor) -> None:
+    """As the state of row-wise Adagrad: a number for each row."""
+    rows = [ShardMetadata([0], [2], "rank:0/cpu"), ShardMetadata([2], [3], "rank:0/cpu")]
+    local = [Shard(torch.tensor([7.0, 8.0]), rows[0]), Shard(torch.tensor([1.0, 2.0, 3.0]), rows[1])]
+    made = sharded_like(table, local, rows)
+    assert made.size() == torch.Size([5])
+    assert [part.tolist() for part in local_parts(made)] == [[7.0, 8.0], [1.0, 2.0, 3.0]]
+    assert [shard.shard_offsets for shard in made.metadata().shards_metadata] == [[0], [2]]

@@ -1,0 +1,61 @@
+"""What of the settings goes where."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert4rec.config.load import load_config
+from bert4rec.config.resolve import resolve
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset
+from bert4rec.runtime.processes import Processes
+from bert4rec.sharding.footprint import Job
+from bert4rec.training.build import job, job_of_all, keeper, sampler
+
+WORLD = Processes(rank=1, local_rank=1, world_size=6, local_world_size=3, device=torch.device("cpu"))
+
+
+def test_a_job_to_the_last_field() -> None:
+    changes = {
+        "model.embed_dim": 8, "model.n_layers": 3, "model.max_len": 20, "model.output_bias": False,
+        "training.loss": "gbce", "training.n_train_negatives": 7, "training.optimizer": "sgd",
+        "training.per_device_train_batch_size": 5, "training.mask_prob": 0.3, "parallelism.sharding_type": "table_wise",
+    }  # fmt: skip
+    config = resolve(load_config(None, changes), "cpu", 98)
+    expected = Job(
+        model={
+            "n_rows": 100, "embed_dim": 8, "n_heads": 2, "n_layers": 3, "ffn_dim": 256, "max_len": 20, "dropout": 0.1,
+            "head": "tied", "output_bias": False,
+        },
+        mode="dmp", device_type="cpu", world_size=6, local_world_size=3, sparse_optimizer="rowwise_adagrad",
+        optimizer="sgd", batch_size=5, mask_prob=0.3, loss="gbce", n_train_negatives=7, sharding_type="table_wise",
+        compute_kernel="fused", cache_load_factor=0.2,
+    )  # fmt: skip
+    assert job(config, 98, device_type="cpu", world_size=6, local_world_size=3) == expected
+    assert job_of_all(config, WORLD, 98) == expected
+
+
+@pytest.mark.parametrize(("power", "are_unlike"), [(0.0, True), (1.0, False)])
+def test_only_a_sampled_loss_has_negatives(
+    small_config: Callable[..., Config], small_dataset: Dataset, power: float, are_unlike: bool
+) -> None:
+    """As many as there are items: drawn uniformly without repeats, so each comes once; by popularity some do twice."""
+    n_items = small_dataset.n_items
+    assert sampler(small_config(**{"training.loss": "softmax"}), small_dataset) is None
+    sampled = {"training.loss": "gbce", "training.n_train_negatives": n_items, "training.negatives_power": power}
+    drawing = sampler(small_config(**sampled), small_dataset)
+    assert drawing is not None
+    ids = drawing.draw(0).ids
+    assert len(ids) == n_items
+    assert (sorted(ids.tolist()) == list(range(2, n_items + 2))) == are_unlike
+
+
+def test_checkpoints_go_into_the_folder_of_the_run_when_the_settings_say(group_of_one: None, tmp_path: Path) -> None:
+    alone = Processes(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
+    config = load_config(None, {"checkpoint.every_steps": 3, "checkpoint.every_minutes": 0.0})
+    made = keeper(config, alone, tmp_path, about={}, say=print, last_step=8)
+    assert [step for step in range(1, 8) if made.is_due(step)] == [3, 6]
+    assert made.last_step == 8
+    assert made.path_of(9) == tmp_path / "checkpoints" / "step-000000009"
