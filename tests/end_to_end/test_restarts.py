@@ -19,10 +19,14 @@ from tests.end_to_end.test_scripts import BIN, ROOT, TORCHRUN, settings_file, st
 
 pytestmark = pytest.mark.long
 
-# What the script needs of Slurm: `srun OPTIONS bash -c COMMAND` as a step of its own, and to be put back.
+# What the script needs of Slurm: `srun OPTIONS bash -c COMMAND` as a step of its own, with the variables that it is
+# given, and to be put back.
 SRUN = """#!/bin/bash
 echo $$ > "$STAND_IN/step"
-while [[ "$1" == --* ]]; do shift; done
+while [[ "$1" == --* ]]; do
+    [[ "$1" != --export=ALL,* ]] || { given=${1#--export=ALL,} && export ${given//,/ }; }
+    shift
+done
 exec setsid "$@"
 """
 SCONTROL = """#!/bin/bash
