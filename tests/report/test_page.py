@@ -1,12 +1,7 @@
-"""Tables and records, to the letter."""
-
-import json
-import resource
-from pathlib import Path
+"""Tables and pages, to the letter."""
 
 import pytest
 
-from bert4rec.report.log import MetricsLog, read_records
 from bert4rec.report.page import metrics_table, report_page, result_line
 
 METRICS = {"users": 3, "HR@10": 0.5, "NDCG@10": 0.25, "MRR": 1.0}
@@ -124,31 +119,3 @@ def test_the_result_in_one_line() -> None:
         "test of 3 users, popular negatives: HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.5000, 0.2500)"
     )
     assert result_line({}) == "This dataset holds nothing out: there is no test."
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
-def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path) -> None:
-    said: list[str] = []
-    log = MetricsLog(tmp_path, say=said.append)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # bytes that a file may have
-    try:
-        for step in range(5):
-            log.add("train", step, loss=0.5)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    log.add("train", 5, loss=0.5)
-    log.close()
-    assert [record["step"] for record in read_records(tmp_path, "train")] == [0, 1, 2, 3, 4, 5]
-    assert said == [f"{tmp_path / 'metrics.jsonl'}: File too large; the training goes on, its log may have gaps"]
-
-
-def test_records_are_lines_of_json(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path)
-    log.add("train", 10, loss=2.5)
-    log.add("validation", 20, full=METRICS)
-    log.close()
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert lines[0] == {"kind": "train", "step": 10, "loss": 2.5}
-    assert read_records(tmp_path, "validation") == [{"kind": "validation", "step": 20, "full": METRICS}]
-    assert list(tmp_path.glob("events.out.tfevents.*"))
