@@ -19,14 +19,13 @@ from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Split, open_dataset
-from bert4rec.dataset.schema import table_rows
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory, PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, seed_everything, this_process
 from bert4rec.sharding.plan import Plan, make_plan
-from bert4rec.training.build import build, job_of_all, keeper, plan_of_all, sampler
+from bert4rec.training.build import build, job_of_all, keeper, plan_of_all, sampler, training_batches
 from bert4rec.training.meter import WARM_STEPS
 from bert4rec.training.progress import Progress
 from bert4rec.training.trainer import Trainer
@@ -82,15 +81,15 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
     return Trainer(
         model,
         optimizers,
-        dataset.splits["train"],
-        n_rows=table_rows(dataset.n_items),
+        training_batches(
+            config, dataset.splits["train"], world, n_items=dataset.n_items, sampler=sampler(config, dataset)
+        ),
         settings=config.training,
         world=world,
         measure=lambda _: {},
         keeper=keeper(config, world, Path(config.run.dir), about={}, say=print),
         progress=Progress(shown=False),
         log=log,
-        sampler=sampler(config, dataset),
     )
 
 
@@ -103,7 +102,7 @@ def _needed(config: Config, world: Processes, n_items: int) -> int:
 def _train(trainer: Trainer, world: Processes, seconds: float) -> dict[str, float]:
     """Warm up, then train for about `seconds`, on every process as many steps."""
     # The trainer's loop, without the validations and checkpoints with which `fit` surrounds it.
-    batches = trainer._source.batches()
+    batches = trainer._batches.batches()
 
     def train(n_steps: int) -> float:
         began = time.perf_counter()

@@ -21,13 +21,13 @@ from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.sharding.plan import Plan
-from bert4rec.training.build import build, keeper, plan_of_all
+from bert4rec.training.build import build, keeper, plan_of_all, training_batches
 from bert4rec.training.progress import Progress
 from bert4rec.training.trainer import Trainer
 
@@ -81,15 +81,19 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
         Trainer(
             model,
             optimizers,
-            RandomWindows(n_windows, config.model.max_len, n_items),  # type: ignore[arg-type]
-            n_rows=table_rows(n_items),
+            training_batches(
+                config,
+                RandomWindows(n_windows, config.model.max_len, n_items),
+                world,
+                n_items=n_items,  # type: ignore[arg-type]
+                sampler=None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives),
+            ),
             settings=settings,
             world=world,
             measure=lambda _: {},
             keeper=keeper(config, world, Path(folders[0]), about={}, say=lambda _: None),
             progress=Progress(shown=world.is_first),
             log=None,
-            sampler=None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives),
         ).fit()
         gather_objects(None)  # no folder goes before all have read from it
     measured = held_bytes(model, optimizers.states()) | {"peak": _peak(world.world_size)}

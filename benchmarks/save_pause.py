@@ -23,12 +23,11 @@ from bert4rec.checkpoint.manager import Keeper
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
-from bert4rec.dataset.schema import table_rows
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.sharded_tensors import local_bytes
-from bert4rec.training.build import build, keeper
+from bert4rec.training.build import build, keeper, training_batches
 from bert4rec.training.progress import Progress
 from bert4rec.training.trainer import Trainer
 
@@ -70,17 +69,21 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
         trainer = Trainer(
             model,
             optimizers,
-            RandomWindows(10**6, config.model.max_len, n_items),  # type: ignore[arg-type]
-            n_rows=table_rows(n_items),
+            training_batches(
+                config,
+                RandomWindows(10**6, config.model.max_len, n_items),
+                world,
+                n_items=n_items,  # type: ignore[arg-type]
+                sampler=NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1),
+            ),
             settings=config.training,
             world=world,
             measure=lambda _: {},
             keeper=writer,
             progress=Progress(shown=False),
             log=None,
-            sampler=NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1),
         )
-        batches = trainer._source.batches()
+        batches = trainer._batches.batches()
 
         def step() -> float:
             began = time.perf_counter()

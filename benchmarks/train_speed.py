@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
-from bert4rec.feed.batches import Batch
+from bert4rec.feed.batch import Batch
 from bert4rec.feed.masking import mask_items
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.sharding.initialization import initialize
@@ -84,8 +84,8 @@ def _training(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[Ba
 
 def _ours(n_rows: int) -> Callable[[Batch], None]:
     model = Bert4Rec(
-        n_rows=n_rows, embed_dim=WIDTH, n_heads=HEADS, n_layers=LAYERS, ffn_dim=4 * WIDTH, max_len=LENGTH, dropout=0.1,
-        head="tied", output_bias=True, device="cpu",
+        n_items=n_rows - FIRST_ITEM_ID, embed_dim=WIDTH, n_heads=HEADS, n_layers=LAYERS, ffn_dim=4 * WIDTH,
+        max_len=LENGTH, dropout=0.1, head="tied", output_bias=True, device="cpu",
     )  # fmt: skip
     initialize(model, seed=1)
     return _training(model, model)

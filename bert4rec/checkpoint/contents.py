@@ -1,6 +1,6 @@
 """What a checkpoint holds of a training: weights, the optimizers' state, random states; and the way back of each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.checkpoint.store import Tensors, load
+from bert4rec.models.item_table import saved_name
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap
@@ -19,8 +20,8 @@ WEIGHTS, MOMENTS = "model.", "optimizer."  # how the names of tensors begin
 def tensors_of(model: nn.Module, optimizers: Optimizers, world: Processes) -> dict[str, Any]:
     """All of it, as it is now."""
     return {
-        **_prefixed(WEIGHTS, unwrap(model).state_dict()),
-        **_prefixed(MOMENTS, optimizers.tensors()),
+        **{WEIGHTS + saved_name(name): value for name, value in unwrap(model).state_dict().items()},
+        **{MOMENTS + name: value for name, value in optimizers.tensors().items()},
         **_random_state(world),
     }
 
@@ -33,13 +34,13 @@ def weights_in(tensors: Tensors) -> Iterator[Tensor]:
 def load_weights(model: nn.Module, folder: Path) -> None:
     """Read the weights of a checkpoint that was verified into a parallelized `model`, however either is sharded."""
     state = unwrap(model).state_dict()
-    load(folder, _prefixed(WEIGHTS, state))
+    load(folder, {WEIGHTS + saved_name(name): value for name, value in state.items()})
     unwrap(model).load_state_dict(state)
 
 
 def load_optimizers(optimizers: Optimizers, folder: Path, *, n_updates: int) -> None:
     """Read the state that the optimizers had after `n_updates`."""
-    load(folder, _prefixed(MOMENTS, optimizers.tensors()))
+    load(folder, {MOMENTS + name: value for name, value in optimizers.tensors().items()})
     optimizers.set_steps(n_updates)
 
 
@@ -58,7 +59,3 @@ def _random_state(world: Processes) -> dict[str, Tensor]:
     if world.device.type == "cuda":
         states[f"random.cuda.{world.rank}"] = torch.cuda.get_rng_state(world.device)
     return states
-
-
-def _prefixed(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    return {prefix + name: value for name, value in tensors.items()}

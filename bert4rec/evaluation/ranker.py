@@ -31,8 +31,7 @@ from bert4rec.evaluation.metrics import (
     is_finite,
     ranking_metrics,
 )
-from bert4rec.feed.batches import inference_batch
-from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.sequence_model import SequenceModel
 from bert4rec.runtime.errors import DivergenceError
 
 Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
@@ -54,10 +53,11 @@ class ModelRanker:
     """
 
     def __init__(
-        self, model: Bert4Rec, *, batch_size: int, device: torch.device, max_len: int, precision: str = "fp32",
+        self, model: SequenceModel, *, batch_size: int, device: torch.device, max_len: int, precision: str = "fp32",
         between: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._model, self._partition, self._catalogue = model, model.partition, Catalogue(model.n_items)
+        self._model, self._partition = model, model.item_table.partition
+        self._catalogue = Catalogue(model.item_table.n_items)
         self._batch_size, self._device, self._max_len, self._precision = batch_size, device, max_len, precision
         self._between = between
 
@@ -86,7 +86,7 @@ class ModelRanker:
 
     def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> "Users":
         """Every process encodes some batches; all have all in the end."""
-        users = Users.empty(len(indices), self._model.width, len(sampled), self._device)
+        users = Users.empty(len(indices), self._model.item_table.width, len(sampled), self._device)
         batches = list(_cut(len(indices), self._batch_size))
         for first in range(0, len(batches), self._partition.n_processes):
             self._between()
@@ -107,7 +107,7 @@ class ModelRanker:
         sets = [rows.targets[:, None], *(_negatives(rows, name) for name in sampled)]
         ids = torch.from_numpy(np.concatenate(sets, axis=1).astype(np.int64)).to(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision == "bf16"):
-            batch = inference_batch(rows, self._max_len).to(self._device)
+            batch = self._model.ask(rows, self._max_len).to(self._device)
             hidden, vectors = self._model.represent(batch, ids.flatten())
         # In fp32 always: bf16 has so few digits that many scores would tie.
         hidden = hidden.float()
@@ -128,7 +128,7 @@ class ModelRanker:
             self._between()
             first, last = self._catalogue.items(tiles)
             ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
-            vectors = self._model.candidates(ids)
+            vectors = self._model.item_table.candidates(ids)
             broken += not is_finite(vectors)
             for tile in tiles:
                 start, stop = (bound - first for bound in self._catalogue.items(range(tile, tile + 1)))

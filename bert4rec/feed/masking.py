@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
+from bert4rec.feed.batch import Batch
 
 # Constants of splitmix64 (Steele, Lea, Flood 2014), as signed 64-bit integers.
 _GAMMA = -0x61C8864680B583EB
@@ -24,6 +25,23 @@ class Masked:
     items: Tensor
     positions: Tensor
     targets: Tensor
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Makes masked batches of sequences: `mask_items` with these arguments."""
+
+    seed: int
+    n_rows: int
+    mask_prob: float
+    last_item_mask_prob: float
+    mask_token_share: float
+    random_token_share: float
+
+    def __call__(self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int) -> Batch:
+        """What the model is trained on in `epoch`."""
+        masked = mask_items(items, lengths, sequence_ids, epoch=epoch, **vars(self))
+        return Batch(masked.items, lengths, masked.positions, masked.targets)
 
 
 def mask_items(

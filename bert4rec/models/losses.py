@@ -1,6 +1,8 @@
 """Losses: one plain function each, over hidden states or scores of candidates."""
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +66,36 @@ def gbce_loss(positive: Tensor, negative: Tensor, n_items: int, calibration: flo
     rate = n_negatives / (n_items - 1)
     beta = rate * (calibration * (1 - 1 / rate) + 1 / rate)
     return -(beta * F.logsigmoid(positive) + F.logsigmoid(-negative).sum(1)) / (n_negatives + 1)
+
+
+class Sampled(NamedTuple):
+    """What a loss against negatives is computed from.
+
+    Scores `positive` [M] of the targets and `negative` [M, K], -inf where a negative is the target itself; the log of
+    how often each negative was to be expected, `log_expected` [K]; the catalogue's `n_items`; gBCE's `calibration`.
+    """
+
+    positive: Tensor
+    negative: Tensor
+    log_expected: Tensor
+    n_items: int
+    calibration: float
+
+
+def _gbce(scores: Sampled) -> Tensor:
+    """Scores of zero mean the odds of any item.
+
+    Else every item would first be pushed down from a half, by gradients that Adagrad never forgets.
+    """
+    prior = math.log(scores.n_items - 1)
+    return gbce_loss(scores.positive - prior, scores.negative - prior, scores.n_items, scores.calibration)
+
+
+SAMPLED_LOSSES: dict[str, Callable[[Sampled], Tensor]] = {
+    "sampled_softmax": lambda scores: sampled_softmax_loss(scores.positive, scores.negative, scores.log_expected),
+    "gbce": _gbce,
+}
+"""training.loss → the losses [M] of the positions; each needs negatives, as the exact softmax does not."""
 
 
 class _CatalogueSoftmax(Function):

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
 from bert4rec.config.abilities import Updates, table_updates
-from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.models.bert4rec import ITEM_TABLE, Bert4Rec
+from bert4rec.models.item_table import is_of_table
+from bert4rec.models.kinds import KINDS
 from bert4rec.models.losses import SCORES_AT_ONCE
+from bert4rec.models.sequence_model import SequenceModel
 
 FLOAT = 4  # bytes of a weight, a gradient, a score
 MIB = 2**20
@@ -53,10 +54,11 @@ Bytes: TypeAlias = dict[str, int]
 class Job:
     """What is trained and how: all that a plan depends on but the memory there is.
 
-    `model` are the keywords of `Bert4Rec`; `local_world_size` counts the processes of a host, `batch_size` the
+    `kind` of model, with its keywords in `model`; `local_world_size` counts the processes of a host, `batch_size` the
     sequences of a process and step. `sparse_optimizer` updates the tables, `optimizer` the dense part.
     """
 
+    kind: str
     model: Mapping[str, Any]
     mode: str
     device_type: str
@@ -73,9 +75,9 @@ class Job:
     cache_load_factor: float = 0.2
 
     @cached_property
-    def built(self) -> Bert4Rec:
+    def built(self) -> SequenceModel:
         """The model on `meta`, which holds no weights."""
-        return Bert4Rec(**self.model)
+        return KINDS[self.kind](**self.model)
 
     def __getstate__(self) -> dict[str, Any]:
         """The model is not sent along: whoever gets the job can build it."""
@@ -100,7 +102,7 @@ class Job:
     @property
     def n_items(self) -> int:
         """Items in the catalogue."""
-        return int(self.model["n_rows"]) - FIRST_ITEM_ID
+        return int(self.model["n_items"])
 
     @property
     def scores_whole_catalogue(self) -> bool:
@@ -224,14 +226,14 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     if job.loss != "softmax":
         return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
     share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
-    vectors = share * job.built.width * FLOAT
+    vectors = share * job.built.item_table.width * FLOAT
     if job.updates == "dense_shards":
         vectors = sum(part.weight_bytes for part in shards)
     rows = min(gathered, max(1, SCORES_AT_ONCE // share))
     passing = _tile_bytes(FLOAT * rows * share, math.ceil(gathered / rows), vectors)
     # The vectors and their gradient are held or looked up, unless they are those of a layer of scores.
     of_layer = VECTOR_COPIES * vectors if job.model["head"] == "linear" else 0
-    return HIDDEN_COPIES * FLOAT * gathered * job.built.width + passing + of_layer
+    return HIDDEN_COPIES * FLOAT * gathered * job.built.item_table.width + passing + of_layer
 
 
 def _tile_bytes(tile: int, n_tiles: int, product: int) -> int:
@@ -258,7 +260,7 @@ def _streaming(job: Job, shards: Sequence[Shard]) -> int:
     """What comes and goes while the catalogue streams by in evaluation."""
     n_rows = min(ROWS_PER_LOOKUP, job.n_items)
     if job.model["head"] == "linear":
-        return LOOKUP_COPIES * FLOAT * n_rows * job.built.width
+        return LOOKUP_COPIES * FLOAT * n_rows * job.built.item_table.width
     return _lookup_bytes(job, n_rows, LOOKUP_COPIES, shards)
 
 
@@ -270,4 +272,4 @@ def _saving(job: Job) -> int:
 def _dense_sizes(job: Job) -> list[int]:
     """Bytes of each weight that every process holds."""
     named = job.built.named_parameters()
-    return [value.numel() * FLOAT for name, value in named if not name.startswith(ITEM_TABLE)]
+    return [value.numel() * FLOAT for name, value in named if not is_of_table(name)]

@@ -11,7 +11,8 @@ import zlib
 import torch
 from torch import Tensor
 
-from bert4rec.models.bert4rec import ITEM_TABLE, Bert4Rec
+from bert4rec.models.item_table import is_of_table, saved_name
+from bert4rec.models.sequence_model import SequenceModel
 from bert4rec.sharding.sharded_tensors import placed_parts
 
 ROWS_PER_BLOCK = 4096
@@ -20,14 +21,14 @@ POSITIONS = "encoder.positions.weight"
 
 
 @torch.no_grad()
-def initialize(model: Bert4Rec, seed: int) -> None:
+def initialize(model: SequenceModel, seed: int) -> None:
     """Fill every weight of an allocated, perhaps sharded `model` as a pure function of `seed`."""
     for name, value in model.state_dict().items():
-        if name.startswith(ITEM_TABLE):
+        if is_of_table(name):
             for part, row, column in placed_parts(value):
-                _fill_rows(part, name, row, column, model.embed_dim, seed)
+                _fill_rows(part, saved_name(name), row, column, model.item_table.embed_dim, seed)
         else:
-            value.copy_(_dense_weight(name, value, seed))
+            value.copy_(_dense_weight(saved_name(name), value, seed))
 
 
 def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> Tensor:

@@ -11,8 +11,8 @@ from torch.distributed._shard.sharding_spec import ShardMetadata
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.config.abilities import Updates
-from bert4rec.models.bert4rec import ITEM_TABLE
 from bert4rec.models.deferred_update import Gate
+from bert4rec.models.item_table import ITEM_TABLE, is_of_table, saved_name
 from bert4rec.sharding.parallelize import kernels, unwrap
 from bert4rec.sharding.placement import EPSILON
 from bert4rec.sharding.sharded_tensors import sharded_like
@@ -52,14 +52,14 @@ class Optimizers:
         gated: bool = False,
     ) -> None:
         named = list(unwrap(model).named_parameters())
-        dense = {name: p for name, p in named if not name.startswith(ITEM_TABLE)}
+        dense = {saved_name(name): p for name, p in named if not is_of_table(name)}
         self._dense_names, self._dense_parameters = list(dense), list(dense.values())
         self._max_grad_norm = max_grad_norm
         self._rates = {"sparse": sparse_learning_rate, "dense": learning_rate}
         self.dense = _dense_optimizer(optimizer, self._dense_parameters, learning_rate, weight_decay)
         self.sparse: Any
         self._table, self._sparse_name = unwrap(model).item_table, sparse_optimizer
-        shard = unwrap(model).shard
+        shard = self._table.shard
         self._is_fused = updates == "fused"
         self._gate = Gate() if gated and self._is_fused else None
         self.n_updates = 0  # since they were fresh
@@ -67,9 +67,9 @@ class Optimizers:
         self._ordinary_parameters = self._dense_parameters
         if self._is_fused:
             self.sparse = model.fused_optimizer
-            unwrap(model).gate = self._gate
+            self._table.gate = self._gate
         else:
-            table = [p for name, p in named if name.startswith(ITEM_TABLE)] if shard is None else [shard.weight]
+            table = [p for name, p in named if is_of_table(name)] if shard is None else [shard.weight]
             self.sparse = _sparse_optimizer(sparse_optimizer, table, sparse_learning_rate)
             self._ordinary_parameters = self._dense_parameters + table
         for made in (self.sparse, self.dense):
@@ -147,7 +147,7 @@ class Optimizers:
     def _like_table(self, state: Tensor) -> Any:
         """State of the rows that this process holds, as a tensor sharded like the table; itself where that is whole."""
         state = state.view(-1) if self._sparse_name == "rowwise_adagrad" else state
-        (table,) = self._table.state_dict().values()
+        (table,) = self._table.collection.state_dict().values()
         if not isinstance(table, ShardedTensor):
             return state
         n_dims = state.dim()

@@ -11,14 +11,17 @@ import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen as Kernel
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.model_parallel import (
     DefaultDataParallelWrapper,
     DistributedModelParallel,
     get_unwrapped_module,
 )
 
-from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.dataset.schema import table_rows
 from bert4rec.models.dense_shard import RowShard
+from bert4rec.models.item_table import ItemTable
+from bert4rec.models.sequence_model import SequenceModel
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.initialization import initialize
 from bert4rec.sharding.placement import sharder
@@ -27,7 +30,7 @@ from bert4rec.sharding.sharded_tensors import local_bytes, local_parts
 
 
 def parallelize(
-    model: Bert4Rec,
+    model: SequenceModel,
     plan: Plan,
     *,
     device: torch.device,
@@ -40,10 +43,10 @@ def parallelize(
     The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards. With
     `repeatable`, gradients are summed in the same order at every step, the first one after a break too.
     """
-    model.partition = Partition(dist.get_rank(), dist.get_world_size())
+    partition = model.item_table.partition = Partition(dist.get_rank(), dist.get_world_size())
     # After its first step DDP puts the gradients into an order of its own, and with it the sums of three or more
     # processes; not where it has to look for parameters without a gradient.
-    keeps_order = repeatable and model.partition.n_processes > 2
+    keeps_order = repeatable and partition.n_processes > 2
     if plan.job.mode == "ddp":
         model.to_empty(device=device)
         initialize(model, seed)
@@ -62,7 +65,7 @@ def parallelize(
     )
     _give_a_row_to_empty_kernels(sharded)
     if plan.job.updates == "dense_shards":
-        model.shard = _row_shard(model, device)
+        model.item_table.shard = _row_shard(model.item_table, device)
     initialize(unwrap(sharded), seed)
     sharded.init_data_parallel()
     return sharded
@@ -81,18 +84,19 @@ def _give_a_row_to_empty_kernels(model: nn.Module) -> None:
 
 
 def kernels(model: nn.Module) -> list[Kernel]:
-    """What looks up the rows of the table that this process holds, and updates them, under `dmp`."""
-    return [module for lookup in unwrap(model).item_table._lookups for module in lookup.modules()
-            if isinstance(module, Kernel)]  # fmt: skip
+    """What looks up the rows of tables that this process holds, and updates them, under `dmp`."""
+    sharded = [module for module in unwrap(model).modules() if isinstance(module, ShardedEmbeddingCollection)]
+    lookups = [lookup for collection in sharded for lookup in collection._lookups]
+    return [module for lookup in lookups for module in lookup.modules() if isinstance(module, Kernel)]
 
 
-def _row_shard(model: Bert4Rec, device: torch.device) -> RowShard:
+def _row_shard(table: ItemTable, device: torch.device) -> RowShard:
     """The rows that this process holds: TorchRec gives each as many, the last one what is left."""
-    (value,) = model.item_table.state_dict().values()
-    rows_per_process = -(-model.n_rows // model.partition.n_processes)
-    (weight,) = local_parts(value) or [torch.empty(0, model.width, device=device)]
-    first = model.partition.rank * rows_per_process
-    return RowShard(weight, first=first, rows_per_process=rows_per_process, partition=model.partition)
+    (value,) = table.collection.state_dict().values()
+    rows_per_process = -(-table_rows(table.n_items) // table.partition.n_processes)
+    (weight,) = local_parts(value) or [torch.empty(0, table.width, device=device)]
+    first = table.partition.rank * rows_per_process
+    return RowShard(weight, first=first, rows_per_process=rows_per_process, partition=table.partition)
 
 
 def unwrap(model: nn.Module) -> Any:

@@ -9,10 +9,12 @@ from torch import nn
 from bert4rec.checkpoint.manager import Keeper
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.reader import Dataset, Split
 from bert4rec.dataset.schema import table_rows
+from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.feed.order import START, Position
+from bert4rec.models.kinds import KINDS
 from bert4rec.runtime.collectives import all_reduce_min, on_rank_zero
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes
@@ -27,7 +29,8 @@ def job(config: Config, n_items: int, *, device_type: str, world_size: int, loca
     """What resolved settings want trained, and on how many processes."""
     how, training = config.parallelism, config.training
     return Job(
-        model={"n_rows": table_rows(n_items), **config.model.model_dump(exclude={"kind"})},
+        kind=config.model.kind,
+        model={"n_items": n_items, **config.model.model_dump(exclude={"kind"})},
         mode=how.mode,
         device_type=device_type,
         world_size=world_size,
@@ -76,8 +79,8 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
     """The parallelized model and its optimizers, of resolved settings; `plan` is made here if there is none yet."""
     how, training = config.parallelism, config.training
     assert how.sparse_learning_rate != "auto", "the settings are resolved"
-    model = Bert4Rec(
-        n_rows=table_rows(n_items),
+    model = KINDS[config.model.kind](
+        n_items=n_items,
         loss=training.loss,
         gbce_calibration=training.gbce_calibration,
         **config.model.model_dump(exclude={"kind"}),
@@ -105,6 +108,33 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         gated=training.max_skipped_steps > 0,
     )
     return wrapped, optimizers
+
+
+def training_batches(
+    config: Config, windows: Split, world: Processes, *, n_items: int, sampler: NegativeSampler | None,
+    start: Position = START,
+) -> TrainingBatches:  # fmt: skip
+    """What this process trains on from `start`, by resolved settings."""
+    training = config.training
+    examples = KINDS[config.model.kind].examples(
+        seed=training.seed,
+        n_rows=table_rows(n_items),
+        mask_prob=training.mask_prob,
+        last_item_mask_prob=training.last_item_mask_prob,
+        mask_token_share=training.mask_token_share,
+        random_token_share=training.random_token_share,
+    )
+    return TrainingBatches(
+        windows,
+        examples,
+        n_epochs=training.n_epochs,
+        per_device=training.per_device_train_batch_size,
+        rank=world.rank,
+        world_size=world.world_size,
+        seed=training.seed,
+        sampler=sampler,
+        start=start,
+    )
 
 
 def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:

@@ -34,7 +34,6 @@ from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Bools, Dataset, open_dataset
-from bert4rec.dataset.schema import table_rows
 from bert4rec.evaluation.ranker import HeldOut, Metrics, ModelRanker, Ranks, rank_by_popularity, to_metrics, with_unseen
 from bert4rec.report.environment import environment
 from bert4rec.report.figures import draw_learning_curve
@@ -51,7 +50,7 @@ from bert4rec.sharding.advice import few_steps
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.plan import headline, page
 from bert4rec.training.agreement import Facts, agreed, facts_of
-from bert4rec.training.build import build, keeper, plan_of_all, sampler
+from bert4rec.training.build import build, keeper, plan_of_all, sampler, training_batches
 from bert4rec.training.progress import Progress
 from bert4rec.training.trainer import State, Trainer
 
@@ -217,12 +216,17 @@ class Run:
         return Trainer(
             self._model,
             self._optimizers,
-            self._dataset.splits["train"],
-            n_rows=table_rows(self._dataset.n_items),
+            training_batches(
+                self._config,
+                self._dataset.splits["train"],
+                self._world,
+                n_items=self._dataset.n_items,
+                sampler=sampler(self._config, self._dataset),
+                start=self._state.position,
+            ),
             settings=self._config.training,
             world=self._world,
             measure=lambda between: to_metrics(self._rank("validation", ["full"], between), self._ks),
-            sampler=sampler(self._config, self._dataset),
             keeper=keeper(
                 self._config,
                 self._world,

@@ -15,11 +15,11 @@ from bert4rec.checkpoint.contents import load_optimizers, load_random_state, loa
 from bert4rec.checkpoint.manager import Keeper
 from bert4rec.checkpoint.store import read_facts, verify
 from bert4rec.config.tables import Training
-from bert4rec.dataset.reader import Split
 from bert4rec.dataset.schema import PAD_ID
 from bert4rec.evaluation.ranker import Metrics
-from bert4rec.feed.batches import Batch, MaskedBatches, Position
-from bert4rec.feed.negatives import NegativeSampler
+from bert4rec.feed.batch import Batch
+from bert4rec.feed.batches import TrainingBatches
+from bert4rec.feed.order import Position
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import all_agree, all_reduce_min, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
@@ -54,22 +54,26 @@ class State:
     skipped: int = 0
     updates: int = 0
 
+    @property
+    def position(self) -> Position:
+        """Where the batches go on."""
+        return Position(self.epochs, self.sequences, self.step)
+
 
 class Trainer:
-    """Trains a parallelized `model` on the windows of a split, from a `state` on.
+    """Trains a parallelized `model` on `batches`, from a `state` on, with which they begin.
 
     `measure` gives the validation metrics of the model as it is (`{}` where there is nobody to validate on), and calls
-    what it is given between two batches. `log` is None on all processes but the first, `keeper` writes the checkpoints,
-    `sampler` draws what a sampled loss needs. Every process of the run makes the same calls.
+    what it is given between two batches. `log` is None on all processes but the first, `keeper` writes the checkpoints.
+    Every process of the run makes the same calls.
     """
 
     def __init__(
         self,
         model: nn.Module,
         optimizers: Optimizers,
-        windows: Split,
+        batches: TrainingBatches,
         *,
-        n_rows: int,
         settings: Training,
         world: Processes,
         measure: Callable[[Callable[[], None]], Metrics],
@@ -77,7 +81,6 @@ class Trainer:
         progress: Progress,
         log: MetricsLog | None,
         interruption: Interruption | None = None,
-        sampler: NegativeSampler | None = None,
         state: State | None = None,
     ) -> None:
         self._model, self._optimizers, self._settings, self._world = model, optimizers, settings, world
@@ -86,24 +89,8 @@ class Trainer:
         self.state, self.meter = state or State(), Meter(world.device)
         self._saved = self._lasting()
         self._is_done, self.is_lost = False, False  # is_lost: the weights to be tested are on no disk
-        self._n_sequences = len(windows)
-        start = Position(self.state.epochs, self.state.sequences, self.state.step)
-        self._source = MaskedBatches(
-            windows,
-            n_epochs=settings.n_epochs,
-            per_device=settings.per_device_train_batch_size,
-            rank=world.rank,
-            world_size=world.world_size,
-            seed=settings.seed,
-            n_rows=n_rows,
-            sampler=sampler,
-            start=start,
-            mask_prob=settings.mask_prob,
-            last_item_mask_prob=settings.last_item_mask_prob,
-            mask_token_share=settings.mask_token_share,
-            random_token_share=settings.random_token_share,
-        )
-        self._n_steps = start.steps + len(self._source)
+        self._batches, self._n_sequences = batches, batches.n_sequences
+        self._n_steps = batches.start.steps + len(batches)
         self._earlier, self._began = self.state.seconds, time.monotonic()
 
     def fit(self) -> None:
@@ -116,13 +103,13 @@ class Trainer:
         self._progress.begin(self._n_steps, n_epochs=settings.n_epochs, done=self.state.step)
         self._progress.say(
             f"training on {counted(self._world.world_size, 'process')} ({self._world.device.type}): at most "
-            f"{counted(settings.n_epochs, 'epoch')} of {counted(self._source.steps_per_epoch, 'step')}"
+            f"{counted(settings.n_epochs, 'epoch')} of {counted(self._batches.steps_per_epoch, 'step')}"
         )
         on_gpu = self._world.device.type == "cuda"
-        batches = self._source.batches(num_workers=settings.num_workers, pin_memory=on_gpu)
+        batches = self._batches.batches(num_workers=settings.num_workers, pin_memory=on_gpu)
         self._end_epoch()  # which an earlier part of the run may not have come to
         while not (self.state.stopped_by or self.state.epochs >= settings.n_epochs):
-            self._train_epoch(itertools.islice(batches, self._source.steps_of(self.state.epochs)))
+            self._train_epoch(itertools.islice(batches, self._batches.steps_of(self.state.epochs)))
             self._end_epoch()
         self.state.stopped_by = self.state.stopped_by or "n_epochs"
         with self._interruption.busy():
@@ -323,8 +310,8 @@ class Trainer:
         if self._log is None:
             return
         learning_rate = self._settings.learning_rate * self._learning_rate_scale()
-        here = max(1, state.step - (self._n_steps - len(self._source)))  # steps of this part of the run
-        left = (time.monotonic() - self._began) * (len(self._source) / here - 1)
+        here = max(1, state.step - (self._n_steps - len(self._batches)))  # steps of this part of the run
+        left = (time.monotonic() - self._began) * (len(self._batches) / here - 1)
         if self._settings.max_minutes:
             left = min(left, 60 * self._settings.max_minutes - self._seconds())
         self._progress.update(

@@ -12,7 +12,7 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation import ranker
 from bert4rec.evaluation.metrics import MISSED, ranking_metrics
 from bert4rec.evaluation.ranker import HeldOut, ModelRanker, rank_by_popularity, to_metrics, with_unseen
-from bert4rec.feed.batches import inference_batch
+from bert4rec.feed.inference import with_mask
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.sharding.initialization import initialize
 
@@ -21,7 +21,7 @@ PROTOCOLS = ["full", "popular", "uniform"]
 
 def model_for(dataset: Dataset, head: str = "tied") -> Bert4Rec:
     made = Bert4Rec(
-        n_rows=dataset.n_items + FIRST_ITEM_ID, embed_dim=16, n_heads=2, n_layers=1, ffn_dim=16, max_len=12,
+        n_items=dataset.n_items, embed_dim=16, n_heads=2, n_layers=1, ffn_dim=16, max_len=12,
         dropout=0.5, head=head, output_bias=True, device="cpu",
     )  # fmt: skip
     initialize(made, seed=1)
@@ -73,7 +73,7 @@ def scores_by(made: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
     @torch.no_grad()
     def score(row: int) -> list[float]:
         hidden, vectors = made.represent(
-            inference_batch(split.read(np.array([row])), 12), torch.arange(FIRST_ITEM_ID, made.n_rows)
+            with_mask(split.read(np.array([row])), 12), FIRST_ITEM_ID + torch.arange(made.item_table.n_items)
         )
         return (hidden @ vectors.T)[0].tolist()
 
@@ -148,7 +148,7 @@ def test_without_repeated_targets_there_is_no_second_figure() -> None:
 def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
     split, made = small_dataset.splits["test"], model_for(small_dataset)
     with torch.no_grad():
-        made.item_table.embeddings["item"].weight.zero_()
+        made.item_table.collection.embeddings["item"].weight.zero_()
     model_ranker = ModelRanker(made, batch_size=16, device=torch.device("cpu"), max_len=12)
     expected = ranks_by_sorting(lambda row: [0.0] * small_dataset.n_items, split)
     assert {name: values.tolist() for name, values in model_ranker.rank(split, PROTOCOLS).items()} == expected

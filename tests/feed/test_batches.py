@@ -15,12 +15,22 @@ from hypothesis import strategies as st
 
 from bert4rec.dataset.reader import Dataset, Rows, Split
 from bert4rec.dataset.schema import MASK_ID, PAD_ID, table_rows
-from bert4rec.feed.batches import Batch, EpochOrder, MaskedBatches, Position, inference_batch
+from bert4rec.feed.batch import Batch
+from bert4rec.feed.batches import TrainingBatches
+from bert4rec.feed.inference import with_mask
+from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
+from bert4rec.feed.order import EpochOrder, Position
 from bert4rec.runtime.errors import DataError
 
 START = Position()
-MASKING = {"mask_prob": 0.2, "last_item_mask_prob": 0.1, "mask_token_share": 1.0, "random_token_share": 0.0}
+
+
+def masking(dataset: Dataset) -> Masking:
+    return Masking(
+        seed=5, n_rows=table_rows(dataset.n_items), mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0,
+        random_token_share=0.0,
+    )  # fmt: skip
 
 
 def orders(n: int, world_size: int, per_device: int, epoch: int = 0) -> list[EpochOrder]:
@@ -33,10 +43,10 @@ def orders(n: int, world_size: int, per_device: int, epoch: int = 0) -> list[Epo
 def source(
     dataset: Dataset, *, n_epochs: int = 1, per_device: int, rank: int = 0, world_size: int = 1,
     start: Position = START,
-) -> MaskedBatches:  # fmt: skip
-    return MaskedBatches(
-        dataset.splits["train"], n_epochs=n_epochs, per_device=per_device, rank=rank, world_size=world_size, seed=5,
-        n_rows=table_rows(dataset.n_items), start=start, **MASKING,
+) -> TrainingBatches:  # fmt: skip
+    return TrainingBatches(
+        dataset.splits["train"], masking(dataset), n_epochs=n_epochs, per_device=per_device, rank=rank,
+        world_size=world_size, seed=5, start=start,
     )  # fmt: skip
 
 
@@ -59,12 +69,13 @@ KILLED = """
 import os, signal, sys
 from multiprocessing import active_children
 from pathlib import Path
-from bert4rec.feed.batches import MaskedBatches
+from bert4rec.feed.batches import TrainingBatches
+from bert4rec.feed.masking import Masking
 from bert4rec.dataset.reader import Split
 if __name__ == "__main__":
-    batches = MaskedBatches(
-        Split(Path(sys.argv[1]) / "train", 10**6), n_epochs=9, per_device=2, rank=0, world_size=1, seed=1, n_rows=10**6,
-        mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0, random_token_share=0.0,
+    batches = TrainingBatches(
+        Split(Path(sys.argv[1]) / "train", 10**6), Masking(1, 10**6, 0.2, 0.1, 1.0, 0.0), n_epochs=9, per_device=2,
+        rank=0, world_size=1, seed=1,
     ).batches(num_workers=2)
     next(batches)
     print(*(child.pid for child in active_children()), flush=True)
@@ -156,7 +167,7 @@ def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
 
 def test_inference_keeps_the_last_items_and_asks_for_the_next() -> None:
     rows = Rows(np.array([2, 3, 4, 5, 6, 7], np.int32), np.array([4, 1, 1]), np.array([8, 9, 10], np.int32))
-    batch = inference_batch(rows, max_len=3)
+    batch = with_mask(rows, max_len=3)
     assert batch.items.tolist() == [4, 5, MASK_ID, 6, MASK_ID, 7, MASK_ID]
     assert batch.lengths.tolist() == [3, 2, 2]
     assert batch.positions.tolist() == [2, 4, 6]
@@ -189,9 +200,9 @@ def test_what_goes_to_the_loader_processes_is_small(small_dataset: Dataset) -> N
 def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> None:
     sampler = NegativeSampler(n_items=small_dataset.n_items, n=9, power=0.0, seed=5)
     for rank in (0, 1):
-        batches = MaskedBatches(
-            small_dataset.splits["train"], n_epochs=2, per_device=16, rank=rank, world_size=2, seed=5,
-            n_rows=table_rows(small_dataset.n_items), sampler=sampler, **MASKING,
+        batches = TrainingBatches(
+            small_dataset.splits["train"], masking(small_dataset), n_epochs=2, per_device=16, rank=rank, world_size=2,
+            seed=5, sampler=sampler,
         )  # fmt: skip
         for step in (0, len(batches) - 1):
             negatives, expected = batches[step].negatives, sampler.draw(step)
@@ -204,9 +215,9 @@ def test_loader_processes_draw_the_same_negatives(small_dataset: Dataset) -> Non
     sampler = NegativeSampler(
         n_items=small_dataset.n_items, n=9, power=0.5, seed=5, popularity=small_dataset.popularity
     )
-    batches = MaskedBatches(
-        small_dataset.splits["train"], n_epochs=1, per_device=64, rank=0, world_size=1, seed=5,
-        n_rows=table_rows(small_dataset.n_items), sampler=sampler, **MASKING,
+    batches = TrainingBatches(
+        small_dataset.splits["train"], masking(small_dataset), n_epochs=1, per_device=64, rank=0, world_size=1, seed=5,
+        sampler=sampler,
     )  # fmt: skip
     for step, batch in enumerate(batches.batches(num_workers=1)):
         assert batch.negatives is not None

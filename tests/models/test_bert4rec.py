@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
-from bert4rec.feed.batches import Batch
+from bert4rec.feed.batch import Batch
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.sharding.initialization import initialize
 
-N_ROWS, WIDTH, HEADS, MAX_LEN = 40, 16, 2, 12
+N_ITEMS, WIDTH, HEADS, MAX_LEN = 38, 16, 2, 12
 
 
 def model(**changes: Any) -> Bert4Rec:
     shape: dict[str, Any] = {
-        "n_rows": N_ROWS, "embed_dim": WIDTH, "n_heads": HEADS, "n_layers": 2, "ffn_dim": 24, "max_len": MAX_LEN,
+        "n_items": N_ITEMS, "embed_dim": WIDTH, "n_heads": HEADS, "n_layers": 2, "ffn_dim": 24, "max_len": MAX_LEN,
         "dropout": 0.0, "head": "tied", "output_bias": True, "device": "cpu",
     }  # fmt: skip
     made = Bert4Rec(**shape | changes)
@@ -49,7 +49,7 @@ POSITIONS = [[0, 2], [1, 5, 6], [1], [0, 1, 2, 3]]
 def plainly(made: Bert4Rec, sequence: list[int]) -> Tensor:
     """Hidden states of one whole sequence, written out once more without raggedness, heads in a loop."""
     encoder = made.encoder
-    table = made.item_table.embeddings["item"].weight[:, :WIDTH]
+    table = made.item_table.collection.embeddings["item"].weight[:, :WIDTH]
     n = len(sequence)
     x = table[torch.tensor(sequence)] + encoder.positions.weight[torch.arange(n - 1, -1, -1)]
     for block in encoder.blocks:
@@ -102,7 +102,7 @@ def test_the_loss_is_the_cross_entropy_of_the_masked_positions() -> None:
     made = model()
     asked = batch(SEQUENCES, POSITIONS)
     hidden = hidden_of(made, asked)
-    vectors, bias, _ = made.item_table.embeddings["item"].weight[FIRST_ITEM_ID:].split([WIDTH, 1, 3], dim=1)
+    vectors, bias, _ = made.item_table.collection.embeddings["item"].weight[FIRST_ITEM_ID:].split([WIDTH, 1, 3], dim=1)
     scores = hidden[:, :WIDTH] @ vectors.T + bias[:, 0]
     expected = -torch.log_softmax(scores, dim=1)[torch.arange(len(scores)), asked.targets - FIRST_ITEM_ID].sum()
     torch.testing.assert_close(made(asked), expected)
@@ -123,8 +123,8 @@ def test_padding_as_target_counts_nothing() -> None:
 def test_candidates_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
     made = model(head=head, output_bias=output_bias)
     asked = batch(SEQUENCES, POSITIONS)
-    vectors = made.candidates(torch.arange(FIRST_ITEM_ID, N_ROWS))
-    assert vectors.shape == (N_ROWS - FIRST_ITEM_ID, WIDTH + {"tied": 4, "linear": 1}[head] * output_bias)
+    vectors = made.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    assert vectors.shape == (N_ITEMS, WIDTH + {"tied": 4, "linear": 1}[head] * output_bias)
     scores = hidden_of(made, asked) @ vectors.T
     torch.testing.assert_close(F.cross_entropy(scores, asked.targets - FIRST_ITEM_ID, reduction="sum"), made(asked))
 
@@ -148,7 +148,7 @@ def test_bf16_autocast_stays_near_fp32() -> None:
 
 def test_a_built_model_takes_no_memory() -> None:
     huge = Bert4Rec(
-        n_rows=10**9, embed_dim=128, n_heads=2, n_layers=1, ffn_dim=8, max_len=5, dropout=0.0, head="tied",
+        n_items=10**9, embed_dim=128, n_heads=2, n_layers=1, ffn_dim=8, max_len=5, dropout=0.0, head="tied",
         output_bias=True,
     )  # fmt: skip
     assert {weight.device.type for weight in huge.parameters()} == {"meta"}

@@ -24,10 +24,14 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Ints, Rows, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
 from bert4rec.evaluation.ranker import ModelRanker, Ranks, to_metrics
-from bert4rec.feed.batches import Batch, Indices, MaskedBatches, inference_batch
+from bert4rec.feed.batch import Batch
+from bert4rec.feed.batches import TrainingBatches
+from bert4rec.feed.inference import with_mask
+from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.models.bert4rec import Encoder
+from bert4rec.feed.order import START, Indices
 from bert4rec.models.dense_shard import RowShard
+from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.runtime.processes import Processes, seed_everything, this_process
@@ -36,7 +40,7 @@ from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
 from bert4rec.training import agreement, progress
-from bert4rec.training.build import build, plan_of_all, sampler
+from bert4rec.training.build import build, plan_of_all, sampler, training_batches
 from bert4rec.training.trainer import State, Trainer
 
 CPU = torch.device("cpu")
@@ -191,11 +195,16 @@ def _trainer(config: Config, dataset: Dataset, model: torch.nn.Module, optimizer
     return Trainer(
         model,
         optimizers,
-        dataset.splits["train"],
-        n_rows=table_rows(dataset.n_items),
+        training_batches(
+            config,
+            dataset.splits["train"],
+            _world(),
+            n_items=dataset.n_items,
+            sampler=sampler(config, dataset),
+            start=more["state"].position if "state" in more else START,
+        ),
         settings=config.training,
         world=_world(),
-        sampler=sampler(config, dataset),
         progress=progress.Progress(shown=False),
         **more,
     )
@@ -279,7 +288,7 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     config = resolve(config, "cpu", dataset.n_items)
     plan = plan_of_all(config, _world(), dataset.n_items)
     model, optimizers = build(config, _world(), dataset.n_items, plan)
-    batch = inference_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
+    batch = with_mask(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     if drawn := sampler(config, dataset):
         batch = replace(batch, negatives=drawn.draw(0))
     optimizers.begin_step(1.0)
@@ -303,7 +312,7 @@ def counted_by_the_kernel(config: Config) -> list[int]:
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
     model, optimizers = build(config, _world(), dataset.n_items)
-    batch = inference_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
+    batch = with_mask(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     optimizers.set_steps(1)
     for is_left_out in (False, True, False):
         optimizers.begin_step(1.0)
@@ -312,7 +321,7 @@ def counted_by_the_kernel(config: Config) -> list[int]:
         if not is_left_out:
             optimizers.step()
         with torch.no_grad():
-            unwrap(model).candidates(torch.arange(2, 9))
+            unwrap(model).item_table.candidates(torch.arange(2, 9))
     return counted
 
 
@@ -398,7 +407,7 @@ def rank_with_a_spoiled_item() -> str:
     rows = users.read(np.arange(3))
     seen = set(rows.items) | set(rows.targets)
     unseen = next(row for row in range(FIRST_ITEM_ID, table_rows(n_items)) if row not in seen)
-    for part, row, _ in placed_parts(unwrap(model).state_dict()["item_table.embeddings.item.weight"]):
+    for part, row, _ in placed_parts(unwrap(model).state_dict()["item_table.collection.embeddings.item.weight"]):
         part[max(0, unseen - row) : max(0, unseen - row + 1)] = torch.nan
     ranker = ModelRanker(unwrap(model), batch_size=4, device=CPU, max_len=config.model.max_len)
     try:
@@ -421,11 +430,10 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
         return str(error)
     training = config.training
     drawn = NegativeSampler(n_items=n_items, n=training.n_train_negatives, power=0.0, seed=training.seed)
-    batches = MaskedBatches(
-        FewItems(n_items, 24), n_epochs=1, per_device=training.per_device_train_batch_size, rank=world.rank,
-        world_size=world.world_size, seed=training.seed, n_rows=table_rows(n_items),
-        sampler=None if training.loss == "softmax" else drawn, mask_prob=0.3, last_item_mask_prob=0.1,
-        mask_token_share=0.8, random_token_share=0.1,
+    masking = Masking(training.seed, table_rows(n_items), 0.3, 0.1, 0.8, 0.1)
+    batches = TrainingBatches(
+        FewItems(n_items, 24), masking, n_epochs=1, per_device=training.per_device_train_batch_size, rank=world.rank,
+        world_size=world.world_size, seed=training.seed, sampler=None if training.loss == "softmax" else drawn,
     )  # fmt: skip
     losses = [_step(model, optimizers, batches[step]) for step in range(len(batches))]
     ranker = ModelRanker(unwrap(model), batch_size=4, device=CPU, max_len=config.model.max_len)

@@ -28,15 +28,15 @@ def test_other_seeds_and_other_tables_have_other_rows() -> None:
 @pytest.mark.parametrize("head", ["tied", "linear"])
 def test_every_weight_of_a_model_is_filled(head: str) -> None:
     """The norms by ones, biases by zeros, the table by its rows, and zeros in the columns of the bias behind them."""
-    shape = {"n_rows": 12, "embed_dim": 4, "n_heads": 2, "n_layers": 1, "ffn_dim": 8, "max_len": 3}
+    shape = {"n_items": 10, "embed_dim": 4, "n_heads": 2, "n_layers": 1, "ffn_dim": 8, "max_len": 3}
     model = Bert4Rec(**shape, dropout=0.0, head=head, output_bias=True, device="cpu")
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(torch.nan)
     initialize(model, seed=7)
     weights = model.state_dict()
+    table = weights.pop("item_table.collection.embeddings.item.weight")
     name = "item_table.embeddings.item.weight"
-    table = weights.pop(name)
     assert torch.equal(table[:, :4], initial_rows(name, 0, 12, 4, seed=7))
     assert table[:, 4:].tolist() == ([[0.0] * 4] * 12 if head == "tied" else [[]] * 12)
     ones = {name for name, weight in weights.items() if (weight == 1).all()}

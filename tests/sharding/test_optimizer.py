@@ -33,8 +33,8 @@ class Tiny(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shard = None
-        self.item_table = nn.Linear(1, 1, bias=False)
+        self.item_table = nn.Module()
+        self.item_table.collection, self.item_table.shard = nn.Linear(1, 1, bias=False), None
         self.encoder = nn.Linear(1, 1)
         for weight in self.parameters():
             nn.init.constant_(weight, 1.0)
@@ -55,20 +55,20 @@ def step(gradient: float, **settings: Any) -> dict[str, float]:
 
 def test_the_table_and_the_dense_part_have_their_own_rates() -> None:
     after = step(1.0, scale=0.5)
-    assert after == pytest.approx({"item_table.weight": 0.9, "encoder.weight": 0.95, "encoder.bias": 0.95})
+    assert after == pytest.approx({"item_table.collection.weight": 0.9, "encoder.weight": 0.95, "encoder.bias": 0.95})
 
 
 def test_only_the_dense_gradient_is_clipped() -> None:
     after = step(10.0, max_grad_norm=1.0)
     clipped = 1 - 0.1 / math.sqrt(2)
     assert after == pytest.approx(
-        {"item_table.weight": -1.0, "encoder.weight": clipped, "encoder.bias": clipped}, rel=1e-4
+        {"item_table.collection.weight": -1.0, "encoder.weight": clipped, "encoder.bias": clipped}, rel=1e-4
     )
 
 
 def test_weight_decay_is_for_dense_matrices_only() -> None:
     after = step(0.0, optimizer="adamw", weight_decay=0.5)
-    assert after == pytest.approx({"item_table.weight": 1.0, "encoder.weight": 0.95, "encoder.bias": 1.0})
+    assert after == pytest.approx({"item_table.collection.weight": 1.0, "encoder.weight": 0.95, "encoder.bias": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_weight_decay_is_for_dense_matrices_only() -> None:
 )
 def test_sparse_optimizers(sparse_optimizer: str, expected: float) -> None:
     """After one step an adaptive optimizer has moved by its rate, whatever the gradient."""
-    assert step(2.0, sparse_optimizer=sparse_optimizer)["item_table.weight"] == pytest.approx(expected)
+    assert step(2.0, sparse_optimizer=sparse_optimizer)["item_table.collection.weight"] == pytest.approx(expected)

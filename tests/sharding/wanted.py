@@ -16,5 +16,9 @@ def wanted(n_items: int, world_size: int = 1, device_type: str = "cpu", **change
     usual = {"mode": "dmp", "sparse_optimizer": "rowwise_adagrad", "optimizer": "adamw", "batch_size": 64,
              "mask_prob": 0.2, "local_world_size": min(8, world_size)}  # fmt: skip
     return Job(
-        model={"n_rows": n_items + 2, **shape}, world_size=world_size, device_type=device_type, **usual | changes
+        kind="bert4rec",
+        model={"n_items": n_items, **shape},
+        world_size=world_size,
+        device_type=device_type,
+        **usual | changes,
     )

@@ -25,8 +25,9 @@ def test_a_job_to_the_last_field() -> None:
     }  # fmt: skip
     config = resolve(load_config(None, changes), "cpu", 98)
     expected = Job(
+        kind="bert4rec",
         model={
-            "n_rows": 100, "embed_dim": 8, "n_heads": 2, "n_layers": 3, "ffn_dim": 256, "max_len": 20, "dropout": 0.1,
+            "n_items": 98, "embed_dim": 8, "n_heads": 2, "n_layers": 3, "ffn_dim": 256, "max_len": 20, "dropout": 0.1,
             "head": "tied", "output_bias": False,
         },
         mode="dmp", device_type="cpu", world_size=6, local_world_size=3, sparse_optimizer="rowwise_adagrad",

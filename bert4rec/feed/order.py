@@ -1,0 +1,62 @@
+"""One global order: which sequences a step trains on depends on (seed, epoch, step), not on the number of processes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bert4rec.feed.permutation import Permutation
+from bert4rec.runtime.collectives import Partition
+
+Indices = npt.NDArray[np.int64]
+
+
+class EpochOrder:
+    """The order of one epoch, dealt to the ranks; computed for the steps that are asked for, never held.
+
+    A permutation of `n_sequences` by (`seed`, `epoch`) is cut into global batches of `per_device` × `world_size`; each
+    is dealt to the ranks in even, contiguous shares. The last global batch may be smaller; where it has fewer
+    sequences than there are ranks, the ranks left over get an empty share. The first `n_seen` are left out.
+    """
+
+    def __init__(
+        self, n_sequences: int, *, per_device: int, rank: int, world_size: int, seed: int, epoch: int, n_seen: int = 0
+    ) -> None:
+        self._permutation = Permutation(n_sequences, (seed, epoch))
+        self._places = range(n_seen, n_sequences)
+        self._global_batch = per_device * world_size
+        self._partition = Partition(rank, world_size)
+
+    def __len__(self) -> int:
+        return -(-len(self._places) // self._global_batch)
+
+    def places(self, step: int) -> range:
+        """Where the sequences of `step` on all ranks stand in the permutation."""
+        return self._places[step * self._global_batch : (step + 1) * self._global_batch]
+
+    def first(self, step: int) -> Indices:
+        """The first sequence [1] of `step` on any rank."""
+        return self._sequences(self.places(step)[:1])
+
+    def __getitem__(self, step: int) -> Indices:
+        """This rank's share of step `step`."""
+        if not 0 <= step < len(self):
+            raise IndexError(step)
+        places = self.places(step)
+        mine = self._partition.of(len(places))
+        return self._sequences(places[mine.start : mine.stop])
+
+    def _sequences(self, places: range) -> Indices:
+        return self._permutation.at(np.arange(places.start, places.stop))
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a training is in its data: whole `epochs`, `sequences` of the one after, and the steps that took."""
+
+    epochs: int = 0
+    sequences: int = 0
+    steps: int = 0
+
+
+START = Position()
