@@ -213,7 +213,9 @@ class Preprocessing(Table):
 class Model(Table):
     """The shape of the network."""
 
-    kind: Literal["bert4rec"] = Field("bert4rec", description="the network")
+    kind: Literal["bert4rec", "sasrec"] = Field(
+        "bert4rec", description="bert4rec = bidirectional, masked positions; sasrec = causal, each next item"
+    )
     embed_dim: int = Field(64, ge=4, multiple_of=4, description="width of the item vectors and of the blocks")
     n_heads: int = Field(2, ge=1, description="attention heads; must divide embed_dim")
     n_layers: int = Field(2, ge=1, description="transformer blocks")
@@ -236,7 +238,7 @@ class Model(Table):
 
 
 class Training(Table):
-    """The loop: how long, how fast, what is masked."""
+    """The loop: how long, how fast, what is masked (bert4rec)."""
 
     n_epochs: int = Field(40, ge=1, description="passes over the training windows, at most")
     max_minutes: float = Field(0.0, ge=0, description="minutes of training and validation, at most; 0 = no limit")
@@ -249,11 +251,18 @@ class Training(Table):
     )
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
     max_grad_norm: float = Field(1.0, ge=0, description="clips the gradient of the dense part; 0 = no clipping")
-    mask_prob: float = Field(0.2, gt=0, lt=1, description="share of a window's positions to predict")
-    last_item_mask_prob: float = Field(0.1, ge=0, le=1, description="share of windows with only the last item masked")
-    mask_token_share: float = Field(1.0, ge=0, le=1, description="share of masked positions that show the mask")
+    mask_prob: float = Field(0.2, gt=0, lt=1, description="bert4rec: share of a window's positions to predict")
+    last_item_mask_prob: float = Field(
+        0.1, ge=0, le=1, description="bert4rec: share of windows with only the last item masked"
+    )
+    mask_token_share: float = Field(
+        1.0, ge=0, le=1, description="bert4rec: share of masked positions that show the mask"
+    )
     random_token_share: float = Field(
-        0.0, ge=0, le=1, description="share of masked positions that show a random item; the rest show themselves"
+        0.0,
+        ge=0,
+        le=1,
+        description="bert4rec: share of masked positions that show a random item; the rest show themselves",
     )
     loss: Literal["auto", "softmax", "sampled_softmax", "gbce"] = Field(
         "auto",
@@ -370,7 +379,10 @@ class Run(Table):
     """Where the results go, and what to resume or to start from."""
 
     dir: str = Field("runs", description="folder of the run folders")
-    name: str = Field("", description='name of the run folder; "" = <source>-<mode>; a finished run gets -2, -3, …')
+    name: str = Field(
+        "",
+        description='name of the run folder; "" = <source>-<mode>, for sasrec <source>-sasrec-<mode>; a finished run gets -2, -3, …',
+    )
     resume: str = Field(
         "",
         description="resume a run, with its own config.toml and the command line over that: its folder, a checkpoint "
@@ -430,7 +442,8 @@ class Config(Table):
     @property
     def run_name(self) -> str:
         """The run folder's name before a number is added."""
-        return self.run.name or f"{self.data.source}-{self.parallelism.mode}"
+        kind = "" if self.model.kind == "bert4rec" else f"{self.model.kind}-"
+        return self.run.name or f"{self.data.source}-{kind}{self.parallelism.mode}"
 
     def to_toml(self) -> str:
         """The resolved settings as TOML; `settings.load_config` reads them back to an equal `Config`."""

@@ -1,5 +1,6 @@
 """Bert4Rec: Sun et al. 2019, "BERT4Rec: Sequential Recommendation with Bidirectional Encoder Representations"."""
 
+import math
 from typing import Any
 
 from bert4rec.dataset.reader import Rows
@@ -20,6 +21,11 @@ class Bert4Rec(SequenceModel):
     def examples(**settings: Any) -> Examples:
         """Masked sequences."""
         return Masking(**settings)
+
+    @staticmethod
+    def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
+        """The mean, and one more a sequence."""
+        return min(n_positions, math.ceil(n_positions * mask_prob) + n_sequences)
 
     @staticmethod
     def ask(rows: Rows, max_len: int) -> Batch:

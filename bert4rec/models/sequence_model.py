@@ -60,6 +60,11 @@ class SequenceModel(nn.Module):
         raise NotImplementedError
 
     @staticmethod
+    def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
+        """About how many of the `n_positions` of as many sequences are to be predicted in a step."""
+        raise NotImplementedError
+
+    @staticmethod
     def ask(rows: Rows, max_len: int) -> Batch:
         """Histories as a batch that asks for the item after each; of at most `max_len` positions."""
         raise NotImplementedError

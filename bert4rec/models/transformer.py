@@ -31,7 +31,7 @@ class Encoder(nn.Module):
         device: torch.device | str = "meta",
     ) -> None:
         super().__init__()
-        self.is_causal = is_causal
+        self.is_causal, self.ffn_dim = is_causal, ffn_dim
         self.positions = nn.Embedding(max_len, embed_dim, device=device)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(embed_dim, n_heads, ffn_dim, dropout, device) for _ in range(n_layers))
@@ -48,6 +48,15 @@ class Encoder(nn.Module):
             x = block(x, everywhere)
         hidden: Tensor = self.norm(self.blocks[-1](x, everywhere.asked(positions), positions))
         return hidden
+
+    def floats_kept(self, n_positions: int, n_asked: int) -> int:
+        """Numbers that a forward pass keeps for backward: of all positions in all blocks but the last.
+
+        That one ends at the positions that are asked for.
+        """
+        d, f = self.norm.normalized_shape[0], self.ffn_dim
+        whole = n_positions * (14 * d + 2 * f) * (len(self.blocks) - 1)
+        return whole + n_positions * 9 * d + n_asked * (10 * d + 2 * f)
 
 
 class Block(nn.Module):

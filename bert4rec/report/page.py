@@ -39,7 +39,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def report_page(report: Mapping[str, Any]) -> str:
     """The report as Markdown; what was not measured is left out."""
-    sections = [f"# Bert4Rec on {report['dataset']['source']}", _facts(report), f"## Test\n\n{metrics_table(report)}"]
+    sections = [
+        f"# {_model(report)} on {report['dataset']['source']}",
+        _facts(report),
+        f"## Test\n\n{metrics_table(report)}",
+    ]
     if "validation" in report:
         sections.append(f"## Validation\n\n{metrics_table(report, 'validation')}")
     shown = "Training loss and validation metrics" if "validation" in report else "Training loss"
@@ -53,6 +57,11 @@ def report_page(report: Mapping[str, Any]) -> str:
         f"{measured}Settings: `{CONFIG}`; every record: `{METRICS}`; versions: `{ENVIRONMENT}`; shards: `{PLAN}`."
     )
     return "\n\n".join(sections) + "\n"
+
+
+def _model(report: Mapping[str, Any]) -> str:
+    """What was trained; reports of an older version had one kind."""
+    return str(report.get("model", "Bert4Rec"))
 
 
 def _repeats(report: Mapping[str, Any]) -> str:
@@ -108,7 +117,7 @@ def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
     """
     if split not in report:
         return NO_TEST
-    contestants = {"Bert4Rec": split}
+    contestants = {_model(report): split}
     if split == "test":
         contestants |= {"popularity": "popularity_baseline", "best possible": "best_possible"}
     sections = []

@@ -16,7 +16,7 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from bert4rec.config.abilities import Updates, table_updates
 from bert4rec.models.item_table import is_of_table
 from bert4rec.models.kinds import KINDS
-from bert4rec.models.losses import SCORES_AT_ONCE
+from bert4rec.models.losses import SAMPLED_LOSSES, SCORES_AT_ONCE
 from bert4rec.models.sequence_model import SequenceModel
 
 FLOAT = 4  # bytes of a weight, a gradient, a score
@@ -96,8 +96,8 @@ class Job:
 
     @property
     def n_targets(self) -> int:
-        """Positions to predict of a process and step: the mean, and one more a sequence."""
-        return min(self.n_positions, math.ceil(self.n_positions * self.mask_prob) + self.batch_size)
+        """Positions to predict of a process and step."""
+        return KINDS[self.kind].n_targets(self.batch_size, self.n_positions, mask_prob=self.mask_prob)
 
     @property
     def n_items(self) -> int:
@@ -198,7 +198,9 @@ def _cache_bytes(job: Job, part: Shard) -> int:
 def _passing(job: Job, shards: Sequence[Shard]) -> int:
     """What comes and goes in a step: lookups, then activations and scores, then gradients and the update."""
     n_ids = job.n_positions + job.n_candidates
-    activations = ENCODER_COPIES * FLOAT * _kept_for_backward(job) + _score_bytes(job, shards)
+    activations = ENCODER_COPIES * FLOAT * job.built.encoder.floats_kept(job.n_positions, job.n_targets) + _score_bytes(
+        job, shards
+    )
     return _lookup_bytes(job, n_ids, VECTOR_COPIES, shards) + max(math.ceil(activations), _update_bytes(job, shards))
 
 
@@ -214,16 +216,9 @@ def _lookup_bytes(job: Job, n_ids: int, copies: int, shards: Sequence[Shard]) ->
     return copies * FLOAT * values + ID_BYTES * n_ids + SERVED_ID_BYTES * n_served
 
 
-def _kept_for_backward(job: Job) -> int:
-    """Floats of the encoder's activations: of all positions in all blocks but the last, which ends at the targets."""
-    d, f, n_layers = (int(job.model[key]) for key in ("embed_dim", "ffn_dim", "n_layers"))
-    whole = job.n_positions * (14 * d + 2 * f) * (n_layers - 1)
-    return whole + job.n_positions * 9 * d + job.n_targets * (10 * d + 2 * f)
-
-
 def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Scores, and what is gathered or copied for them, that there are at once."""
-    if job.loss != "softmax":
+    if job.loss in SAMPLED_LOSSES:
         return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
     share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
     vectors = share * job.built.item_table.width * FLOAT

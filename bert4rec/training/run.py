@@ -35,6 +35,7 @@ from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Bools, Dataset, open_dataset
 from bert4rec.evaluation.ranker import HeldOut, Metrics, ModelRanker, Ranks, rank_by_popularity, to_metrics, with_unseen
+from bert4rec.models.kinds import KINDS
 from bert4rec.report.environment import environment
 from bert4rec.report.figures import draw_learning_curve
 from bert4rec.report.log import MetricsLog, read_records
@@ -357,6 +358,7 @@ class Run:
                 "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
                 "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
             },
+            "model": KINDS[self._config.model.kind].title,
             "mode": self._config.parallelism.mode,
             "world_size": self._world.world_size,
         }

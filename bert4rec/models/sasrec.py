@@ -1,0 +1,36 @@
+"""SASRec: Kang and McAuley 2018, "Self-Attentive Sequential Recommendation"."""
+
+from typing import Any
+
+from bert4rec.dataset.reader import Rows
+from bert4rec.feed.batch import Batch
+from bert4rec.feed.batches import Examples
+from bert4rec.feed.inference import as_they_are
+from bert4rec.feed.shifting import shift_items
+from bert4rec.models.sequence_model import SequenceModel
+
+
+class SASRec(SequenceModel):
+    """A causal transformer that predicts at each position the item that comes next.
+
+    With any of the losses: the paper's one negative a position was what held it back (gSASRec: Petrov and Macdonald
+    2023; "Turning Dross Into Gold Loss": Klenitskiy and Vasilev 2023). The blocks are those of `SequenceModel`.
+    """
+
+    title = "SASRec"
+    is_causal = True
+
+    @staticmethod
+    def examples(**settings: Any) -> Examples:
+        """Sequences and what comes after each of their positions."""
+        return shift_items
+
+    @staticmethod
+    def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
+        """All of them."""
+        return n_positions
+
+    @staticmethod
+    def ask(rows: Rows, max_len: int) -> Batch:
+        """The histories themselves."""
+        return as_they_are(rows, max_len)
