@@ -381,7 +381,7 @@ class Run(Table):
     dir: str = Field("runs", description="folder of the run folders")
     name: str = Field(
         "",
-        description='name of the run folder; "" = <source>-<mode>, for sasrec <source>-sasrec-<mode>; a finished run gets -2, -3, …',
+        description='name of the run folder; "" = <source>-<mode>, <source>-sasrec-<mode>; a finished run gets -2, -3',
     )
     resume: str = Field(
         "",

@@ -1,4 +1,4 @@
-"""One global order, and batches that read what the dataset holds."""
+"""Batches that read what the dataset holds."""
 
 import os
 import pickle
@@ -10,20 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from bert4rec.dataset.reader import Dataset, Rows, Split
+from bert4rec.dataset.reader import Dataset, Split
 from bert4rec.dataset.schema import MASK_ID, PAD_ID, table_rows
-from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import TrainingBatches
-from bert4rec.feed.inference import with_mask
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.order import EpochOrder, Position
+from bert4rec.feed.order import START, EpochOrder, Position
 from bert4rec.runtime.errors import DataError
-
-START = Position()
 
 
 def masking(dataset: Dataset) -> Masking:
@@ -31,13 +25,6 @@ def masking(dataset: Dataset) -> Masking:
         seed=5, n_rows=table_rows(dataset.n_items), mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0,
         random_token_share=0.0,
     )  # fmt: skip
-
-
-def orders(n: int, world_size: int, per_device: int, epoch: int = 0) -> list[EpochOrder]:
-    return [
-        EpochOrder(n, per_device=per_device, rank=rank, world_size=world_size, seed=5, epoch=epoch)
-        for rank in range(world_size)
-    ]
 
 
 def source(
@@ -48,21 +35,6 @@ def source(
         dataset.splits["train"], masking(dataset), n_epochs=n_epochs, per_device=per_device, rank=rank,
         world_size=world_size, seed=5, start=start,
     )  # fmt: skip
-
-
-@given(st.integers(1, 60), st.sampled_from([1, 2, 3]), st.integers(1, 3))
-@settings(max_examples=80, deadline=None)
-def test_the_ranks_together_walk_the_global_order(n: int, world_size: int, share: int) -> None:
-    global_batch = 6 * share
-    ranks, (alone,) = orders(n, world_size, global_batch // world_size), orders(n, 1, global_batch)
-    assert {len(order) for order in ranks} == {len(alone)} == {-(-n // global_batch)}
-    seen = []
-    for step in range(len(alone)):
-        dealt = [order[step] for order in ranks]
-        np.testing.assert_array_equal(np.concatenate(dealt), alone[step])
-        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
-        seen += alone[step].tolist()
-    assert sorted(seen) == list(range(n))
 
 
 KILLED = """
@@ -95,19 +67,6 @@ def test_loader_processes_end_with_a_training_that_is_killed(small_dataset: Data
     assert len(output.split()) == 2
 
 
-@given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1, 2, 3]), st.integers(1, 7))
-@settings(max_examples=80, deadline=None)
-def test_an_epoch_goes_on_behind_what_was_seen(n: int, n_seen: int, world_size: int, per_device: int) -> None:
-    n_seen = min(n_seen, n)
-    whole = EpochOrder(n, per_device=n, rank=0, world_size=1, seed=5, epoch=2)[0].tolist()
-    ranks = [
-        EpochOrder(n, per_device=per_device, rank=rank, world_size=world_size, seed=5, epoch=2, n_seen=n_seen)
-        for rank in range(world_size)
-    ]
-    dealt = [sequence for step in range(len(ranks[0])) for order in ranks for sequence in order[step].tolist()]
-    assert dealt == whole[n_seen:]
-
-
 @pytest.mark.parametrize(("epochs", "sequences", "per_device"), [(0, 0, 16), (0, 48, 16), (1, 96, 16), (2, 30, 10)])
 def test_batches_begin_where_a_training_was_broken_off(
     small_dataset: Dataset, epochs: int, sequences: int, per_device: int
@@ -125,14 +84,10 @@ def test_batches_begin_where_a_training_was_broken_off(
                 assert torch.equal(getattr(found, name), getattr(expected, name))
 
 
-def test_epochs_differ() -> None:
-    assert orders(50, 1, 50, epoch=0)[0][0].tolist() != orders(50, 1, 50, epoch=1)[0][0].tolist()
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_hold_the_windows_of_the_order_sorted_by_length(small_dataset: Dataset, num_workers: int) -> None:
     split = small_dataset.splits["train"]
-    epochs = [orders(len(split), 1, 16, epoch)[0] for epoch in range(3)]
+    epochs = [EpochOrder(len(split), per_device=16, rank=0, world_size=1, seed=5, epoch=epoch) for epoch in range(3)]
     batches = list(source(small_dataset, n_epochs=3, per_device=16).batches(num_workers=num_workers))
     assert len(batches) == 3 * len(epochs[0])
     for step, batch in enumerate(batches):
@@ -163,21 +118,6 @@ def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
     assert len(empty.lengths) == 1
     assert empty.targets.tolist() == [PAD_ID] * len(empty.positions)
     assert PAD_ID not in full.targets.tolist()
-
-
-def test_inference_keeps_the_last_items_and_asks_for_the_next() -> None:
-    rows = Rows(np.array([2, 3, 4, 5, 6, 7], np.int32), np.array([4, 1, 1]), np.array([8, 9, 10], np.int32))
-    batch = with_mask(rows, max_len=3)
-    assert batch.items.tolist() == [4, 5, MASK_ID, 6, MASK_ID, 7, MASK_ID]
-    assert batch.lengths.tolist() == [3, 2, 2]
-    assert batch.positions.tolist() == [2, 4, 6]
-    assert batch.targets.tolist() == [8, 9, 10]
-
-
-def test_a_batch_moves_whole() -> None:
-    batch = Batch(torch.tensor([2, 1]), torch.tensor([2]), torch.tensor([1]), torch.tensor([3]))
-    moved = batch.to(torch.device("meta"))
-    assert {getattr(moved, name).device.type for name in ("items", "lengths", "positions", "targets")} == {"meta"}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -1,0 +1,44 @@
+"""Small networks on this process, and batches for them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bert4rec.feed.batch import Batch
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.sharding.initialization import initialize
+
+N_ITEMS, WIDTH, HEADS, MAX_LEN = 38, 16, 2, 12
+
+
+def model(kind: type[SequenceModel] = Bert4Rec, **changes: Any) -> SequenceModel:
+    shape: dict[str, Any] = {
+        "n_items": N_ITEMS, "embed_dim": WIDTH, "n_heads": HEADS, "n_layers": 2, "ffn_dim": 24, "max_len": MAX_LEN,
+        "dropout": 0.0, "head": "tied", "output_bias": True, "device": "cpu",
+    }  # fmt: skip
+    made = kind(**shape | changes)
+    initialize(made, seed=3)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():  # zeros and ones would hide a weight that is not used
+        for weight in made.parameters():
+            weight += 0.3 * torch.randn(weight.shape, generator=generator)
+    return made
+
+
+def batch(sequences: list[list[int]], positions: list[list[int]]) -> Batch:
+    """Positions are given within each sequence."""
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    starts = (lengths.cumsum(0) - lengths).tolist()
+    flat = torch.tensor([a + p for a, inside in zip(starts, positions, strict=True) for p in inside])
+    items = torch.tensor([item for sequence in sequences for item in sequence])
+    return Batch(items, lengths, flat, items[flat])
+
+
+def hidden_of(made: SequenceModel, asked: Batch) -> Tensor:
+    return made.represent(asked, torch.tensor([], dtype=torch.int64))[0]
+
+
+SEQUENCES = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15, 16, 17]]
+POSITIONS = [[0, 2], [1, 5, 6], [1], [0, 1, 2, 3]]

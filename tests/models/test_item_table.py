@@ -1,0 +1,26 @@
+"""The item table: one lookup for sequences and candidates, with the scores that training used."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.models.item_table import is_of_table, saved_name
+from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
+
+
+@pytest.mark.parametrize("head", ["tied", "linear"])
+@pytest.mark.parametrize("output_bias", [True, False])
+def test_candidates_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
+    made = model(head=head, output_bias=output_bias)
+    asked = batch(SEQUENCES, POSITIONS)
+    vectors = made.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    assert vectors.shape == (N_ITEMS, WIDTH + {"tied": 4, "linear": 1}[head] * output_bias)
+    scores = hidden_of(made, asked) @ vectors.T
+    torch.testing.assert_close(F.cross_entropy(scores, asked.targets - FIRST_ITEM_ID, reduction="sum"), made(asked))
+
+
+def test_names_in_checkpoints_say_what_a_parameter_is() -> None:
+    names = ["item_table.collection.embeddings.item.weight", "item_table.head.weight", "encoder.norm.bias"]
+    assert [name for name in names if is_of_table(name)] == names[:1]
+    assert [saved_name(name) for name in names] == ["item_table.embeddings.item.weight", "head.weight", names[2]]

@@ -1,0 +1,31 @@
+"""What makes a model a SASRec."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.models.sasrec import SASRec
+from tests.models.networks import N_ITEMS, model
+
+HISTORY = [5, 6, 7, 8]
+
+
+def test_what_it_is_trained_on_is_what_it_is_asked() -> None:
+    """The loss of a sequence is the sum of what each of its beginnings, asked for the next item, has to say."""
+    made = model(SASRec)
+    with torch.no_grad():
+        made.encoder.positions.weight.zero_()  # which count from the end
+    batch = SASRec.examples()(torch.tensor(HISTORY), torch.tensor([4]), torch.tensor([0]), 0)
+    vectors = made.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    expected = torch.zeros(())
+    for n in range(1, len(HISTORY)):
+        asked = SASRec.ask(Rows(np.array(HISTORY[:n], np.int32), np.array([n])), 12)
+        hidden, _ = made.represent(asked, torch.tensor([], dtype=torch.int64))
+        expected = expected + F.cross_entropy(hidden @ vectors.T, torch.tensor([HISTORY[n] - FIRST_ITEM_ID]))
+    torch.testing.assert_close(made(batch), expected)
+
+
+def test_a_plan_counts_every_position() -> None:
+    assert SASRec.n_targets(64, 3200, mask_prob=0.2) == 3200

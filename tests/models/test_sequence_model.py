@@ -1,0 +1,56 @@
+"""Losses of whole models, of each kind."""
+
+import pytest
+import torch
+
+from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
+from bert4rec.feed.batch import Batch
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.kinds import KINDS
+from tests.models.networks import POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
+
+
+def test_the_loss_is_the_cross_entropy_of_the_masked_positions() -> None:
+    made = model()
+    asked = batch(SEQUENCES, POSITIONS)
+    hidden = hidden_of(made, asked)
+    vectors, bias, _ = made.item_table.collection.embeddings["item"].weight[FIRST_ITEM_ID:].split([WIDTH, 1, 3], dim=1)
+    scores = hidden[:, :WIDTH] @ vectors.T + bias[:, 0]
+    expected = -torch.log_softmax(scores, dim=1)[torch.arange(len(scores)), asked.targets - FIRST_ITEM_ID].sum()
+    torch.testing.assert_close(made(asked), expected)
+
+
+def test_padding_as_target_counts_nothing() -> None:
+    made = model()
+    asked = batch(SEQUENCES, POSITIONS)
+    nothing = Batch(asked.items, asked.lengths, asked.positions, torch.full_like(asked.targets, PAD_ID))
+    loss = made(nothing)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(weight.grad is not None and not weight.grad.any() for weight in made.parameters())
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("head", ["tied", "linear"])
+def test_every_weight_learns(head: str, kind: str) -> None:
+    made = model(KINDS[kind], head=head)
+    made(batch(SEQUENCES, POSITIONS)).backward()
+    assert [name for name, weight in made.named_parameters() if weight.grad is None or not weight.grad.any()] == []
+
+
+def test_bf16_autocast_stays_near_fp32() -> None:
+    made = model()
+    asked = batch(SEQUENCES, POSITIONS)
+    expected = made(asked)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = made(asked)
+    assert loss.dtype == torch.float32
+    assert abs(loss / expected - 1) < 0.02
+
+
+def test_a_built_model_takes_no_memory() -> None:
+    huge = Bert4Rec(
+        n_items=10**9, embed_dim=128, n_heads=2, n_layers=1, ffn_dim=8, max_len=5, dropout=0.0, head="tied",
+        output_bias=True,
+    )  # fmt: skip
+    assert {weight.device.type for weight in huge.parameters()} == {"meta"}

@@ -1,0 +1,81 @@
+"""The network: ragged = padded by hand, and a sequence's output does not depend on its neighbours."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.sasrec import SASRec
+from bert4rec.models.sequence_model import SequenceModel
+from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
+
+KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
+EVERYWHERE = [list(range(len(sequence))) for sequence in SEQUENCES]
+
+
+def plainly(made: SequenceModel, sequence: list[int]) -> Tensor:
+    """Hidden states of one whole sequence, written out once more without raggedness, heads in a loop."""
+    encoder = made.encoder
+    table = made.item_table.collection.embeddings["item"].weight[:, :WIDTH]
+    n = len(sequence)
+    x = table[torch.tensor(sequence)] + encoder.positions.weight[torch.arange(n - 1, -1, -1)]
+    for block in encoder.blocks:
+        h = block.attention_norm(x)
+        q, (k, v) = block.query(h), block.key_value(h).chunk(2, dim=-1)
+        heads = []
+        for part in torch.arange(WIDTH).chunk(HEADS):
+            scores = q[:, part] @ k[:, part].T / len(part) ** 0.5
+            if encoder.is_causal:
+                scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
+            attention = torch.softmax(scores, dim=-1)
+            heads.append(attention @ v[:, part])
+        x = x + block.attention_out(torch.cat(heads, dim=1))
+        x = x + block.ffn_out(F.gelu(block.ffn_in(block.ffn_norm(x))))
+    return encoder.norm(x)
+
+
+@KINDS
+@pytest.mark.parametrize("positions", [POSITIONS, EVERYWHERE], ids=["some positions", "all positions"])
+def test_hidden_states_are_those_of_a_plain_transformer(kind: type[SequenceModel], positions: list[list[int]]) -> None:
+    made = model(kind)
+    expected = torch.cat([plainly(made, s)[p] for s, p in zip(SEQUENCES, positions, strict=True)])
+    hidden, behind = hidden_of(made, batch(SEQUENCES, positions)).split([WIDTH, 4], dim=1)
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
+    assert torch.equal(behind, torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(len(expected), -1))
+
+
+@KINDS
+def test_many_rows_go_through_attention_in_groups(kind: type[SequenceModel]) -> None:
+    made = model(kind)
+    sequences = [SEQUENCES[i % 4] for i in range(50)]
+    positions = [POSITIONS[i % 4] for i in range(50)]
+    expected = torch.cat([plainly(made, s)[p] for s, p in zip(sequences, positions, strict=True)])
+    hidden = hidden_of(made, batch(sequences, positions))[:, :WIDTH]
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
+
+
+@KINDS
+def test_an_output_does_not_depend_on_the_batch(kind: type[SequenceModel]) -> None:
+    made = model(kind)
+    together = hidden_of(made, batch(SEQUENCES, POSITIONS)).split([len(p) for p in POSITIONS])
+    for sequence, positions, expected in zip(SEQUENCES, POSITIONS, together, strict=True):
+        torch.testing.assert_close(hidden_of(made, batch([sequence], [positions])), expected, rtol=0, atol=1e-5)
+
+
+def test_positions_count_from_the_end() -> None:
+    """The last item's position vector is row 0, whatever the length: without attention nothing else matters."""
+    made = model()
+    with torch.no_grad():
+        for block in made.encoder.blocks:
+            block.attention_out.weight.zero_()
+    short, long = hidden_of(made, batch([[7, 5], [9, 8, 7, 5]], [[0, 1], [2, 3]])).chunk(2)
+    torch.testing.assert_close(short, long, rtol=0, atol=1e-5)
+
+
+def test_a_causal_output_does_not_depend_on_what_comes_after() -> None:
+    made = model(SASRec)
+    with torch.no_grad():
+        made.encoder.positions.weight.zero_()  # which count from the end
+    whole, beginning = (hidden_of(made, batch([s], [[0, 1]])) for s in ([5, 6, 7, 8], [5, 6]))
+    torch.testing.assert_close(whole, beginning, rtol=0, atol=1e-5)
