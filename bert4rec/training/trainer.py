@@ -238,7 +238,7 @@ class Trainer:
         with torch.autocast(self._world.device.type, torch.bfloat16, enabled=bf16):
             loss: torch.Tensor = self._model(batch)
         # Gradients are averaged over the processes; times their number, the average is the sum.
-        (loss * (self._world.world_size / n_positions)).backward()
+        (loss * (self._world.world_size / max(1, n_positions))).backward()  # a causal model may have nothing to predict
         if self._settings.max_skipped_steps and (problem := self._problem(loss)):
             self._skip(problem)
             return None

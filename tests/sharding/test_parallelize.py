@@ -42,9 +42,10 @@ def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, train
     """Ten steps of one global batch each, without dropout."""
 
     def run(
-        n_processes: int, mode: str, optimizer: str, sharding_type: str = "row_wise", loss: str = "softmax"
-    ) -> list[dict[str, Any]]:
-        key = (n_processes, mode, optimizer, sharding_type, loss)
+        n_processes: int, mode: str, optimizer: str, sharding_type: str = "row_wise", loss: str = "softmax",
+        kind: str = "bert4rec",
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        key = (n_processes, mode, optimizer, sharding_type, loss, kind)
         scale = 10.0 if loss == "gbce" else 1.0  # it is divided by the number of candidates
         if key not in trained:
             config = small_config(
@@ -60,6 +61,7 @@ def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, train
                     "training.n_train_negatives": 20,
                     "training.negatives_power": 0.5 if loss == "sampled_softmax" else 0.0,
                     "model.dropout": 0.0,
+                    "model.kind": kind,
                     "parallelism.mode": mode,
                     "parallelism.sharding_type": sharding_type,
                     "parallelism.sparse_optimizer": optimizer,
@@ -99,9 +101,26 @@ def test_every_way_trains_the_model_of_one_process(
     train: Train, loss: str, optimizer: str, way: tuple[int, str, str]
 ) -> None:
     """Losses of all steps, tables at the start and at the end, and what the trained model says of the users."""
+    compare(train, way, optimizer, loss, "bert4rec")
+
+
+@pytest.mark.parametrize(
+    ("loss", "optimizer", "way"),
+    [
+        ("softmax", "adam", (2, "dmp", "row_wise")),
+        ("softmax", "adam", (3, "ddp", "")),
+        ("sampled_softmax", "rowwise_adagrad", (3, "dmp", "table_wise")),
+        ("gbce", "adagrad", (2, "dmp", "column_wise")),
+    ],
+)
+def test_so_does_another_kind_of_model(train: Train, loss: str, optimizer: str, way: tuple[int, str, str]) -> None:
+    compare(train, way, optimizer, loss, "sasrec")
+
+
+def compare(train: Train, way: tuple[int, str, str], optimizer: str, loss: str, kind: str) -> None:
     n_processes, mode, sharding_type = way
-    alone = train(1, "ddp", optimizer, loss=loss)
-    together = train(n_processes, mode, optimizer, sharding_type or "row_wise", loss)
+    alone = train(1, "ddp", optimizer, loss=loss, kind=kind)
+    together = train(n_processes, mode, optimizer, sharding_type or "row_wise", loss, kind)
 
     assert len(alone[0]["losses"]) == STEPS
     assert alone[0]["losses"][-1] < 0.95 * alone[0]["losses"][0]

@@ -31,11 +31,12 @@ HOW = {
     "dmp": {"parallelism.mode": "dmp"},
     "dmp, sampled": {"parallelism.mode": "dmp", "training.loss": "sampled_softmax", "training.n_train_negatives": 20},
     "dmp, Adam": {"parallelism.mode": "dmp", "parallelism.sparse_optimizer": "adam"},
+    "dmp, SASRec": {"parallelism.mode": "dmp", "model.kind": "sasrec"},
     "ddp": {"parallelism.mode": "ddp", "training.lr_schedule": "cosine", "training.warmup_steps": 4},
 }
 
 
-USUAL = {(1, "dmp"), (2, "dmp, sampled"), (3, "dmp, Adam"), (3, "ddp")}  # of all pairs
+USUAL = {(1, "dmp"), (2, "dmp, sampled"), (3, "dmp, Adam"), (2, "dmp, SASRec"), (3, "ddp")}  # of all pairs
 
 
 @pytest.mark.parametrize(
