@@ -25,7 +25,7 @@ from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory, PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, seed_everything, this_process
 from bert4rec.sharding.plan import Plan, make_plan
-from bert4rec.training.build import build, job_of_all, keeper, plan_of_all, sampler, training_batches
+from bert4rec.training.build import build, job_of_all, keeper, make_trainer, plan_of_all, sampler, training_batches
 from bert4rec.training.meter import WARM_STEPS
 from bert4rec.training.progress import Progress
 from bert4rec.training.trainer import Trainer
@@ -78,19 +78,14 @@ def _mean_length(windows: Split) -> float:
 def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log: MetricsLog | None) -> Trainer:
     """As a run has it, but nobody validates."""
     model, optimizers = build(config, world, dataset.n_items, plan)
-    return Trainer(
-        model,
-        optimizers,
-        training_batches(
-            config, dataset.splits["train"], world, n_items=dataset.n_items, sampler=sampler(config, dataset)
-        ),
-        settings=config.training,
-        world=world,
-        measure=lambda _: {},
-        keeper=keeper(config, world, Path(config.run.dir), about={}, say=print),
-        progress=Progress(shown=False),
+    windows, drawn = dataset.splits["train"], sampler(config, dataset)
+    batches = training_batches(config, windows, world, n_items=dataset.n_items, sampler=drawn)
+    manager = keeper(config, world, Path(config.run.dir), about={}, say=print)
+    trainer, _ = make_trainer(
+        config, world, model, optimizers, batches, manager, measure=lambda _: {}, progress=Progress(shown=False),
         log=log,
-    )
+    )  # fmt: skip
+    return trainer
 
 
 def _needed(config: Config, world: Processes, n_items: int) -> int:

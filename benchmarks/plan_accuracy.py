@@ -27,9 +27,8 @@ from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.sharding.plan import Plan
-from bert4rec.training.build import build, keeper, plan_of_all, training_batches
+from bert4rec.training.build import build, keeper, make_trainer, plan_of_all, training_batches
 from bert4rec.training.progress import Progress
-from bert4rec.training.trainer import Trainer
 
 
 class RandomWindows:
@@ -78,23 +77,15 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
     n_windows = n_steps * settings.per_device_train_batch_size * world.world_size
     with tempfile.TemporaryDirectory() as folder:
         folders = gather_objects(folder)
-        Trainer(
-            model,
-            optimizers,
-            training_batches(
-                config,
-                RandomWindows(n_windows, config.model.max_len, n_items),
-                world,
-                n_items=n_items,  # type: ignore[arg-type]
-                sampler=None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives),
-            ),
-            settings=settings,
-            world=world,
-            measure=lambda _: {},
-            keeper=keeper(config, world, Path(folders[0]), about={}, say=lambda _: None),
-            progress=Progress(shown=world.is_first),
-            log=None,
-        ).fit()
+        windows: Any = RandomWindows(n_windows, config.model.max_len, n_items)
+        drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives)
+        batches = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
+        manager = keeper(config, world, Path(folders[0]), about={}, say=lambda _: None)
+        shown = Progress(shown=world.is_first)
+        trainer, _ = make_trainer(
+            config, world, model, optimizers, batches, manager, measure=lambda _: {}, progress=shown, log=None
+        )
+        trainer.fit()
         gather_objects(None)  # no folder goes before all have read from it
     measured = held_bytes(model, optimizers.states()) | {"peak": _peak(world.world_size)}
     del counts

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,7 +28,8 @@ from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.sharded_tensors import local_bytes
-from bert4rec.training.build import build, keeper, training_batches
+from bert4rec.training.build import build, keeper, make_trainer, training_batches
+from bert4rec.training.checkpoints import Checkpoints
 from bert4rec.training.progress import Progress
 from bert4rec.training.trainer import Trainer
 
@@ -66,49 +68,41 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
     with tempfile.TemporaryDirectory() as folder:
         place = Path(gather_objects(folder)[0])
         writer = keeper(config, world, place, about={}, say=lambda _: None)
-        trainer = Trainer(
-            model,
-            optimizers,
-            training_batches(
-                config,
-                RandomWindows(10**6, config.model.max_len, n_items),
-                world,
-                n_items=n_items,  # type: ignore[arg-type]
-                sampler=NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1),
-            ),
-            settings=config.training,
-            world=world,
-            measure=lambda _: {},
-            keeper=writer,
-            progress=Progress(shown=False),
+        windows: Any = RandomWindows(10**6, config.model.max_len, n_items)
+        drawn = NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1)
+        source = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
+        trainer, checkpoints = make_trainer(
+            config, world, model, optimizers, source, writer, measure=lambda _: {}, progress=Progress(shown=False),
             log=None,
-        )
-        batches = trainer._batches.batches()
+        )  # fmt: skip
+        batches = source.batches()
 
         def step() -> float:
             began = time.perf_counter()
             batch = next(batches)
-            trainer._train_step(batch, trainer._agree(batch).positions)
+            trainer._train_step(batch, trainer._decide(batch).positions, began)
             return time.perf_counter() - began
 
         if world.is_first:
-            print(f"{local_bytes(trainer._tensors().values()) / 1e6:,.0f} MB a process", flush=True)
+            print(f"{local_bytes(checkpoints.tensors().values()) / 1e6:,.0f} MB a process", flush=True)
         figures: dict[str, list[list[float]]] = {"at once": [], "from a copy": []}
         for number in range(n_rounds):
             for name, rounds in figures.items():
                 writer._asynchronous = name == "from a copy"
-                rounds.append(_round(trainer, writer, step, 2 * number + writer._asynchronous + 1))
+                rounds.append(_round(trainer, checkpoints, writer, step, 2 * number + writer._asynchronous + 1))
         dist.barrier()
     return figures
 
 
-def _round(trainer: Trainer, writer: Keeper, step: Callable[[], float], number: int) -> list[float]:
+def _round(
+    trainer: Trainer, checkpoints: Checkpoints, writer: Keeper, step: Callable[[], float], number: int
+) -> list[float]:
     """Seconds: of a step, the gap of a save, the delay of all steps until it was whole, how long that took."""
     normal = statistics.median(step() for _ in range(STEPS))
     dist.barrier()
     began = time.perf_counter()
     trainer.state.step = number  # each save has a folder of its own
-    trainer._save()
+    checkpoints.save(trainer.state)
     gap, n_steps = time.perf_counter() - began, 0
     while _is_writing(writer):
         step()

@@ -4,8 +4,10 @@ torch is imported where it is needed: the tests left of the disk run without it.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,3 +132,33 @@ def pools() -> Iterator[Callable[[int], ProcessPool]]:
     yield get
     for pool in started.values():
         pool.close()
+
+
+SHORT = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1, "checkpoint.keep": 9}
+
+
+@pytest.fixture
+def make(small_config: Callable[..., Config]) -> Callable[..., Config]:
+    """Settings of short runs that are validated after every epoch."""
+
+    def settings(**changes: Any) -> Config:
+        return small_config(**SHORT | changes)
+
+    return settings
+
+
+@pytest.fixture(scope="session")
+def made(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without a break: 3 epochs of 7 steps."""
+    from bert4rec.training.run import run
+
+    places = {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path_factory.mktemp("runs"))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.device_count", lambda: 0)
+        return run(load_config(None, SMALL | SHORT | places | {"run.name": "whole"}))
+
+
+@pytest.fixture
+def whole(made: Path, tmp_path: Path) -> Path:
+    """A copy of that run, to be gone on with."""
+    return Path(shutil.copytree(made, tmp_path / "runs" / "whole", symlinks=True))

@@ -11,18 +11,26 @@ from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Split
 from bert4rec.dataset.schema import table_rows
+from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, Position
 from bert4rec.models.kinds import KINDS
+from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import all_reduce_min, on_rank_zero
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes
+from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.advice import refuse_unless_it_fits
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import compile_blocks, parallelize
 from bert4rec.sharding.plan import Plan, make_plan
+from bert4rec.training.checkpoints import Checkpoints
+from bert4rec.training.progress import Progress
+from bert4rec.training.state import State
+from bert4rec.training.step import Step
+from bert4rec.training.trainer import Between, Trainer
 
 
 def job(config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int) -> Job:
@@ -166,3 +174,21 @@ def keeper(
         world=world,
         say=say,
     )
+
+
+def make_trainer(
+    config: Config, world: Processes, model: nn.Module, optimizers: Optimizers, batches: TrainingBatches,
+    manager: Keeper, *, measure: Callable[[Between], Metrics], progress: Progress, log: MetricsLog | None,
+    state: State | None = None, interruption: Interruption | None = None,
+) -> tuple[Trainer, Checkpoints]:  # fmt: skip
+    """The loop over `batches`, and what it saves by `manager` and restores."""
+    training, state, interruption = config.training, state or State(), interruption or Interruption()
+    checkpoints = Checkpoints(
+        model, optimizers, world, manager, state=state, interruption=interruption, say=progress.say
+    )
+    step = Step(model, optimizers, world, precision=training.precision, checks_finite=training.max_skipped_steps > 0)
+    trainer = Trainer(
+        step, batches, settings=training, world=world, measure=measure, checkpoints=checkpoints,
+        interruption=interruption, progress=progress, log=log, state=state,
+    )  # fmt: skip
+    return trainer, checkpoints

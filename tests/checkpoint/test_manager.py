@@ -14,8 +14,8 @@ from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.training.run import run
-from tests.checkpoint.conftest import Make, report_of, steps
 from tests.processes import jobs
+from tests.runs import Make, report_of, steps
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),

@@ -9,8 +9,8 @@ import pytest
 from bert4rec.checkpoint.run_folder import Lock, found, named_run, new_folder, newest_finished, newest_unfinished, runs
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.training.run import run
-from tests.checkpoint.conftest import Make
 from tests.conftest import leave_group
+from tests.runs import Make
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),

@@ -14,8 +14,8 @@ from bert4rec.checkpoint.run_folder import found
 from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, read_facts, save, tidy, verify
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
-from tests.checkpoint.conftest import Make, report_of
 from tests.processes import jobs
+from tests.runs import Make, report_of
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),

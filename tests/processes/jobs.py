@@ -29,7 +29,7 @@ from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.inference import with_mask
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.order import START, Indices
+from bert4rec.feed.order import Indices
 from bert4rec.models.dense_shard import RowShard
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, on_rank_zero
@@ -40,8 +40,10 @@ from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
 from bert4rec.training import agreement, progress
-from bert4rec.training.build import build, plan_of_all, sampler, training_batches
-from bert4rec.training.trainer import State, Trainer
+from bert4rec.training.build import build, make_trainer, plan_of_all, sampler, training_batches
+from bert4rec.training.checkpoints import Checkpoints
+from bert4rec.training.state import State
+from bert4rec.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 PROTOCOLS = ["full", "popular", "uniform"]
@@ -69,13 +71,13 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     initial = weights(model)
     log = Records()
     progress.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
-    trainer = _trainer(
+    trainer, _ = _trainer(
         config,
         dataset,
         model,
         optimizers,
+        keeper(folder),
         measure=lambda _: {},  # nothing to choose by: the last weights are kept
-        keeper=keeper(folder),
         log=log,
     )
     trainer.fit()
@@ -129,20 +131,20 @@ def train_part(
         facts = read_facts(go_on_from)
     state = State(**facts["state"]) if facts else State()
     about = {"world_size": dist.get_world_size()}
-    trainer = _trainer(
+    trainer, checkpoints = _trainer(
         config,
         dataset,
         model,
         optimizers,
+        keeper(folder, **keeping, about=about, last_step=state.step),
         measure=lambda between: to_metrics(_rank(model, config, dataset, "validation", ["full"], between), [10]),
-        keeper=keeper(folder, **keeping, about=about, last_step=state.step),
         interruption=interruption or After(until, trainers),
         log=log,
         state=state,
     )
     trainers.append(trainer)
     if go_on_from and facts:
-        trainer.restore(go_on_from, optimizers=True, random=facts["world_size"] == dist.get_world_size())
+        checkpoints.restore(go_on_from, state, optimizers=True, random=facts["world_size"] == dist.get_world_size())
     restored = {"weights": weights(model), "moments": _moments(optimizers)}
     message = ""
     try:
@@ -155,7 +157,7 @@ def train_part(
         "weights": weights(model),
         "moments": _moments(optimizers),
         "interrupted": message,
-        "state": trainer._lasting(),
+        "state": trainer.state.lasting(),
         "metrics": to_metrics(_rank(model, config, dataset, "test", PROTOCOLS), [10]),
     }
 
@@ -190,24 +192,17 @@ def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dic
         return train_part(config, folder, until=step)
 
 
-def _trainer(config: Config, dataset: Dataset, model: torch.nn.Module, optimizers: Optimizers, **more: Any) -> Trainer:
+def _trainer(
+    config: Config, dataset: Dataset, model: torch.nn.Module, optimizers: Optimizers, manager: Keeper, **more: Any
+) -> tuple[Trainer, Checkpoints]:
     """The real one, of resolved settings."""
-    return Trainer(
-        model,
-        optimizers,
-        training_batches(
-            config,
-            dataset.splits["train"],
-            _world(),
-            n_items=dataset.n_items,
-            sampler=sampler(config, dataset),
-            start=more["state"].position if "state" in more else START,
-        ),
-        settings=config.training,
-        world=_world(),
-        progress=progress.Progress(shown=False),
-        **more,
-    )
+    state = more.pop("state", None) or State()
+    batches = training_batches(
+        config, dataset.splits["train"], _world(), n_items=dataset.n_items, sampler=sampler(config, dataset),
+        start=state.position,
+    )  # fmt: skip
+    shown = progress.Progress(shown=False)
+    return make_trainer(config, _world(), model, optimizers, batches, manager, progress=shown, state=state, **more)
 
 
 def _moments(optimizers: Optimizers) -> dict[str, Parts]:

@@ -1,0 +1,70 @@
+"""Where a training begins: at a checkpoint of its own, at the weights of another run, or afresh."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert4rec.checkpoint.resume import SET_ASIDE, Resumption, changes, set_aside_newer, wants_fresh_optimizers
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, step_folder
+from bert4rec.checkpoint.store import verify
+from bert4rec.report.log import MetricsLog
+from bert4rec.runtime.collectives import on_rank_zero
+from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.wording import counted, rounded
+from bert4rec.training.checkpoints import Checkpoints
+from bert4rec.training.context import Context
+from bert4rec.training.trainer import Trainer
+
+
+def begin(context: Context, trainer: Trainer, checkpoints: Checkpoints, log: MetricsLog | None) -> None:
+    """Restore what the run begins with, and say so; every process calls this."""
+    if context.resumption:
+        _resume(context, context.resumption, trainer, checkpoints, log)
+    elif context.origin:
+        checkpoints.restore(context.origin, trainer.state, optimizers=False, random=False)
+        context.progress.say(f"starts from the weights of {context.origin}")
+
+
+def _resume(
+    context: Context, resumption: Resumption, trainer: Trainer, checkpoints: Checkpoints, log: MetricsLog | None
+) -> None:
+    facts, say, state = resumption.facts, context.progress.say, trainer.state
+    is_reset = wants_fresh_optimizers(facts, context.settings)
+    before = _dropout_draws_from(facts["world_size"], facts["config"])
+    now = _dropout_draws_from(context.world.world_size, context.settings)
+    checkpoints.restore(resumption.checkpoint, state, optimizers=not is_reset, random=before == now)
+    _check_best(context, resumption, trainer)
+    n_newer = on_rank_zero(lambda: set_aside_newer(resumption))
+    say(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
+    if n_newer:
+        say(f"moved out of the way: {counted(n_newer, 'newer checkpoint')}, to {SET_ASIDE}/")
+    if before != now:
+        say(f"{now} in place of {before}: dropout draws other numbers")
+    if is_reset:
+        say("with fresh optimizers")
+    if facts["global_batch"] != context.global_batch:
+        say(f"global batches of {context.global_batch} in place of {facts['global_batch']} sequences")
+    changed = changes(facts, context.settings)
+    for name, (previous, current) in changed.items():
+        say(f"{name} = {current} in place of {previous}")
+    if log:
+        log.add_note("resume", state.step, world_size=context.world.world_size, changed=changed)
+
+
+def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> None:
+    """Where the checkpoint of the best weights is lost, those at hand are validated, and the search begins anew."""
+    state = trainer.state
+    best = step_folder(resumption.run / CHECKPOINTS, state.best_step)
+    if not state.best_step or best == resumption.checkpoint:
+        return
+    try:
+        if not on_rank_zero(best.is_dir):
+            raise DataError(f"the best checkpoint so far, {best.name}, is missing")
+        verify(best)
+    except DataError as error:
+        context.progress.say(f"warning: {error}; the search for the best weights starts again here")
+        state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
+
+
+def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:
+    """Each process of each kind of device has a random state of its own."""
+    return f"{world_size} x {settings['parallelism']['device']}"

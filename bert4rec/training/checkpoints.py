@@ -1,0 +1,104 @@
+"""The checkpoints of a training: what is saved when, what is taken back, and which weights are tested in the end."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from bert4rec.checkpoint.contents import Moments, Owner, RandomState, Weights
+from bert4rec.checkpoint.manager import Keeper
+from bert4rec.checkpoint.store import read_facts, verify
+from bert4rec.runtime.collectives import all_agree, on_rank_zero
+from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
+from bert4rec.runtime.processes import Processes
+from bert4rec.runtime.signals import Interruption
+from bert4rec.runtime.wording import counted
+from bert4rec.sharding.optimizer import Optimizers, are_finite
+from bert4rec.training.state import State
+
+
+class Checkpoints:
+    """Saves and restores a training: `manager` writes, the owners of its parts give them and take them back.
+
+    They begin with `state`. `is_lost`: the weights that are to be tested are on no disk. Every process makes the same
+    calls.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizers: Optimizers, world: Processes, manager: Keeper, *, state: State,
+        interruption: Interruption, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._weights, self._optimizers = Weights(model), optimizers
+        self._moments, self._random = Moments(optimizers), RandomState(world)
+        self._owners: list[Owner] = [self._weights, self._moments, self._random]
+        self._manager, self._interruption, self._say = manager, interruption, say
+        self._saved = state.lasting()  # a fresh start needs no checkpoint, and one that is resumed has its own
+        self.is_lost = False
+
+    def restore(self, folder: Path, state: State, *, optimizers: bool, random: bool) -> None:
+        """Take the weights, and what is wanted besides, of a checkpoint that was verified."""
+        wanted = {self._moments: optimizers, self._random: random}
+        for owner in self._owners:
+            if wanted.get(owner, True):
+                owner.load(folder)
+        state.updates = state.updates if optimizers else 0
+        self._optimizers.set_steps(state.updates)
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is time for a checkpoint after `step` steps; the first process decides."""
+        return self._manager.is_due(step)
+
+    def save(self, state: State) -> None:
+        """A checkpoint of all that there is to go on from, unless there is one of this state.
+
+        Raises `DivergenceError` for weights that are no numbers.
+        """
+        if self._manager.last_step == state.step and self._saved == state.lasting():
+            return
+        if not all_agree(are_finite(self._weights.local_parts())):
+            raise DivergenceError(f"weights are not finite after {counted(state.step, 'step')}")
+        with self._interruption.busy():
+            self._manager.save(state.step, self.tensors(), {"state": asdict(state)}, best_step=state.best_step)
+        self._saved = state.lasting()
+
+    def wait(self) -> None:
+        """Until what is being written is written."""
+        with self._interruption.busy():
+            self._manager.wait()
+
+    def leave(self, state: State, number: int) -> None:
+        """Save, unless that takes too long, and raise `Interrupted` for the signal `number`."""
+        manager = self._manager
+        manager.wait()
+        if manager.last_step != state.step:
+            manager.refuse_to_take_long(self.tensors(), number)
+            self.save(state)
+            manager.wait()
+        if manager.last_step != state.step:
+            raise Interrupted(number, f"not saved after step {state.step}: {manager.kept()}")
+        raise Interrupted(number, f"saved after step {state.step}")
+
+    def take_best(self, state: State, epoch: float) -> None:
+        """The weights that were best on validation; where they are lost the best that are not, or the last ones."""
+        wanted = self._manager.path_of(state.best_step)
+        best = on_rank_zero(lambda: self._manager.best(state.best_step))
+        try:
+            if best is None:
+                raise DataError(f"{wanted}: could not be saved")
+            verify(best)
+            self._weights.load(best)
+        except DataError as error:
+            self._say(f"{error}; the last weights are tested in place of the best")
+            state.best_step, state.best_epoch = state.step, epoch
+            self.is_lost = self._manager.last_step != state.step
+            return
+        if best.name != wanted.name:
+            self._say(f"{wanted}: could not be saved; the best that could is tested in its place: {best.name}")
+            saved = State(**read_facts(best)["state"])
+            state.best_step, state.best_epoch, state.best_ndcg = saved.best_step, saved.best_epoch, saved.best_ndcg
+
+    def tensors(self) -> dict[str, Any]:
+        """All that a checkpoint holds of them."""
+        return {name: value for owner in self._owners for name, value in owner.tensors().items()}

@@ -1,0 +1,42 @@
+"""What all processes of a training decide together before a step."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from bert4rec.dataset.schema import PAD_ID
+from bert4rec.feed.batch import Batch
+from bert4rec.runtime.signals import SIGNALS, Interruption
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Positions to predict in the global batch; whether to report, to stop since time is up, to save; a signal."""
+
+    positions: int
+    report: bool
+    out_of_time: bool
+    save: bool
+    interrupted: int
+
+
+class StepConsensus:
+    """One small message between the hosts' CPUs before each step, so that a GPU need not be waited for."""
+
+    def __init__(self, interruption: Interruption) -> None:
+        self._interruption = interruption
+
+    def synchronize(
+        self, batch: Batch | None = None, *, report: bool = False, out_of_time: bool = False, save: bool = False
+    ) -> Decision:
+        """What holds for all where it does for one; every process calls this."""
+        signals = [self._interruption.number == number for number in SIGNALS]
+        positions = 0 if batch is None else (batch.targets != PAD_ID).sum()
+        together = torch.tensor([positions, report, out_of_time, save, *signals], dtype=torch.int64)
+        dist.all_reduce(together)
+        self._interruption.answered()
+        n_positions, *others = together.tolist()
+        report, out_of_time, save, *received = map(bool, others)
+        interrupted = next((number for number, is_it in zip(SIGNALS, received, strict=True) if is_it), 0)
+        return Decision(n_positions, report, out_of_time, save, interrupted)

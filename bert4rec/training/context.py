@@ -1,0 +1,152 @@
+"""What a run knows before anything is trained: settings decided, the job planned, its folder there and locked."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.resume import FACTS_VERSION, Resumption, best_of, check_settings, find
+from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, PLAN, Lock, new_folder
+from bert4rec.config.load import with_changes
+from bert4rec.config.resolve import resolve
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset
+from bert4rec.report.environment import environment
+from bert4rec.report.page import write_json
+from bert4rec.runtime.collectives import on_rank_zero
+from bert4rec.runtime.console import show
+from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.processes import Processes
+from bert4rec.sharding.advice import few_steps
+from bert4rec.sharding.plan import Plan, headline, page
+from bert4rec.training.build import plan_of_all
+from bert4rec.training.progress import Progress
+from bert4rec.training.state import State
+
+
+@dataclass(frozen=True)
+class Context:
+    """One run: its resolved settings, its place, and from where it begins.
+
+    `resumption` is what it goes on from, `origin` the checkpoint with whose weights it begins, if there is either.
+    """
+
+    config: Config
+    world: Processes
+    dataset: Dataset
+    plan: Plan
+    folder: Path
+    progress: Progress
+    resumption: Resumption | None = None
+    origin: Path | None = None
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All of them, as files have them."""
+        return self.config.model_dump(mode="json")
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of a step on all processes."""
+        return self.config.training.per_device_train_batch_size * self.world.world_size
+
+    @property
+    def ks(self) -> list[int]:
+        """Cut-offs of the metrics."""
+        return sorted({*self.config.evaluation.ks, 10})
+
+    def holds_out(self, split: str) -> bool:
+        """Whether the dataset has users to evaluate in it."""
+        return len(self.dataset.splits[split]) > 0
+
+    def state(self) -> State:
+        """How far the run is."""
+        if not self.resumption:
+            return State()
+        training, state = self.config.training, State(**self.resumption.facts["state"])
+        is_worse = 0 < training.patience <= state.n_worse
+        is_late = 0 < training.max_minutes <= state.seconds / 60
+        state.stopped_by = "max_minutes" if is_late else "patience" if is_worse else ""
+        return state
+
+    def facts(self) -> dict[str, Any]:
+        """What every checkpoint says of the run."""
+        return {
+            "facts_version": FACTS_VERSION,
+            "config": self.settings,
+            "fingerprint": self.dataset.metadata["fingerprint"],
+            "n_items": self.dataset.n_items,
+            "items": self.dataset.first_ids,
+            "world_size": self.world.world_size,
+            "global_batch": self.global_batch,
+            "plan": page(self.plan),
+        }
+
+
+def make_context(config: Config, world: Processes, dataset: Dataset, held: ExitStack) -> Context:
+    """The context of a run whose folder is locked as long as `held` is open.
+
+    Raises `SettingsError`, on every process and before anything is made or allocated, where the job cannot fit, or is
+    not the one that is to be resumed.
+    """
+    progress = Progress(shown=world.is_first)
+
+    def claim(folder: Path) -> None:
+        held.enter_context(Lock(folder))
+
+    run = config.run
+    resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim, say=progress.say) if run.resume else None
+    config = _resolved(config, world, dataset, resumption)
+    plan = plan_of_all(config, world, dataset.n_items)
+    if resumption:
+        settings, fingerprint = config.model_dump(mode="json"), dataset.metadata["fingerprint"]
+        check_settings(resumption.facts, settings, fingerprint, reset_optimizer=run.reset_optimizer)
+    origin = _origin(config, dataset)
+
+    def new() -> Path:
+        folder = new_folder(Path(config.run.dir), config.run_name)
+        claim(folder)
+        return folder
+
+    folder = resumption.run if resumption else on_rank_zero(new)
+    return Context(config, world, dataset, plan, folder, progress, resumption, origin)
+
+
+def describe(context: Context) -> None:
+    """Write and say what is known before the first step; the first process calls this."""
+    config, world, folder = context.config, context.world, context.folder
+    to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
+    (folder / CONFIG).write_text(to_repeat.to_toml())
+    (folder / PLAN).write_text(page(context.plan))
+    show(headline(context.plan))
+    n_windows = len(context.dataset.splits["train"])
+    if warning := few_steps(n_windows, config.training.per_device_train_batch_size, world.world_size):
+        show(warning)
+    if not context.holds_out("validation"):
+        what = "validation" if context.holds_out("test") else "validation or test"
+        show(f"this dataset holds nothing out for {what}: the last weights are kept")
+    write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
+    show(f"run folder: {folder}")
+
+
+def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Resumption | None) -> Config:
+    """What is left to the program stays as it was, where a run is resumed, whatever this device would prefer."""
+    if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
+        optimizer = resumption.facts["config"]["parallelism"]["sparse_optimizer"]
+        config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
+    return resolve(config, world.device.type, dataset.n_items)
+
+
+def _origin(config: Config, dataset: Dataset) -> Path | None:
+    """The checkpoint with whose weights this run begins, if with any."""
+    if not config.run.init_from:
+        return None
+    folder, facts = best_of(Path(config.run.init_from))
+    theirs = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
+    ours = config.model.model_dump(mode="json") | {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
+    if other := [
+        f"{name} = {theirs[name]} there, {ours[name]} here" for name in ours if theirs.get(name) != ours[name]
+    ]:
+        raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(other)}")
+    return folder

@@ -1,0 +1,54 @@
+"""How far a training is: what it goes on from after a break, beside tensors."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bert4rec.feed.order import Position
+
+
+@dataclass
+class State:
+    """How far the training is; the same on every process.
+
+    `epochs` are whole ones, `sequences` those of the one after; `validated` is the one that was validated last;
+    `seconds` are those of all parts of the run; `skipped` steps had a loss or a gradient that was not finite;
+    `updates` are those since the optimizers were fresh.
+    """
+
+    step: int = 0
+    epochs: int = 0
+    sequences: int = 0
+    validated: float = 0.0
+    best_ndcg: float = -1.0
+    best_epoch: float = 0.0
+    best_step: int = 0
+    n_worse: int = 0
+    stopped_by: str = ""
+    seconds: float = 0.0
+    skipped: int = 0
+    updates: int = 0
+
+    @property
+    def position(self) -> Position:
+        """Where the batches go on."""
+        return Position(self.epochs, self.sequences, self.step)
+
+    def lasting(self) -> dict[str, Any]:
+        """All of it but the clock: what a checkpoint of the same step may not differ in."""
+        return {**asdict(self), "seconds": 0.0}
+
+    def note_validation(self, ndcg: float, epoch: float, *, patience: int) -> None:
+        """Early stopping: remember whether the weights of now are the best so far, stop after too many that are not.
+
+        `patience` is how many of these in a row; 0 never stops.
+        """
+        if ndcg > self.best_ndcg:
+            self.keep_as_best(ndcg, epoch)
+            return
+        self.n_worse += 1
+        if self.n_worse == patience:
+            self.stopped_by = self.stopped_by or "patience"
+
+    def keep_as_best(self, ndcg: float, epoch: float) -> None:
+        """The weights of now are the ones to be tested, as far as is known."""
+        self.best_ndcg, self.best_epoch, self.best_step, self.n_worse = ndcg, epoch, self.step, 0

@@ -1,0 +1,51 @@
+"""One update of the weights."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bert4rec.feed.batch import Batch
+from bert4rec.runtime.collectives import all_reduce_min
+from bert4rec.runtime.processes import Processes
+from bert4rec.sharding.optimizer import Optimizers, are_finite
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a step: this rank's sum of the loss, or what was not finite, on any of the processes."""
+
+    loss: torch.Tensor | None
+    problem: str = ""
+
+
+class Step:
+    """Updates a parallelized `model` by the mean loss over the positions of the *global* batch.
+
+    With `checks_finite` a step whose loss or gradient is not finite, on any of the processes, is left out by all.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str, checks_finite: bool
+    ) -> None:
+        self.model, self.optimizers, self._world = model, optimizers, world
+        self._is_bf16, self._checks_finite = precision == "bf16", checks_finite
+
+    def __call__(self, batch: Batch, n_positions: int, scale: float) -> Outcome:
+        """One step by a batch that has `n_positions` to predict on all processes; `scale` is of the learning rates."""
+        self.optimizers.begin_step(scale)
+        with torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._is_bf16):
+            loss: torch.Tensor = self.model(batch)
+        # Gradients are averaged over the processes; times their number, the average is the sum. A causal model may have
+        # nothing to predict.
+        (loss * (self._world.world_size / max(1, n_positions))).backward()
+        if self._checks_finite and (problem := self._problem(loss)):
+            return Outcome(None, problem)
+        self.optimizers.step()
+        return Outcome(loss)
+
+    def _problem(self, loss: torch.Tensor) -> str:
+        """What is not finite in this step, on any of the processes; "" where all is."""
+        checks = {"the loss": [loss], "a gradient": self.optimizers.gradients()}
+        mine = next((number for number, tensors in enumerate(checks.values()) if not are_finite(tensors)), len(checks))
+        return [*checks, ""][all_reduce_min(mine)]

@@ -1,0 +1,79 @@
+"""Whole runs in this process, broken off and damaged."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert4rec.checkpoint.run_folder import found
+from bert4rec.config.tables import Config
+from bert4rec.evaluation import ranker
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.runtime import manifest
+from bert4rec.runtime.errors import Interrupted
+from bert4rec.training.run import run
+from tests.conftest import leave_group
+
+Make = Callable[..., Config]
+
+
+def assert_same_results(one: Path, other: Path) -> None:
+    first, second = report_of(one), report_of(other)
+    for name in ("validation", "test"):
+        assert first[name] == second[name]
+    for name in ("epochs", "steps", "best_epoch", "stopped_by"):
+        assert first["training"][name] == second["training"][name]
+
+
+def interrupted(config: Config) -> str:
+    """What a run says that a signal ends."""
+    with pytest.raises(Interrupted) as caught:
+        run(config)
+    leave_group()
+    assert caught.value.status == 143
+    return str(caught.value)
+
+
+def in_step(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, number: int) -> None:
+    """Send this process a SIGTERM when `target.name` is called for the time `number`."""
+    original, calls = getattr(target, name), 0
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(target, name, wrapped)
+
+
+FORWARD, EVALUATION = (Bert4Rec, "forward"), (ranker.ModelRanker, "_encode_batch")
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def edit_facts(checkpoint_folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Change what a checkpoint says, and make it whole again."""
+    path = checkpoint_folder / "facts.json"
+    facts = json.loads(path.read_text())
+    edit(facts)
+    path.write_text(json.dumps(facts))
+    names = [file.name for file in checkpoint_folder.iterdir() if file.name != manifest.MANIFEST]
+    manifest.seal(checkpoint_folder, manifest.describe(checkpoint_folder, names))
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "report.json").read_text())
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in found(folder / "checkpoints")]

@@ -1,0 +1,103 @@
+"""What a training saves in which moment, and which weights it takes in the end."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert4rec.checkpoint import store
+from bert4rec.checkpoint.store import SaveError
+from bert4rec.evaluation import ranker
+from bert4rec.report.log import read_records
+from bert4rec.training.run import run
+from tests.runs import EVALUATION, FORWARD, Make, assert_same_results, flip, in_step, interrupted, report_of
+
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "kept", "asynchronous"),
+    [
+        (FORWARD, 4, 4, False),  # in the first epoch
+        pytest.param(FORWARD, 15, 15, True, marks=pytest.mark.long),  # in the first step of the third
+        (FORWARD, 21, 21, False),  # in the very last step
+        pytest.param(EVALUATION, 1, 7, False, marks=pytest.mark.long),  # in the first validation
+        (EVALUATION, 4, 14, True),
+        ((store, "_write_shards"), 1, 7, False),  # while the first checkpoint is written
+        pytest.param((store, "_write_shards"), 2, 14, True, marks=pytest.mark.long),
+        ((store, "_finish"), 2, 14, False),
+    ],
+)
+def test_a_signal_at_any_moment_loses_nothing(
+    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str], number: int, kept: int,
+    asynchronous: bool,
+) -> None:  # fmt: skip
+    changes = {"run.name": "broken", "run.resume": "auto", "checkpoint.async": asynchronous}
+    with monkeypatch.context() as patch:
+        in_step(patch, *where, number)
+        message = interrupted(make(**changes))
+    step = int(message.removeprefix("stopped by SIGTERM: saved after step "))
+    assert kept <= step <= 21  # a signal while a checkpoint is written is heard at a later step
+    assert_same_results(run(make(**changes)), whole)
+
+
+def test_a_signal_after_the_training_leaves_the_test_to_the_next_part(
+    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        in_step(patch, ranker.ModelRanker, "_encode_batch", 9)  # two batches each: three validations, then the test
+        message = interrupted(make(**{"run.name": "broken"}))
+    assert message == "stopped by SIGTERM: the training is done and saved, its test is still to come"
+    assert_same_results(run(make(**{"run.name": "broken", "run.resume": "auto"})), whole)
+
+
+def test_a_save_that_takes_too_long_is_left_out_after_a_signal(
+    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"run.name": "broken", "checkpoint.every_steps": 3, "checkpoint.seconds_on_signal": 0.0}
+    with monkeypatch.context() as patch:
+        in_step(patch, *FORWARD, 5)
+        message = interrupted(make(**changes))
+    assert re.fullmatch(
+        r"stopped by SIGTERM: a checkpoint would take some \d+ s, more than checkpoint.seconds_on_signal = 0; the last "
+        r"one is of step 3",
+        message,
+    )
+    assert_same_results(run(make(**changes, **{"run.resume": "auto"})), whole)
+
+
+def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither after a signal nor at the end: then there is no report, and the run stays unfinished."""
+
+    def full(*_: Any) -> None:
+        raise SaveError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_write_shards", full)
+        in_step(patch, *FORWARD, 4)
+        message = interrupted(make(**{"run.name": "broken"}))
+        assert re.fullmatch(r"stopped by SIGTERM: not saved after step \d+: there is no checkpoint", message)
+    (stopped,) = read_records(whole.parent / "broken", "stopped")
+    assert stopped["message"] == message
+    monkeypatch.setattr(store, "_write_shards", full)
+    advice = r"could not be saved; free the disk, then start again with: python train\.py$"
+    with pytest.raises(SaveError, match=advice):
+        run(make(**{"run.name": "lost"}))
+    assert not (whole.parent / "lost" / "report.json").exists()
+
+
+def test_a_best_that_was_damaged_is_not_tested(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def damaged(folder: Path) -> None:
+        flip(folder / "__0_0.distcp", 1000)
+        store.verify(folder)
+
+    monkeypatch.setattr("bert4rec.training.checkpoints.verify", damaged)
+    folder = run(make(**{"training.seed": 4}))  # with which the second epoch is the best
+    assert "has another checksum; the last weights are tested in place of the best\n" in capsys.readouterr().out
+    assert report_of(folder)["training"]["best_epoch"] == 3
