@@ -26,9 +26,9 @@ from bert4rec.runtime.memory import Memory, PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, seed_everything, this_process
 from bert4rec.sharding.plan import Plan, make_plan
 from bert4rec.training.build import build, job_of_all, keeper, make_trainer, plan_of_all, sampler, training_batches
-from bert4rec.training.meter import WARM_STEPS
-from bert4rec.training.progress import Progress
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.loop.meter import WARM_STEPS
+from bert4rec.training.loop.progress import Progress
+from bert4rec.training.loop.trainer import Trainer
 
 FEWEST_STEPS = 5  # timed, however long a step takes
 INTERFACES = Path("/proc/net/dev")
@@ -52,7 +52,7 @@ def main() -> None:
 
 def measure(config: Config, world: Processes, dataset: Dataset, seconds: float) -> dict[str, Any]:
     """What the training took, or what it `needs` (bytes of a process) where the plan refuses it."""
-    peak_memory = PeakMemory(world.device)
+    peak_memory = PeakMemory(world.device).__enter__()  # until this process ends
     seed_everything(config.training.seed, world.rank)
     figures = {
         "sparse_optimizer": config.parallelism.sparse_optimizer,

@@ -22,7 +22,7 @@ def main(target: str, began: float, settings: list[str]) -> None:
     import torch.distributed as dist
 
     from bert4rec.config.load import load_config, parse_command_line
-    from bert4rec.training import trainer
+    from bert4rec.training.loop import trainer
     from bert4rec.training.run import run
 
     figures: dict[str, float] = {}

@@ -28,7 +28,7 @@ from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.build import build, keeper, make_trainer, plan_of_all, training_batches
-from bert4rec.training.progress import Progress
+from bert4rec.training.loop.progress import Progress
 
 
 class RandomWindows:

@@ -29,9 +29,9 @@ from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.sharded_tensors import local_bytes
 from bert4rec.training.build import build, keeper, make_trainer, training_batches
-from bert4rec.training.checkpoints import Checkpoints
-from bert4rec.training.progress import Progress
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.loop.checkpoints import Checkpoints
+from bert4rec.training.loop.progress import Progress
+from bert4rec.training.loop.trainer import Trainer
 
 USUAL = {
     "model.max_len": 16, "training.loss": "sampled_softmax", "training.per_device_train_batch_size": 64,

@@ -3,10 +3,10 @@
 import ctypes
 import re
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 import torch
 
@@ -36,13 +36,22 @@ def host_memory() -> int:
 class PeakMemory:
     """Watches this process's proportional set size (PSS): pages that processes share count once among them.
 
-    Linux keeps no peak of the PSS, so a thread looks every two seconds. On CUDA the allocator's own peak counts.
+    Linux keeps no peak of the PSS, so a thread looks every two seconds, as long as the context is open. On CUDA the
+    allocator's own peak counts.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._peak = device, 0
-        if device.type == "cpu":
-            threading.Thread(target=self._watch, daemon=True).start()
+        self._device, self._peak, self._is_closed = device, 0, threading.Event()
+
+    def __enter__(self) -> "PeakMemory":
+        if self._device.type == "cpu":
+            threading.Thread(target=self._watch, name="peak memory", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_closed.set()
 
     def read(self) -> int:
         """The peak so far, in bytes."""
@@ -52,9 +61,8 @@ class PeakMemory:
         return self._peak
 
     def _watch(self) -> None:
-        while True:
+        while not self._is_closed.wait(SECONDS_BETWEEN_LOOKS):
             self.read()
-            time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def release_free_memory() -> None:

@@ -10,9 +10,9 @@ from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.wording import counted, rounded
-from bert4rec.training.checkpoints import Checkpoints
 from bert4rec.training.context import Context
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.loop.checkpoints import Checkpoints
+from bert4rec.training.loop.trainer import Trainer
 
 
 def begin(context: Context, trainer: Trainer, checkpoints: Checkpoints, log: MetricsLog | None) -> None:

@@ -26,11 +26,11 @@ from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import compile_blocks, parallelize
 from bert4rec.sharding.plan import Plan, make_plan
-from bert4rec.training.checkpoints import Checkpoints
-from bert4rec.training.progress import Progress
-from bert4rec.training.state import State
-from bert4rec.training.step import Step
-from bert4rec.training.trainer import Between, Trainer
+from bert4rec.training.loop.checkpoints import Checkpoints
+from bert4rec.training.loop.progress import Progress
+from bert4rec.training.loop.state import State
+from bert4rec.training.loop.step import Step
+from bert4rec.training.loop.trainer import Between, Trainer
 
 
 def job(config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int) -> Job:

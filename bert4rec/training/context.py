@@ -21,8 +21,8 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.advice import few_steps
 from bert4rec.sharding.plan import Plan, headline, page
 from bert4rec.training.build import plan_of_all
-from bert4rec.training.progress import Progress
-from bert4rec.training.state import State
+from bert4rec.training.loop.progress import Progress
+from bert4rec.training.loop.state import State
 
 
 @dataclass(frozen=True)

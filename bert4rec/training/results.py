@@ -12,7 +12,7 @@ from bert4rec.report.page import FORMAT_VERSION
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.training.context import Context
-from bert4rec.training.trainer import Between, Trainer
+from bert4rec.training.loop.trainer import Between, Trainer
 
 EVALUATED = ("validation", "test")
 

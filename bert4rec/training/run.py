@@ -27,10 +27,10 @@ from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.training.agreement import Facts, agreed, facts_of
 from bert4rec.training.beginning import begin
 from bert4rec.training.build import build, keeper, make_trainer, sampler, training_batches
-from bert4rec.training.checkpoints import Checkpoints
 from bert4rec.training.context import Context, describe, make_context
+from bert4rec.training.loop.checkpoints import Checkpoints
+from bert4rec.training.loop.trainer import Trainer
 from bert4rec.training.results import about, about_training, held_out_of, measure, validation_metrics
-from bert4rec.training.trainer import Trainer
 
 
 def run(config: Config) -> Path:
@@ -38,8 +38,9 @@ def run(config: Config) -> Path:
     store, rank, world_size = rendezvous()
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config))
     with process_group(world, store, deterministic=config.training.deterministic), ExitStack() as held:
+        peak_memory = held.enter_context(PeakMemory(world.device))
         # The model lives in this call only, so that its shards are gone when the process group ends.
-        return _complete(config, world, dataset, held)
+        return _complete(config, world, dataset, held, peak_memory)
 
 
 def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
@@ -58,9 +59,8 @@ def _open(config: Config, *, verify: bool) -> Dataset:
     return dataset
 
 
-def _complete(config: Config, world: Processes, dataset: Dataset, held: ExitStack) -> Path:
+def _complete(config: Config, world: Processes, dataset: Dataset, held: ExitStack, peak_memory: PeakMemory) -> Path:
     """Train, test the best weights, write the report; the run folder, which is locked as long as `held` is open."""
-    peak_memory = PeakMemory(world.device)
     context = make_context(config, world, dataset, held)
     if world.is_first:
         describe(context)

@@ -31,6 +31,7 @@ from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import Indices
 from bert4rec.models.dense_shard import RowShard
+from bert4rec.models.item_table import saved_name
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
@@ -39,11 +40,12 @@ from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
-from bert4rec.training import agreement, progress
+from bert4rec.training import agreement
 from bert4rec.training.build import build, make_trainer, plan_of_all, sampler, training_batches
-from bert4rec.training.checkpoints import Checkpoints
-from bert4rec.training.state import State
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.loop import progress
+from bert4rec.training.loop.checkpoints import Checkpoints
+from bert4rec.training.loop.state import State
+from bert4rec.training.loop.trainer import Trainer
 
 CPU = torch.device("cpu")
 PROTOCOLS = ["full", "popular", "uniform"]
@@ -259,7 +261,7 @@ def _rank(
 def weights(model: torch.nn.Module) -> dict[str, Parts]:
     """Every weight, tables in the parts that this process holds."""
     return {
-        name: [(row, column, part.detach().numpy().copy()) for part, row, column in placed_parts(value)]
+        saved_name(name): [(row, column, part.detach().numpy().copy()) for part, row, column in placed_parts(value)]
         for name, value in unwrap(model).state_dict().items()
     }
 

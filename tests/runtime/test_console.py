@@ -8,7 +8,7 @@ from tests.terminal import on_terminal, screen
 ROOT = Path(__file__).parents[2]
 
 TRAINING = """
-from bert4rec.training.progress import Progress
+from bert4rec.training.loop.progress import Progress
 progress = Progress(shown=True)
 progress.begin(1000, n_epochs=40, done=0)
 try:

@@ -1,5 +1,6 @@
 """Memory as the system counts it."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,18 @@ MIB = 2**20
 
 
 def test_the_peak_is_not_forgotten() -> None:
-    peak = PeakMemory(torch.device("cpu"))
-    before = peak.read()
-    block = bytearray(b"x" * (100 * MIB))
-    during = peak.read()
-    del block
-    assert during - before > 90 * MIB
-    assert peak.read() >= during
+    n_threads = threading.active_count()
+    with PeakMemory(torch.device("cpu")) as peak:
+        before = peak.read()
+        block = bytearray(b"x" * (100 * MIB))
+        during = peak.read()
+        del block
+        assert during - before > 90 * MIB
+        assert peak.read() >= during
+        assert threading.active_count() == n_threads + 1
+        (watch,) = (thread for thread in threading.enumerate() if thread.name == "peak memory")
+    watch.join(timeout=60)  # a run of a notebook leaves nobody who looks for ever
+    assert not watch.is_alive()
 
 
 def test_freed_memory_between_what_is_still_used_goes_back() -> None:

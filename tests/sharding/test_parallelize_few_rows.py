@@ -13,7 +13,7 @@ import preprocessing
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from tests.processes import jobs
-from tests.training.test_trainer import assemble
+from tests.training.loop.test_trainer import assemble
 
 LOSSES = ("softmax", "sampled_softmax", "gbce")
 SHARDINGS = {

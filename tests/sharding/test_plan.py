@@ -46,7 +46,7 @@ def test_kernels_put_the_tables_where_fbgemm_does(kernel: str, optimizer: str) -
     assert on_host.get(TABLES, 0) == (0 if kernel == "fused" else weights)
     assert on_host.get(TABLE_STATE, 0) == (0 if stays else state)
     assert plan.sharding_plan is not None
-    parameter = plan.sharding_plan.plan["item_table"]["item"]
+    parameter = plan.sharding_plan.plan["item_table.collection"]["item"]
     assert parameter.compute_kernel == kernel
     load_factor = parameter.cache_params.load_factor if parameter.cache_params else None
     assert load_factor == (0.2 if kernel == "fused_uvm_caching" else None)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert4rec.training.progress import SECONDS_BETWEEN_LINES, Progress
+from bert4rec.training.loop.progress import SECONDS_BETWEEN_LINES, Progress
 
 
 def progress_of(*, shown: bool) -> Progress:
@@ -34,7 +34,7 @@ def test_of_all_processes_but_the_first_nothing_is_seen(capsys: pytest.CaptureFi
 
 def test_a_line_is_due_some_seconds_after_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("bert4rec.training.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("bert4rec.training.loop.progress.time", SimpleNamespace(monotonic=lambda: now))
     progress = Progress(shown=True)
     now = 200.0
     progress.begin(10, n_epochs=1, done=0)

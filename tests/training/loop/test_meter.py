@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bert4rec.runtime.errors import DivergenceError
-from bert4rec.training.meter import WARM_STEPS, Meter
+from bert4rec.training.loop.meter import WARM_STEPS, Meter
 
 
 def measured(*steps: tuple[float, int, int, float]) -> Meter:

@@ -16,7 +16,7 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.runtime.wording import counted
 from bert4rec.sharding.optimizer import Optimizers, are_finite
-from bert4rec.training.state import State
+from bert4rec.training.loop.state import State
 
 
 class Checkpoints:

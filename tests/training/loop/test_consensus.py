@@ -8,7 +8,7 @@ import torch
 from bert4rec.dataset.schema import PAD_ID
 from bert4rec.feed.batch import Batch
 from bert4rec.runtime.signals import Interruption
-from bert4rec.training.consensus import Decision, StepConsensus
+from bert4rec.training.loop.consensus import Decision, StepConsensus
 
 pytestmark = pytest.mark.usefixtures("group_of_one")
 

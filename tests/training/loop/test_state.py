@@ -1,7 +1,7 @@
 """How far a training is, and when it has had enough."""
 
 from bert4rec.feed.order import Position
-from bert4rec.training.state import State
+from bert4rec.training.loop.state import State
 
 
 def test_the_best_is_remembered_and_the_others_are_counted() -> None:

@@ -16,12 +16,12 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.runtime.wording import counted, rounded
 from bert4rec.sharding.optimizer import learning_rate_scale
-from bert4rec.training.checkpoints import Checkpoints
-from bert4rec.training.consensus import Decision, StepConsensus
-from bert4rec.training.meter import Meter
-from bert4rec.training.progress import Progress
-from bert4rec.training.state import State
-from bert4rec.training.step import Step
+from bert4rec.training.loop.checkpoints import Checkpoints
+from bert4rec.training.loop.consensus import Decision, StepConsensus
+from bert4rec.training.loop.meter import Meter
+from bert4rec.training.loop.progress import Progress
+from bert4rec.training.loop.state import State
+from bert4rec.training.loop.step import Step
 
 Between: TypeAlias = Callable[[], None]
 """Called between two batches of an evaluation, on all processes; it may raise."""
