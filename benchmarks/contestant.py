@@ -25,7 +25,15 @@ from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory, PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, seed_everything, this_process
 from bert4rec.sharding.plan import Plan, make_plan
-from bert4rec.training.build import build, job_of_all, keeper, make_trainer, plan_of_all, sampler, training_batches
+from bert4rec.training.build import (
+    build,
+    checkpoint_manager,
+    job_of_all,
+    make_trainer,
+    plan_of_all,
+    sampler,
+    training_batches,
+)
 from bert4rec.training.loop.meter import WARM_STEPS
 from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.trainer import Trainer
@@ -80,7 +88,7 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
     model, optimizers = build(config, world, dataset.n_items, plan)
     windows, drawn = dataset.splits["train"], sampler(config, dataset)
     batches = training_batches(config, windows, world, n_items=dataset.n_items, sampler=drawn)
-    manager = keeper(config, world, Path(config.run.dir), about={}, say=print)
+    manager = checkpoint_manager(config, world, Path(config.run.dir), about={}, say=print)
     trainer, _ = make_trainer(
         config, world, model, optimizers, batches, manager, measure=lambda _: {}, progress=Progress(shown=False),
         log=log,

@@ -27,7 +27,7 @@ from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.sharding.plan import Plan
-from bert4rec.training.build import build, keeper, make_trainer, plan_of_all, training_batches
+from bert4rec.training.build import build, checkpoint_manager, make_trainer, plan_of_all, training_batches
 from bert4rec.training.loop.progress import Progress
 
 
@@ -80,7 +80,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
         windows: Any = RandomWindows(n_windows, config.model.max_len, n_items)
         drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives)
         batches = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
-        manager = keeper(config, world, Path(folders[0]), about={}, say=lambda _: None)
+        manager = checkpoint_manager(config, world, Path(folders[0]), about={}, say=lambda _: None)
         shown = Progress(shown=world.is_first)
         trainer, _ = make_trainer(
             config, world, model, optimizers, batches, manager, measure=lambda _: {}, progress=shown, log=None

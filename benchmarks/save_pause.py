@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.plan_accuracy import RandomWindows
-from bert4rec.checkpoint.manager import Keeper
+from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
@@ -28,7 +28,7 @@ from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.sharded_tensors import local_bytes
-from bert4rec.training.build import build, keeper, make_trainer, training_batches
+from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches
 from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.trainer import Trainer
@@ -67,7 +67,7 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
     model, optimizers = build(config, world, n_items)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(gather_objects(folder)[0])
-        writer = keeper(config, world, place, about={}, say=lambda _: None)
+        writer = checkpoint_manager(config, world, place, about={}, say=lambda _: None)
         windows: Any = RandomWindows(10**6, config.model.max_len, n_items)
         drawn = NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1)
         source = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
@@ -95,7 +95,7 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
 
 
 def _round(
-    trainer: Trainer, checkpoints: Checkpoints, writer: Keeper, step: Callable[[], float], number: int
+    trainer: Trainer, checkpoints: Checkpoints, writer: CheckpointManager, step: Callable[[], float], number: int
 ) -> list[float]:
     """Seconds: of a step, the gap of a save, the delay of all steps until it was whole, how long that took."""
     normal = statistics.median(step() for _ in range(STEPS))
@@ -112,7 +112,7 @@ def _round(
     return [normal, gap, whole - n_steps * normal, whole]
 
 
-def _is_writing(writer: Keeper) -> bool:
+def _is_writing(writer: CheckpointManager) -> bool:
     """On some process."""
     lives = torch.tensor(int(writer._thread is not None and writer._thread.is_alive()))
     dist.all_reduce(lives)

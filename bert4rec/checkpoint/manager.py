@@ -23,7 +23,7 @@ MARGIN = 1.2  # of memory, for a copy that is made without being told to
 BYTES_PER_SECOND = 100e6  # of a save, as long as none has been measured
 
 
-class Keeper:
+class CheckpointManager:
     """Writes checkpoints into `folder` and removes old ones: the last `keep` stay, and the best.
 
     One is due after `every_steps` and after `every_minutes` (0: never by that). `asynchronous`: written by a thread,

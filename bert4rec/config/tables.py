@@ -446,5 +446,5 @@ class Config(Table):
         return self.run.name or f"{self.data.source}-{kind}{self.parallelism.mode}"
 
     def to_toml(self) -> str:
-        """The resolved settings as TOML; `settings.load_config` reads them back to an equal `Config`."""
+        """The resolved settings as TOML; `load.load_config` reads them back to an equal `Config`."""
         return tomli_w.dumps(self.model_dump(mode="json"))

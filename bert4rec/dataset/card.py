@@ -87,8 +87,8 @@ Windows are at most {max_len} items long.
 ```python
 from datasets import load_from_disk
 
-test = load_from_disk("{source}/test")  # the path of this folder, and the split
-print(test[0])
+{split} = load_from_disk("{source}/{split}")  # the path of this folder, and the split
+print({split}[0])
 ```
 """
 
@@ -111,6 +111,7 @@ def dataset_card(
         tables=_rows((f"`{name}.parquet`", meaning) for name, meaning in TABLES.items() if name in tables),
         evaluation=_evaluation(metadata),
         settings=_rows((f"`{key}`", f"`{value}`") for key, value in metadata["preprocessing"].items()),
+        split="train" if metadata["preprocessing"]["split"] == "none" else "test",
     )
 
 

@@ -1,6 +1,6 @@
-"""A gate between the model and a table whose rows are updated in backward: gradients are looked at before they pass.
+"""Updates of rows that happen in backward, deferred until the gradients were looked at.
 
-TorchRec's fused optimizers update a row as soon as its gradient arrives, so that nobody can refuse it. With the gate
+TorchRec's fused optimizers update a row as soon as its gradient arrives, so that nobody can refuse it. With this,
 backward ends at the looked-up vectors, and goes on into the table when it is told to.
 """
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 
-class Gate:
+class DeferredUpdate:
     """Holds the gradients of one step's looked-up vectors."""
 
     def __init__(self) -> None:
         self._held: list[tuple[Tensor, Tensor]] = []
 
-    def hold(self, vectors: Tensor) -> Tensor:
+    def defer(self, vectors: Tensor) -> Tensor:
         """`vectors` as a leaf of its own graph, at which backward ends."""
         if not vectors.requires_grad:
             return vectors
@@ -26,12 +26,12 @@ class Gate:
         """Of all vectors that a loss depends on."""
         return [leaf.grad for _, leaf in self._held if leaf.grad is not None]
 
-    def let_pass(self) -> None:
+    def apply(self) -> None:
         """Go on with backward, into the table."""
         arrived = [(vectors, leaf.grad) for vectors, leaf in self._held if leaf.grad is not None]
-        self.forget()
+        self.discard()
         torch.autograd.backward([vectors for vectors, _ in arrived], [gradient for _, gradient in arrived])
 
-    def forget(self) -> None:
-        """What is held never passes."""
+    def discard(self) -> None:
+        """What is held never reaches the table."""
         self._held.clear()

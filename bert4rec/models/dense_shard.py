@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bert4rec.runtime.collectives import Partition
 
 
-class RowShard:
+class DenseShard:
     """Rows `first` … of a table, of which every process of `share` but the last holds `rows_per_process`.
 
     `weight` [rows, d] is a parameter that shares its memory with TorchRec's. Its gradient comes averaged over the

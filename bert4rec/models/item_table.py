@@ -9,8 +9,8 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
-from bert4rec.models.deferred_update import Gate
-from bert4rec.models.dense_shard import RowShard
+from bert4rec.models.deferred_update import DeferredUpdate
+from bert4rec.models.dense_shard import DenseShard
 from bert4rec.runtime.collectives import Partition
 
 # An item's bias stands behind its vector, in the same row of the same table: one lookup brings both, and the score is
@@ -55,8 +55,8 @@ class ItemTable(nn.Module):
         self.head = None if tied else nn.Linear(embed_dim, n_items, output_bias, device)
         # Set from outside, where the rows lie on several processes or are updated in backward:
         self.partition = Partition()  # of the catalogue, to be scored by this process
-        self.shard: RowShard | None = None  # trained as an ordinary parameter
-        self.gate: Gate | None = None  # where gradients are to be looked at first
+        self.dense_shard: DenseShard | None = None  # trained as an ordinary parameter
+        self.deferred: DeferredUpdate | None = None  # where gradients are to be looked at first
 
     def look_up(self, items: Tensor, lengths: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors [N, d] of the `items` [N] of sequences with `lengths` [B], and [C, D] of the `candidates` [C].
@@ -64,22 +64,22 @@ class ItemTable(nn.Module):
         One lookup serves both: on a sharded table each is a round of messages.
         """
         looked_up = self.collection(_features(items, lengths, candidates if self.head is None else None))
-        vectors = self._deferred(looked_up["item"].values())[:, : self.embed_dim]
+        vectors = self._held_back(looked_up["item"].values())[:, : self.embed_dim]
         if self.head is not None:
             return vectors, self._of_head(candidates)
-        return vectors, self._deferred(looked_up["candidate"].values())
+        return vectors, self._held_back(looked_up["candidate"].values())
 
     def look_up_catalogue(self, items: Tensor, lengths: Tensor) -> tuple[Tensor, CataloguePart]:
         """As `look_up`, with this process's part of the catalogue as candidates: its shard, or else an even part."""
-        if self.shard is None:
+        if self.dense_shard is None:
             mine = self.partition.of(self.n_items)
             ids = torch.arange(mine.start, mine.stop, device=items.device) + FIRST_ITEM_ID
             vectors, candidates = self.look_up(items, lengths, ids)
             return vectors, CataloguePart(candidates, mine.start, is_averaged=False)
         with torch.no_grad():
             looked_up = self.collection(_features(items, lengths, items.new_empty(0)))["item"].values()
-        vectors = self.shard.connect(looked_up, items)[:, : self.embed_dim]
-        return vectors, CataloguePart(self.shard.weight, self.shard.first - FIRST_ITEM_ID, is_averaged=True)
+        vectors = self.dense_shard.connect(looked_up, items)[:, : self.embed_dim]
+        return vectors, CataloguePart(self.dense_shard.weight, self.dense_shard.first - FIRST_ITEM_ID, is_averaged=True)
 
     def candidates(self, ids: Tensor) -> Tensor:
         """Vectors [C, D] of the items `ids` [C]."""
@@ -97,8 +97,8 @@ class ItemTable(nn.Module):
         one[0] = 1
         return torch.cat([hidden, one.expand(len(hidden), -1)], dim=1)
 
-    def _deferred(self, vectors: Tensor) -> Tensor:
-        return self.gate.hold(vectors) if self.gate else vectors
+    def _held_back(self, vectors: Tensor) -> Tensor:
+        return self.deferred.defer(vectors) if self.deferred else vectors
 
     def _of_head(self, ids: Tensor) -> Tensor:
         assert self.head is not None

@@ -34,7 +34,7 @@ class Interruption:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # not so under nohup
         self._before = {number: signal.signal(number, lambda *_: None) for number in heeded}
-        threading.Thread(target=self._watch, daemon=True).start()
+        threading.Thread(target=self._watch, name="signals", daemon=True).start()
         return self
 
     def __exit__(
@@ -62,9 +62,9 @@ class Interruption:
     def _watch(self) -> None:
         """Wait for one of `SIGNALS`; others come too, where somebody handles them. Nothing = the end of the context."""
         for received in iter(lambda: os.read(self._read, 1), b""):
-            if received[0] in SIGNALS:
+            if received[0] in SIGNALS and not self.number:
                 self._obey(received[0])
-                return
+        os.close(self._read)
 
     def _obey(self, number: int) -> None:
         self._answered.clear()

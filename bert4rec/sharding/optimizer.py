@@ -11,7 +11,7 @@ from torch.distributed._shard.sharding_spec import ShardMetadata
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.config.abilities import Updates
-from bert4rec.models.deferred_update import Gate
+from bert4rec.models.deferred_update import DeferredUpdate
 from bert4rec.models.item_table import ITEM_TABLE, is_of_table, saved_name
 from bert4rec.sharding.parallelize import kernels, unwrap
 from bert4rec.sharding.placement import EPSILON
@@ -35,7 +35,7 @@ class Optimizers:
     """The optimizers of a parallelized model.
 
     Where the `updates` of the tables are fused, fbgemm makes them inside backward; else an ordinary optimizer of the
-    same arithmetic does. With `gated` nothing is updated before `step`, so that a step can be left out.
+    same arithmetic does. With `deferred` nothing is updated before `step`, so that a step can be left out.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Optimizers:
         weight_decay: float = 0.0,
         max_grad_norm: float = 0.0,
         updates: Updates = "replicated",
-        gated: bool = False,
+        deferred: bool = False,
     ) -> None:
         named = list(unwrap(model).named_parameters())
         dense = {saved_name(name): p for name, p in named if not is_of_table(name)}
@@ -59,15 +59,15 @@ class Optimizers:
         self.dense = _dense_optimizer(optimizer, self._dense_parameters, learning_rate, weight_decay)
         self.sparse: Any
         self._table, self._sparse_name = unwrap(model).item_table, sparse_optimizer
-        shard = self._table.shard
+        shard = self._table.dense_shard
         self._is_fused = updates == "fused"
-        self._gate = Gate() if gated and self._is_fused else None
+        self._deferred = DeferredUpdate() if deferred and self._is_fused else None
         self.n_updates = 0  # since they were fresh
         self._kernels = kernels(model) if self._is_fused else []
         self._ordinary_parameters = self._dense_parameters
         if self._is_fused:
             self.sparse = model.fused_optimizer
-            self._table.gate = self._gate
+            self._table.deferred = self._deferred
         else:
             table = [p for name, p in named if is_of_table(name)] if shard is None else [shard.weight]
             self.sparse = _sparse_optimizer(sparse_optimizer, table, sparse_learning_rate)
@@ -87,20 +87,20 @@ class Optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale
             optimizer.zero_grad()
-        if self._gate:
-            self._gate.forget()
+        if self._deferred:
+            self._deferred.discard()
 
     def gradients(self) -> list[Tensor]:
         """Of this step, after backward: all that this process has seen."""
         found = [p.grad for p in self._ordinary_parameters if p.grad is not None]
-        return found + (self._gate.gradients() if self._gate else [])
+        return found + (self._deferred.gradients() if self._deferred else [])
 
     def step(self) -> None:
         """Update, after backward. Only the dense gradient is clipped: fused updates never show theirs."""
         if self._max_grad_norm:
             nn.utils.clip_grad_norm_(self._dense_parameters, self._max_grad_norm)
-        if self._gate:
-            self._gate.let_pass()
+        if self._deferred:
+            self._deferred.apply()
         self.n_updates += 1
         self.sparse.step()
         self.dense.step()

@@ -19,7 +19,7 @@ from torchrec.distributed.model_parallel import (
 )
 
 from bert4rec.dataset.schema import table_rows
-from bert4rec.models.dense_shard import RowShard
+from bert4rec.models.dense_shard import DenseShard
 from bert4rec.models.item_table import ItemTable
 from bert4rec.models.sequence_model import SequenceModel
 from bert4rec.runtime.collectives import Partition
@@ -65,7 +65,7 @@ def parallelize(
     )
     _give_a_row_to_empty_kernels(sharded)
     if plan.job.updates == "dense_shards":
-        model.item_table.shard = _row_shard(model.item_table, device)
+        model.item_table.dense_shard = _dense_shard(model.item_table, device)
     initialize(unwrap(sharded), seed)
     sharded.init_data_parallel()
     return sharded
@@ -90,13 +90,13 @@ def kernels(model: nn.Module) -> list[Kernel]:
     return [module for lookup in lookups for module in lookup.modules() if isinstance(module, Kernel)]
 
 
-def _row_shard(table: ItemTable, device: torch.device) -> RowShard:
+def _dense_shard(table: ItemTable, device: torch.device) -> DenseShard:
     """The rows that this process holds: TorchRec gives each as many, the last one what is left."""
     (value,) = table.collection.state_dict().values()
     rows_per_process = -(-table_rows(table.n_items) // table.partition.n_processes)
     (weight,) = local_parts(value) or [torch.empty(0, table.width, device=device)]
     first = table.partition.rank * rows_per_process
-    return RowShard(weight, first=first, rows_per_process=rows_per_process, partition=table.partition)
+    return DenseShard(weight, first=first, rows_per_process=rows_per_process, partition=table.partition)
 
 
 def unwrap(model: nn.Module) -> Any:

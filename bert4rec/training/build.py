@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from bert4rec.checkpoint.manager import Keeper
+from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Split
@@ -113,7 +113,7 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         weight_decay=training.weight_decay,
         max_grad_norm=training.max_grad_norm,
         updates=plan.job.updates,
-        gated=training.max_skipped_steps > 0,
+        deferred=training.max_skipped_steps > 0,
     )
     return wrapped, optimizers
 
@@ -159,13 +159,13 @@ def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
     )
 
 
-def keeper(
+def checkpoint_manager(
     config: Config, world: Processes, folder: Path, *, about: Mapping[str, Any], say: Callable[[str], None],
     last_step: int = 0,
-) -> Keeper:  # fmt: skip
+) -> CheckpointManager:  # fmt: skip
     """What writes the checkpoints of a run into its `folder`."""
     settings = config.checkpoint
-    return Keeper(
+    return CheckpointManager(
         folder / CHECKPOINTS,
         **settings.model_dump(exclude={"async_"}),
         asynchronous=settings.async_,
@@ -178,7 +178,7 @@ def keeper(
 
 def make_trainer(
     config: Config, world: Processes, model: nn.Module, optimizers: Optimizers, batches: TrainingBatches,
-    manager: Keeper, *, measure: Callable[[Between], Metrics], progress: Progress, log: MetricsLog | None,
+    manager: CheckpointManager, *, measure: Callable[[Between], Metrics], progress: Progress, log: MetricsLog | None,
     state: State | None = None, interruption: Interruption | None = None,
 ) -> tuple[Trainer, Checkpoints]:  # fmt: skip
     """The loop over `batches`, and what it saves by `manager` and restores."""

@@ -26,7 +26,7 @@ from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.training.agreement import Facts, agreed, facts_of
 from bert4rec.training.beginning import begin
-from bert4rec.training.build import build, keeper, make_trainer, sampler, training_batches
+from bert4rec.training.build import build, checkpoint_manager, make_trainer, sampler, training_batches
 from bert4rec.training.context import Context, describe, make_context
 from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.trainer import Trainer
@@ -109,7 +109,7 @@ def _trainer(
         config, dataset.splits["train"], world, n_items=dataset.n_items, sampler=sampler(config, dataset),
         start=state.position,
     )  # fmt: skip
-    manager = keeper(
+    manager = checkpoint_manager(
         config, world, context.folder, about=context.facts(), last_step=state.step, say=context.progress.say
     )
     return make_trainer(

@@ -63,13 +63,13 @@ def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
 
 
 def test_the_best_stays_beside_the_last_ones(group_of_one: None, tmp_path: Path) -> None:
-    keeper = jobs.keeper(tmp_path / "checkpoints", keep=2)
+    manager = jobs.manager(tmp_path / "checkpoints", keep=2)
     for step, best in ((1, 1), (2, 2), (3, 2), (40, 2), (50, 2)):
-        keeper.save(step, {"x": torch.tensor([step])}, {}, best_step=best)
+        manager.save(step, {"x": torch.tensor([step])}, {}, best_step=best)
     assert steps(tmp_path) == [2, 40, 50]
     assert (tmp_path / "checkpoints" / "best").readlink() == Path("step-000000002")
-    assert keeper.best(2) == keeper.best(3) == tmp_path / "checkpoints" / "step-000000002"
-    assert (keeper.last_step, keeper.kept()) == (50, "step-000000050 is the last checkpoint")
+    assert manager.best(2) == manager.best(3) == tmp_path / "checkpoints" / "step-000000002"
+    assert (manager.last_step, manager.kept()) == (50, "step-000000050 is the last checkpoint")
 
 
 def test_a_checkpoint_is_due_by_steps_and_by_minutes(
@@ -78,13 +78,13 @@ def test_a_checkpoint_is_due_by_steps_and_by_minutes(
     now = 1000.0
     monkeypatch.setattr("bert4rec.checkpoint.manager.time", SimpleNamespace(monotonic=lambda: now))
     never, by_steps, by_minutes = (
-        jobs.keeper(tmp_path, **when) for when in ({}, {"every_steps": 3}, {"every_minutes": 0.5})
+        jobs.manager(tmp_path, **when) for when in ({}, {"every_steps": 3}, {"every_minutes": 0.5})
     )
     now = 1029.9
-    due = [[step for step in range(1, 8) if keeper.is_due(step)] for keeper in (never, by_steps, by_minutes)]
+    due = [[step for step in range(1, 8) if manager.is_due(step)] for manager in (never, by_steps, by_minutes)]
     assert due == [[], [3, 6], []]
     now = 1030.0
-    assert [keeper.is_due(1) for keeper in (never, by_steps, by_minutes)] == [False, False, True]
+    assert [manager.is_due(1) for manager in (never, by_steps, by_minutes)] == [False, False, True]
     by_minutes.save(1, {"x": torch.zeros(1)}, {}, best_step=1)
     assert not by_minutes.is_due(2)
 
@@ -92,10 +92,10 @@ def test_a_checkpoint_is_due_by_steps_and_by_minutes(
 def test_a_save_that_would_take_too_long_is_left_out_where_there_is_another(group_of_one: None, tmp_path: Path) -> None:
     """As long as none was measured, 100 MB a second."""
     tensors = {"x": torch.empty(250_000_000, device="meta")}
-    jobs.keeper(tmp_path).refuse_to_take_long(tensors, 15)
-    jobs.keeper(tmp_path, last_step=4, seconds_on_signal=10.0).refuse_to_take_long(tensors, 15)
+    jobs.manager(tmp_path).refuse_to_take_long(tensors, 15)
+    jobs.manager(tmp_path, last_step=4, seconds_on_signal=10.0).refuse_to_take_long(tensors, 15)
     with pytest.raises(Interrupted) as caught:
-        jobs.keeper(tmp_path, last_step=4).refuse_to_take_long(tensors, 15)
+        jobs.manager(tmp_path, last_step=4).refuse_to_take_long(tensors, 15)
     assert str(caught.value) == (
         "stopped by SIGTERM: a checkpoint would take some 10 s, more than checkpoint.seconds_on_signal = 8; the last "
         "one is of step 4"
@@ -107,11 +107,11 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_forgotten(
 ) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "checkpoints"
-    keeper = jobs.keeper(folder, on_error="continue")
-    keeper.save(7, {"x": torch.zeros(1)}, {}, best_step=7)
+    manager = jobs.manager(folder, on_error="continue")
+    manager.save(7, {"x": torch.zeros(1)}, {}, best_step=7)
     failure = f"cannot save: {folder}/step-000000007.tmp: Not a directory; there is no checkpoint"
     assert capsys.readouterr().out == f"warning: {failure}\n"
-    assert (keeper.last_step, keeper.best(7)) == (0, None)
+    assert (manager.last_step, manager.best(7)) == (0, None)
     with pytest.raises(SaveError) as caught:
-        jobs.keeper(folder).save(7, {"x": torch.zeros(1)}, {}, best_step=7)
+        jobs.manager(folder).save(7, {"x": torch.zeros(1)}, {}, best_step=7)
     assert str(caught.value).startswith(f"{failure}; free the disk, then ")

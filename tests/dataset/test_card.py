@@ -104,3 +104,10 @@ def test_the_rules_of_the_evaluation_say_for_how_many_they_matter_and_are_left_o
     headings = ["## Evaluation", "## Settings", "## How to open it"]
     assert [line for line in card_of() if line.startswith("##")] == headings
     assert [line for line in card_of("none", 0) if line.startswith("##")] == headings[1:]
+
+
+@pytest.mark.parametrize(("split", "n_evaluated", "opened"), [("time", 1_500, "test"), ("none", 0, "train")])
+def test_what_it_says_to_open_has_rows(split: str, n_evaluated: int, opened: str) -> None:
+    card = card_of(split, n_evaluated)
+    shown = f'{opened} = load_from_disk("table/{opened}")  # the path of this folder, and the split'
+    assert card[card.index(shown) + 1] == f"print({opened}[0])"

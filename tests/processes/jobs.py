@@ -16,7 +16,7 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, Sharde
 from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.remote_device import _remote_device
 
-from bert4rec.checkpoint.manager import Keeper
+from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.store import Copies, in_pieces, read_facts, verify
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import resolve
@@ -30,7 +30,7 @@ from bert4rec.feed.inference import with_mask
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import Indices
-from bert4rec.models.dense_shard import RowShard
+from bert4rec.models.dense_shard import DenseShard
 from bert4rec.models.item_table import saved_name
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, on_rank_zero
@@ -78,7 +78,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         dataset,
         model,
         optimizers,
-        keeper(folder),
+        manager(folder),
         measure=lambda _: {},  # nothing to choose by: the last weights are kept
         log=log,
     )
@@ -138,7 +138,7 @@ def train_part(
         dataset,
         model,
         optimizers,
-        keeper(folder, **keeping, about=about, last_step=state.step),
+        manager(folder, **keeping, about=about, last_step=state.step),
         measure=lambda between: to_metrics(_rank(model, config, dataset, "validation", ["full"], between), [10]),
         interruption=interruption or After(until, trainers),
         log=log,
@@ -195,7 +195,12 @@ def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dic
 
 
 def _trainer(
-    config: Config, dataset: Dataset, model: torch.nn.Module, optimizers: Optimizers, manager: Keeper, **more: Any
+    config: Config,
+    dataset: Dataset,
+    model: torch.nn.Module,
+    optimizers: Optimizers,
+    manager: CheckpointManager,
+    **more: Any,
 ) -> tuple[Trainer, Checkpoints]:
     """The real one, of resolved settings."""
     state = more.pop("state", None) or State()
@@ -204,7 +209,7 @@ def _trainer(
         start=state.position,
     )  # fmt: skip
     shown = progress.Progress(shown=False)
-    return make_trainer(config, _world(), model, optimizers, batches, manager, progress=shown, state=state, **more)
+    return make_trainer(config, _world(), model, optimizers, batches, writer, progress=shown, state=state, **more)
 
 
 def _moments(optimizers: Optimizers) -> dict[str, Parts]:
@@ -220,13 +225,13 @@ def _parts(value: Any) -> Parts:
     ]
 
 
-def keeper(folder: Path, **settings: Any) -> Keeper:
+def manager(folder: Path, **settings: Any) -> CheckpointManager:
     """What writes the checkpoints of a test."""
     usual: dict[str, Any] = {
         "every_steps": 0, "every_minutes": 0.0, "keep": 2, "asynchronous": False, "on_error": "stop",
         "seconds_on_signal": 8.0, "about": {},
     }  # fmt: skip
-    return Keeper(folder, **(usual | settings), world=_world(), say=print)
+    return CheckpointManager(folder, **(usual | settings), world=_world(), say=print)
 
 
 def start(config: Config) -> dict[str, Parts]:
@@ -472,7 +477,7 @@ def send_gradients_back(ids: list[list[int]]) -> list[list[float]]:
     rows_per_process = -(-7 // partition.n_processes)
     first = partition.rank * rows_per_process
     n_rows = max(0, min(rows_per_process, 7 - first))
-    shard = RowShard(torch.zeros(n_rows, 1), first=first, rows_per_process=rows_per_process, partition=partition)
+    shard = DenseShard(torch.zeros(n_rows, 1), first=first, rows_per_process=rows_per_process, partition=partition)
     mine = torch.tensor(ids[partition.rank], dtype=torch.int64)
     (shard.connect(torch.zeros(len(mine), 1), mine) * mine[:, None]).sum().backward()
     assert shard.weight.grad is not None

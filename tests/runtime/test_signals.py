@@ -64,3 +64,12 @@ def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert inside == before
+
+
+def test_nothing_is_left_open() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with Interruption():
+            (watch,) = (thread for thread in threading.enumerate() if thread.name == "signals")
+        watch.join(timeout=60)
+    assert set(os.listdir("/proc/self/fd")) == before

@@ -34,7 +34,7 @@ class Tiny(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.item_table = nn.Module()
-        self.item_table.collection, self.item_table.shard = nn.Linear(1, 1, bias=False), None
+        self.item_table.collection, self.item_table.dense_shard = nn.Linear(1, 1, bias=False), None
         self.encoder = nn.Linear(1, 1)
         for weight in self.parameters():
             nn.init.constant_(weight, 1.0)

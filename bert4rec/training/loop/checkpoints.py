@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from bert4rec.checkpoint.contents import Moments, Owner, RandomState, Weights
-from bert4rec.checkpoint.manager import Keeper
+from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.store import read_facts, verify
 from bert4rec.runtime.collectives import all_agree, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
@@ -27,7 +27,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self, model: nn.Module, optimizers: Optimizers, world: Processes, manager: Keeper, *, state: State,
+        self, model: nn.Module, optimizers: Optimizers, world: Processes, manager: CheckpointManager, *, state: State,
         interruption: Interruption, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._weights, self._optimizers = Weights(model), optimizers
