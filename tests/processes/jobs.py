@@ -199,7 +199,7 @@ def _trainer(
     dataset: Dataset,
     model: torch.nn.Module,
     optimizers: Optimizers,
-    manager: CheckpointManager,
+    writer: CheckpointManager,
     **more: Any,
 ) -> tuple[Trainer, Checkpoints]:
     """The real one, of resolved settings."""
