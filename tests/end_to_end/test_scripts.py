@@ -205,7 +205,7 @@ def test_bad_settings_are_one_line_and_status_2(arguments: list[str], message: s
     assert done.stderr == message + "\n"
 
 
-@pytest.mark.parametrize("launcher", [ALONE, TORCHRUN])
+@pytest.mark.parametrize("launcher", [ALONE, pytest.param(TORCHRUN, marks=pytest.mark.long)])
 def test_a_run_folder_that_cannot_be_made_is_one_line(
     small_config: Callable[..., Config], tmp_path: Path, launcher: list[str]
 ) -> None:

@@ -15,7 +15,9 @@ class ProcessPool:
     """`run(function, …)` calls `function` on every process; it must be importable by name."""
 
     def __init__(self, world_size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        # Forked from one process that has imported TorchRec, which takes seconds, and has done nothing else.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["bert4rec.feed.own_group", "tests.processes.jobs"])
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
