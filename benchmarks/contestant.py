@@ -52,15 +52,16 @@ def main() -> None:
     preprocessing = config.preprocessing.recipe
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=False)
     config = resolve(config, world.device.type, dataset.n_items)
-    with process_group(world):
-        figures = measure(config, world, dataset, float(seconds))
+    with process_group(world), PeakMemory(world.device) as peak_memory:
+        figures = measure(config, world, dataset, float(seconds), peak_memory)
         if world.is_first:
             Path(target).write_text(json.dumps(figures))
 
 
-def measure(config: Config, world: Processes, dataset: Dataset, seconds: float) -> dict[str, Any]:
+def measure(
+    config: Config, world: Processes, dataset: Dataset, seconds: float, peak_memory: PeakMemory
+) -> dict[str, Any]:
     """What the training took, or what it `needs` (bytes of a process) where the plan refuses it."""
-    peak_memory = PeakMemory(world.device).__enter__()  # until this process ends
     seed_everything(config.training.seed, world.rank)
     figures = {
         "sparse_optimizer": config.parallelism.sparse_optimizer,

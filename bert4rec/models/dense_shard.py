@@ -14,7 +14,7 @@ from bert4rec.runtime.collectives import Partition
 
 
 class DenseShard:
-    """Rows `first` … of a table, of which every process of `share` but the last holds `rows_per_process`.
+    """Rows `first` … of a table, of which every process but the last holds `rows_per_process`.
 
     `weight` [rows, d] is a parameter that shares its memory with TorchRec's. Its gradient comes averaged over the
     processes, as DistributedDataParallel and TorchRec's own do.

@@ -25,7 +25,7 @@ def softmax_loss(
 ) -> Tensor:
     """The sum of the cross-entropies of `hidden` [M, d] against a whole catalogue; exact.
 
-    `vectors` [V, d] are those of the items `first` … of this process's `share` of the catalogue; rows of a table that
+    `vectors` [V, d] are those of the items `first` … of this process's part of the catalogue; rows of a table that
     stand before the catalogue, at negative places, are no candidates. `targets` [M] count from the catalogue's first
     item; negative ones are ignored. The sum, not the mean: the mean is over the positions of all processes, which only
     the trainer can count. With `averaged` the gradient of the share is divided by the number of processes, as is done

@@ -39,10 +39,11 @@ class Checkpoints:
 
     def restore(self, folder: Path, state: State, *, optimizers: bool, random: bool) -> None:
         """Take the weights, and what is wanted besides, of a checkpoint that was verified."""
-        wanted = {self._moments: optimizers, self._random: random}
-        for owner in self._owners:
-            if wanted.get(owner, True):
-                owner.load(folder)
+        self._weights.load(folder)
+        if optimizers:
+            self._moments.load(folder)
+        if random:
+            self._random.load(folder)
         state.updates = state.updates if optimizers else 0
         self._optimizers.set_steps(state.updates)
 

@@ -47,12 +47,12 @@ class Trainer:
         interruption: Interruption,
         progress: Progress,
         log: MetricsLog | None,
-        state: State | None = None,
+        state: State,
     ) -> None:
         self._step, self._batches, self._settings, self._world = step, batches, settings, world
         self._measure, self._checkpoints, self._consensus = measure, checkpoints, StepConsensus(interruption)
         self._progress, self._log = progress, log
-        self.state, self.meter = state or State(), Meter(world.device)
+        self.state, self.meter = state, Meter(world.device)
         self._n_steps = batches.start.steps + len(batches)
         self._is_done = False
         self._earlier, self._began = self.state.seconds, time.monotonic()
