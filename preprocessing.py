@@ -15,7 +15,7 @@ try:
     from bert4rec.prepare.read.download import ARCHIVES, fetch_movielens
     from bert4rec.prepare.read.synthetic import GENERATORS
     from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
-    from bert4rec.runtime.console import close_bars
+    from bert4rec.runtime.console import close_bars, log_to_terminal
     from bert4rec.runtime.errors import UserError
 except ModuleNotFoundError as error:
     exit_for_missing(error)
@@ -39,6 +39,7 @@ def _run(argv: Sequence[str]) -> int:
         print(usage("preprocessing.py"))
         print(f"\n{DOWNLOAD}  fetch the set data.source ({sets}; default: {DOWNLOADED}) into {RAW}/ first")
         return 0
+    log_to_terminal()
     settings = [word for word in argv if word != DOWNLOAD]
     try:
         config, recognized = load_and_recognize(*parse_command_line(settings))
@@ -76,7 +77,7 @@ def _download(config: Config, settings: list[str]) -> tuple[Config, list[str]]:
     if config.data.source in GENERATORS:
         config = with_changes(config, "data", {"source": DOWNLOADED})
         settings = [*settings, f"--data.source={DOWNLOADED}"]
-    path = fetch_movielens(config.data.source, RAW, say=lambda line: print(line, flush=True))
+    path = fetch_movielens(config.data.source, RAW)
     return with_changes(config, "data", {"path": str(path)}), settings
 
 

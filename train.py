@@ -19,7 +19,7 @@ try:
     from bert4rec.config.load import usage
     from bert4rec.config.tables import Config
     from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
-    from bert4rec.runtime.console import show
+    from bert4rec.runtime.console import log_to_terminal
     from bert4rec.runtime.errors import BrokenOffError, Interrupted, UserError
 except ModuleNotFoundError as error:
     exit_for_missing(error)
@@ -32,6 +32,8 @@ LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe") 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECONDS_FOR_THE_FIRST = 5.0  # a host's other processes wait so long with an error, since one line is enough
 
+logger = logging.getLogger("bert4rec")
+
 
 def main(argv: Sequence[str]) -> int:
     """The exit status: 0 finished, 2 bad settings or input, 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP, else 1."""
@@ -41,10 +43,10 @@ def main(argv: Sequence[str]) -> int:
         return 0
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
     try:
+        log_to_terminal(is_shown=int(os.environ.get("RANK", 0)) == 0, outlives_reader=True)
         settings = load_run_settings(argv)
-        if int(os.environ.get("RANK", 0)) == 0:
-            for note in settings.notes:
-                show(note)
+        for note in settings.notes:
+            logger.info(note)
         if settings.is_finished:
             return 0
         # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves

@@ -35,7 +35,6 @@ from bert4rec.training.build import (
     training_batches,
 )
 from bert4rec.training.loop.meter import WARM_STEPS
-from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.trainer import Trainer
 
 FEWEST_STEPS = 5  # timed, however long a step takes
@@ -89,11 +88,8 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
     model, optimizers = build(config, world, dataset.n_items, plan)
     windows, drawn = dataset.splits["train"], sampler(config, dataset)
     batches = training_batches(config, windows, world, n_items=dataset.n_items, sampler=drawn)
-    manager = checkpoint_manager(config, world, Path(config.run.dir), about={}, say=print)
-    trainer, _ = make_trainer(
-        config, world, model, optimizers, batches, manager, measure=lambda _: {}, progress=Progress(shown=False),
-        log=log,
-    )  # fmt: skip
+    manager = checkpoint_manager(config, world, Path(config.run.dir), about={})
+    trainer, _ = make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=log)
     return trainer
 
 

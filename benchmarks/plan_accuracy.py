@@ -24,11 +24,11 @@ from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
+from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, plan_of_all, training_batches
-from bert4rec.training.loop.progress import Progress
 
 
 class RandomWindows:
@@ -80,11 +80,9 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
         windows: Any = RandomWindows(n_windows, config.model.max_len, n_items)
         drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives)
         batches = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
-        manager = checkpoint_manager(config, world, Path(folders[0]), about={}, say=lambda _: None)
-        shown = Progress(shown=world.is_first)
-        trainer, _ = make_trainer(
-            config, world, model, optimizers, batches, manager, measure=lambda _: {}, progress=shown, log=None
-        )
+        manager = checkpoint_manager(config, world, Path(folders[0]), about={})
+        trainer, _ = make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=None)
+        log_to_terminal(is_shown=world.is_first)
         trainer.fit()
         gather_objects(None)  # no folder goes before all have read from it
     measured = held_bytes(model, optimizers.states()) | {"peak": _peak(world.world_size)}

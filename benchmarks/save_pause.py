@@ -30,7 +30,6 @@ from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.sharded_tensors import local_bytes
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches
 from bert4rec.training.loop.checkpoints import Checkpoints
-from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.trainer import Trainer
 
 USUAL = {
@@ -67,14 +66,13 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
     model, optimizers = build(config, world, n_items)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(gather_objects(folder)[0])
-        writer = checkpoint_manager(config, world, place, about={}, say=lambda _: None)
+        writer = checkpoint_manager(config, world, place, about={})
         windows: Any = RandomWindows(10**6, config.model.max_len, n_items)
         drawn = NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1)
         source = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
         trainer, checkpoints = make_trainer(
-            config, world, model, optimizers, source, writer, measure=lambda _: {}, progress=Progress(shown=False),
-            log=None,
-        )  # fmt: skip
+            config, world, model, optimizers, source, writer, measure=lambda _: {}, log=None
+        )
         batches = source.batches()
 
         def step() -> float:

@@ -15,6 +15,7 @@ import preprocessing
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.runtime.console import log_to_terminal
 from tests.processes.pool import ProcessPool
 
 SMALL = {
@@ -42,6 +43,12 @@ LOG = {
     "f": [5] * 7 + [4] * 6 + [1] * 4 + [2] * 3 + [3] * 3 + [6] * 2 + [7, 8, 8],
 }
 BY_HAND = {"preprocessing.validation_users": "all", "preprocessing.n_eval_negatives": 5, "model.max_len": 12}
+
+
+@pytest.fixture(autouse=True)
+def terminal() -> None:
+    """What is logged is shown, as by the scripts."""
+    log_to_terminal()
 
 
 @pytest.fixture(scope="session")

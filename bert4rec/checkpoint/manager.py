@@ -1,9 +1,10 @@
 """Which checkpoints a run makes and keeps, and how: at once, or beside the training from a copy."""
 
+import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ from bert4rec.sharding.sharded_tensors import local_bytes
 MARGIN = 1.2  # of memory, for a copy that is made without being told to
 BYTES_PER_SECOND = 100e6  # of a save, as long as none has been measured
 
+logger = logging.getLogger(__name__)
+
 
 class CheckpointManager:
     """Writes checkpoints into `folder` and removes old ones: the last `keep` stay, and the best.
@@ -35,9 +38,9 @@ class CheckpointManager:
     def __init__(
         self, folder: Path, *, every_steps: int, every_minutes: float, keep: int, asynchronous: bool | Literal["auto"],
         on_error: Literal["continue", "stop"], seconds_on_signal: float, about: Mapping[str, Any], world: Processes,
-        say: Callable[[str], None], last_step: int = 0,
+        last_step: int = 0,
     ) -> None:  # fmt: skip
-        self._folder, self._keep, self._about, self._world, self._say = folder, keep, about, world, say
+        self._folder, self._keep, self._about, self._world = folder, keep, about, world
         self._asynchronous, self._stops, self._seconds_on_signal = asynchronous, on_error == "stop", seconds_on_signal
         self._every_steps, self._every_seconds = every_steps, 60 * every_minutes
         self._group = dist.new_group(backend="gloo")  # the thread must not mix its messages with the training's
@@ -131,7 +134,7 @@ class CheckpointManager:
         self.last_step = 0
         if self._stops:
             raise SaveError(f"cannot save: {failure}; {self.kept()}; {free_the_disk(self._folder.parent)}")
-        self._say(f"warning: cannot save: {failure}; {self.kept()}")
+        logger.warning(f"cannot save: {failure}; {self.kept()}")
 
     def _is_asynchronous(self, tensors: Tensors) -> bool:
         if self._asynchronous == "auto":
@@ -142,7 +145,7 @@ class CheckpointManager:
                 if self._asynchronous
                 else "while the training waits: no memory for a copy"
             )
-            self._say(f"checkpoints of {local_bytes(tensors.values()) / 1e6:,.1f} MB a process are written {how}")
+            logger.info(f"checkpoints of {local_bytes(tensors.values()) / 1e6:,.1f} MB a process are written {how}")
         return self._asynchronous
 
     def _link(self, best_step: int) -> None:
@@ -156,7 +159,7 @@ class CheckpointManager:
             new.symlink_to(self.path_of(best_step).name)
             new.replace(link)
         except OSError as error:
-            self._say(f"{link}: cannot be made: {error.strerror}; the best checkpoint is of step {best_step}")
+            logger.info(f"{link}: cannot be made: {error.strerror}; the best checkpoint is of step {best_step}")
 
     def _remove_old(self, best_step: int) -> None:
         paths = found(self._folder)

@@ -1,6 +1,7 @@
 """What a run is resumed from: its folder, the newest checkpoint that is whole, and whether the settings still fit."""
 
 import itertools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ FREE_KEYS = {
 }  # fmt: skip
 OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Resumption:
@@ -46,14 +49,12 @@ class Resumption:
     facts: Mapping[str, Any]
 
 
-def find(
-    resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any], say: Callable[[str], None]
-) -> Resumption | None:
+def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) -> Resumption | None:
     """What `run.resume` means for runs of that `name` in `parent`; None for a new run. Every process calls this.
 
     The first one calls `claim` with the run folder before it touches anything there. A damaged checkpoint is skipped
-    for the one before, and `say` told. Raises `SettingsError` where there is no such run, `DataError` where none
-    of its checkpoints is whole.
+    for the one before, with a warning. Raises `SettingsError` where there is no such run, `DataError` where none of its
+    checkpoints is whole.
     """
 
     def candidates() -> tuple[Path | None, list[Path]]:
@@ -67,9 +68,9 @@ def find(
     run, paths = on_rank_zero(candidates)
     if run is None:
         hint = on_rank_zero(lambda: _hint(parent, name))
-        say(f"nothing to resume: no unfinished run {parent / name} with a checkpoint; a new run begins{hint}")
+        logger.info(f"nothing to resume: no unfinished run {parent / name} with a checkpoint; a new run begins{hint}")
         return None
-    checkpoint = _newest_whole(paths, say)
+    checkpoint = _newest_whole(paths)
     if checkpoint is None:
         others = on_rank_zero(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
         advice = f"others are there: {', '.join(others)}" if others else "start a new run without --resume"
@@ -174,13 +175,13 @@ def _facts_of(checkpoint: Path) -> dict[str, Any]:
     return facts
 
 
-def _newest_whole(paths: list[Path], say: Callable[[str], None]) -> Path | None:
+def _newest_whole(paths: list[Path]) -> Path | None:
     for number, path in enumerate(paths, 1):
         try:
             verify(path)
             return path
         except DataError as error:
-            say(f"warning: {error}" + ("; skipped for the one before" if number < len(paths) else ""))
+            logger.warning(str(error) + ("; skipped for the one before" if number < len(paths) else ""))
     return None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from bert4rec.dataset.check.content import check_content
 from bert4rec.dataset.check.metadata import Facts, check_files, read_facts
 from bert4rec.dataset.check.tally import Tally
+from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError
 
 USAGE = """usage: python -m bert4rec check DATASET_DIR
@@ -33,6 +34,7 @@ def show_check(argv: Sequence[str]) -> int:
         return 0
     if len(argv) != 1 or argv[0].startswith("-"):
         raise SettingsError(f'"{" ".join(argv)}": name one dataset folder: python -m bert4rec check DATASET_DIR')
+    log_to_terminal(stream="stderr")
     started = time.monotonic()
     try:
         facts = read_facts(Path(argv[0]))

@@ -1,5 +1,6 @@
 """One dataset, from settings to its folder: the stages in their order, and what is said of them."""
 
+import logging
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -65,9 +66,11 @@ FILTERS = (
 Ids = NDArray[np.int32]
 Written = dict[str, tuple[int, list[str]]]
 
+logger = logging.getLogger(__name__)
+
 
 def prepare(config: Config) -> Path:
-    """Make the dataset folder that `config` describes, telling the progress, and return its path.
+    """Make the dataset folder that `config` describes, logging the progress, and return its path.
 
     Raises `DataError` or `SettingsError`, in one line, for what cannot be prepared; then nothing is left behind.
     """
@@ -80,9 +83,9 @@ def prepare(config: Config) -> Path:
         preparation = Preparation(config, new, known)
         metadata, size = preparation.complete()
         _refuse_another_input(config)  # again: another preparation may have ended meanwhile
-    print(f"\n{describe(metadata)}\n")
+    logger.info(f"\n{describe(metadata)}\n")
     _warn(preparation.warnings)  # again: above the progress they are soon forgotten
-    print(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)", flush=True)
+    logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
     return folder
 
 
@@ -125,10 +128,10 @@ class Preparation:
     def _look(self) -> None:
         """Show what can be told from the first rows, before minutes are spent on all."""
         if isinstance(self._source, Generated):
-            print(order_line(self._data.source, self._order_of_rows), flush=True)
+            logger.info(order_line(self._data.source, self._order_of_rows))
             return
         lines, self.warnings = first_look(self._source, self._order_of_rows)
-        print("\n".join(lines), flush=True)
+        logger.info("\n".join(lines))
         _warn(self.warnings)
 
     def _read(self) -> Raw:
@@ -140,9 +143,9 @@ class Preparation:
         )  # fmt: skip
         bad = self._source.bad
         for line in bad.shown:
-            self._progress.say(f"unusable: {line}")
+            self._progress.log(f"unusable: {line}")
         if hidden := bad.total - len(bad.shown):
-            self._progress.say(f"unusable: {hidden:,} rows more")
+            self._progress.log(f"unusable: {hidden:,} rows more")
         if self._known is not None and len(raw) and not raw.known.n_rows:
             n = len(self._known.users)
             self.warnings.append(
@@ -283,7 +286,7 @@ class Preparation:
         users = pl.read_parquet(self._new / USERS, glob=False)
         ranks = oracle_ranks(oracle, test, users=users, items=items)
         if ranks is None:
-            self._progress.say(f"left {ORACLE} out: too many users × items to rank")
+            self._progress.log(f"left {ORACLE} out: too many users × items to rank")
             return
         writer = TableWriter(self._new / ORACLE)
         writer.add(ranks)
@@ -295,7 +298,7 @@ class Preparation:
         tables = {path.stem for path in self._new.glob("*.parquet")}
         (self._new / CARD).write_text(dataset_card(metadata, written, tables), encoding="utf-8")
         size = write_metadata(self._new, metadata)
-        self._progress.say("checksums")
+        self._progress.log("checksums")
         return size
 
 
@@ -308,7 +311,7 @@ def _refuse_another_input(config: Config) -> None:
 
 def _warn(warnings: Sequence[str]) -> None:
     for warning in warnings:
-        print(f"warning: {warning}", flush=True)
+        logger.warning(warning)
 
 
 def _source(config: Config, known: Known | None) -> Interactions | Generated:

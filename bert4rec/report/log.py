@@ -1,7 +1,8 @@
 """The records of a run: metrics.jsonl and TensorBoard's events."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,6 +11,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from bert4rec.checkpoint.run_folder import METRICS
 
+logger = logging.getLogger(__name__)
+
 
 class MetricsLog:
     """Appends records to `metrics.jsonl` and their numbers to TensorBoard.
@@ -17,8 +20,8 @@ class MetricsLog:
     A run that is resumed after step `purge_from` has its later steps once more: TensorBoard shows the last ones.
     """
 
-    def __init__(self, folder: Path, *, purge_from: int = 0, say: Callable[[str], None] = print) -> None:
-        self._say, self._is_full = say, False
+    def __init__(self, folder: Path, *, purge_from: int = 0) -> None:
+        self._is_full = False
         self._file = (folder / METRICS).open("ab+")
         _cut_torn_line(self._file)
         self._events = SummaryWriter(str(folder), purge_step=purge_from + 1 if purge_from else None)
@@ -52,7 +55,7 @@ class MetricsLog:
             yield
         except OSError as error:
             if not self._is_full:
-                self._say(f"{self._file.name}: {error.strerror}; the training goes on, its log may have gaps")
+                logger.info(f"{self._file.name}: {error.strerror}; the training goes on, its log may have gaps")
             self._is_full = True
 
 

@@ -1,61 +1,119 @@
-"""The terminal: lines, and the one progress bar that stays whole whatever its width."""
+"""The terminal: what the package logs, line by line, and the one progress bar that stays whole whatever its width."""
 
+import logging
 import os
 import sys
+import time
+from contextlib import nullcontext
+from typing import Self
 
 from tqdm import tqdm
 
 FOR_CTRL_C = 3  # columns left free at the end of the bar: the terminal writes ^C there, which must not wrap
 COLUMNS = 80  # of a terminal that does not say
+SECONDS_BETWEEN_BARS = 0.5
+SECONDS_BETWEEN_LINES = 10.0
+BAR = "{percentage:3.0f} % |{bar}| {desc}"
+NO_BAR = "{desc}"  # the figures alone, in their place
 
-_open: "list[Bar]" = []
+logger = logging.getLogger(__name__)
+_open: "list[ProgressBar]" = []
 
 
-class Bar:
-    """A bar at the foot of a terminal, of `total` units; `figures` stand behind it. `done` were made before."""
+def log_to_terminal(*, is_shown: bool = True, stream: str = "stdout", outlives_reader: bool = False) -> None:
+    """Show on `stream` what the package logs from now on: a record is a line, a warning has that word before it.
 
-    def __init__(self, total: int, *, name: str = "", done: int = 0) -> None:
-        head = f"{name:8} " if name else ""
-        form = head + "{percentage:3.0f} % |{bar}| {desc}"
+    Without `is_shown`, as on all processes but the first, there are neither lines nor bars. With `outlives_reader` it
+    is no reason to end where nobody reads any more (`| head`, a closed terminal); else that raises `OSError`.
+    """
+    package = logging.getLogger("bert4rec")
+    package.handlers = [_Terminal(stream, outlives_reader)]
+    package.setLevel(logging.INFO if is_shown else logging.CRITICAL)
+    package.propagate = False  # libraries give the root a handler, which would show every line once more
+
+
+class ProgressBar:
+    """How far the work of a `with` block is: a bar at the foot of a terminal, else a line now and then.
+
+    Of `total` units, `done` were made before. `form`: what a terminal shows of it (`BAR`, `NO_BAR`). The bar `stays`
+    in the end, or is taken away. With `seconds` there are lines on a terminal too, so many seconds apart.
+    """
+
+    def __init__(
+        self, total: int, *, done: int = 0, form: str = BAR, stays: bool = False, seconds: float | None = None
+    ) -> None:
+        self._total, self._first, self._form, self._stays = max(1, total), done, form, stays
+        self._has_only_lines = seconds is not None
+        self._pause = SECONDS_BETWEEN_LINES if seconds is None else seconds
         self._bar: tqdm[None] | None = None
-        _open.append(self)  # first: an interrupt may come as soon as the bar is drawn
-        self._bar = tqdm(total=max(1, total), initial=done, bar_format=form, ncols=_columns())
+        self._began = self._shown_at = time.monotonic()
 
-    def show(self, done: int, figures: str) -> None:
-        """`done` units so far, and the figures of now."""
-        assert self._bar is not None, "the bar is made"
+    def __enter__(self) -> Self:
+        self._began = self._shown_at = time.monotonic()
+        if not self._has_only_lines and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
+            self._pause = SECONDS_BETWEEN_BARS
+            _open.append(self)  # first: an interrupt may come as soon as the bar is drawn
+            self._bar = tqdm(total=self._total, initial=self._first, bar_format=self._form, ncols=_columns())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def seconds(self) -> float:
+        """Since the work began."""
+        return time.monotonic() - self._began
+
+    def seconds_left(self, done: int) -> float:
+        """After `done` units, at the pace so far."""
+        return self.seconds * max(0, self._total - done) / max(1, done - self._first)
+
+    def is_due(self) -> bool:
+        """Whether it is time to `show` something: asked first, since figures may cost something."""
+        return time.monotonic() - self._shown_at >= self._pause
+
+    def show(self, done: int, figures: str, *, line: str = "") -> None:
+        """`done` units so far: the `figures` behind the bar, or where there is none the `line`, or else the figures."""
+        self._shown_at = time.monotonic()
+        if self._bar is None:
+            logger.info(line or figures)
+            return
         self._bar.ncols, self._bar.n = _columns(), done
         self._bar.set_description_str(figures, refresh=False)
         self._bar.refresh()
 
-    def write(self, line: str) -> None:
-        """A line above the bar."""
-        _clear_line()
-        with tqdm.external_write_mode():
-            show(line)
-
-    def close(self, *, stays: bool) -> None:
+    def close(self) -> None:
         """End the bar: it stays as it was last, on a line of its own, or is taken away."""
         if self in _open:
             _clear_line()
             if self._bar is not None:
-                self._bar.leave = stays
+                self._bar.leave = self._stays
                 self._bar.close()
             _open.remove(self)  # last: an interrupt may come at any of these lines
 
 
 def close_bars() -> None:
-    """Take away what an interrupt has left: a second one may have come while the first one was closing the bar."""
+    """Close what an interrupt has left: a second one may have come while the first one was closing the bar."""
     for bar in list(_open):
-        bar.close(stays=False)
+        bar.close()
 
 
-def show(text: str) -> None:
-    """A line for the person; where nobody reads any more (`| head`, a closed terminal) that is no reason to end."""
-    try:
-        print(text, flush=True)
-    except OSError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the process
+class _Terminal(logging.Handler):
+    def __init__(self, stream: str, outlives_reader: bool) -> None:
+        super().__init__()
+        self._stream, self._outlives_reader = stream, outlives_reader
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if _open:
+            _clear_line()
+        try:
+            with tqdm.external_write_mode() if _open else nullcontext():  # above the bar
+                word = "warning: " if record.levelno == logging.WARNING else ""
+                print(word + record.getMessage(), file=getattr(sys, self._stream), flush=True)
+        except OSError:
+            if not self._outlives_reader:
+                raise
+            setattr(sys, self._stream, open(os.devnull, "w"))  # noqa: SIM115  # for the rest of the process
 
 
 def _clear_line() -> None:

@@ -1,6 +1,7 @@
 """The processes of a run: who am I, on which device, and a process group that begins and ends cleanly."""
 
 import gc
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from bert4rec.runtime.wording import counted
 SECONDS_TO_COME = 300.0  # for all processes of a run: torch's own limit for a store
 
 STREAM = 0x44524F50  # keeps dropout's draws apart from all others that are seeded by two numbers
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def this_process(wanted_device: str) -> Processes:
     device = choose_device(wanted_device, local_rank=local_rank, local_world_size=local_world_size)
     if rank == 0 and wanted_device == "auto" and device.type == "cpu" and torch.cuda.device_count():
         shared = f"{counted(local_world_size, 'process')} share {counted(torch.cuda.device_count(), 'GPU')}"
-        print(f"training on CPU: {shared}; start one per GPU", flush=True)
+        logger.info(f"training on CPU: {shared}; start one per GPU")
     return Processes(rank, local_rank, world_size, local_world_size, device)
 
 

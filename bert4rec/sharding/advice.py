@@ -63,7 +63,7 @@ def few_steps(n_windows: int, batch_size: int, world_size: int) -> str:
     advice = f"; better: {' or '.join(better)}" if better else ""
     steps, windows = counted(n_steps(batch_size, world_size), "step"), counted(n_windows, "window")
     return (
-        f"warning: an epoch has only {steps}: {windows} in batches of {batch_size * world_size:,} "
+        f"an epoch has only {steps}: {windows} in batches of {batch_size * world_size:,} "
         f"({counted(world_size, 'process')} x {batch_size:,}){advice}"
     )
 

@@ -1,5 +1,6 @@
 """Where a training begins: at a checkpoint of its own, at the weights of another run, or afresh."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from bert4rec.training.context import Context
 from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.trainer import Trainer
 
+logger = logging.getLogger(__name__)
+
 
 def begin(context: Context, trainer: Trainer, checkpoints: Checkpoints, log: MetricsLog | None) -> None:
     """Restore what the run begins with, and say so; every process calls this."""
@@ -21,31 +24,31 @@ def begin(context: Context, trainer: Trainer, checkpoints: Checkpoints, log: Met
         _resume(context, context.resumption, trainer, checkpoints, log)
     elif context.origin:
         checkpoints.restore(context.origin, trainer.state, optimizers=False, random=False)
-        context.progress.say(f"starts from the weights of {context.origin}")
+        logger.info(f"starts from the weights of {context.origin}")
 
 
 def _resume(
     context: Context, resumption: Resumption, trainer: Trainer, checkpoints: Checkpoints, log: MetricsLog | None
 ) -> None:
-    facts, say, state = resumption.facts, context.progress.say, trainer.state
+    facts, state = resumption.facts, trainer.state
     is_reset = wants_fresh_optimizers(facts, context.settings)
     before = _dropout_draws_from(facts["world_size"], facts["config"])
     now = _dropout_draws_from(context.world.world_size, context.settings)
     checkpoints.restore(resumption.checkpoint, state, optimizers=not is_reset, random=before == now)
     _check_best(context, resumption, trainer)
     n_newer = on_rank_zero(lambda: set_aside_newer(resumption))
-    say(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
+    logger.info(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
     if n_newer:
-        say(f"moved out of the way: {counted(n_newer, 'newer checkpoint')}, to {SET_ASIDE}/")
+        logger.info(f"moved out of the way: {counted(n_newer, 'newer checkpoint')}, to {SET_ASIDE}/")
     if before != now:
-        say(f"{now} in place of {before}: dropout draws other numbers")
+        logger.info(f"{now} in place of {before}: dropout draws other numbers")
     if is_reset:
-        say("with fresh optimizers")
+        logger.info("with fresh optimizers")
     if facts["global_batch"] != context.global_batch:
-        say(f"global batches of {context.global_batch} in place of {facts['global_batch']} sequences")
+        logger.info(f"global batches of {context.global_batch} in place of {facts['global_batch']} sequences")
     changed = changes(facts, context.settings)
     for name, (previous, current) in changed.items():
-        say(f"{name} = {current} in place of {previous}")
+        logger.info(f"{name} = {current} in place of {previous}")
     if log:
         log.add_note("resume", state.step, world_size=context.world.world_size, changed=changed)
 
@@ -61,7 +64,7 @@ def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> N
             raise DataError(f"the best checkpoint so far, {best.name}, is missing")
         verify(best)
     except DataError as error:
-        context.progress.say(f"warning: {error}; the search for the best weights starts again here")
+        logger.warning(f"{error}; the search for the best weights starts again here")
         state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
 
 

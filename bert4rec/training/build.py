@@ -27,7 +27,6 @@ from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import compile_blocks, parallelize
 from bert4rec.sharding.plan import Plan, make_plan
 from bert4rec.training.loop.checkpoints import Checkpoints
-from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.state import State
 from bert4rec.training.loop.step import Step
 from bert4rec.training.loop.trainer import Between, Trainer
@@ -160,9 +159,8 @@ def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
 
 
 def checkpoint_manager(
-    config: Config, world: Processes, folder: Path, *, about: Mapping[str, Any], say: Callable[[str], None],
-    last_step: int = 0,
-) -> CheckpointManager:  # fmt: skip
+    config: Config, world: Processes, folder: Path, *, about: Mapping[str, Any], last_step: int = 0
+) -> CheckpointManager:
     """What writes the checkpoints of a run into its `folder`."""
     settings = config.checkpoint
     return CheckpointManager(
@@ -172,23 +170,20 @@ def checkpoint_manager(
         last_step=last_step,
         about=about,
         world=world,
-        say=say,
     )
 
 
 def make_trainer(
     config: Config, world: Processes, model: nn.Module, optimizers: Optimizers, batches: TrainingBatches,
-    manager: CheckpointManager, *, measure: Callable[[Between], Metrics], progress: Progress, log: MetricsLog | None,
+    manager: CheckpointManager, *, measure: Callable[[Between], Metrics], log: MetricsLog | None,
     state: State | None = None, interruption: Interruption | None = None,
 ) -> tuple[Trainer, Checkpoints]:  # fmt: skip
     """The loop over `batches`, and what it saves by `manager` and restores."""
     training, state, interruption = config.training, state or State(), interruption or Interruption()
-    checkpoints = Checkpoints(
-        model, optimizers, world, manager, state=state, interruption=interruption, say=progress.say
-    )
+    checkpoints = Checkpoints(model, optimizers, world, manager, state=state, interruption=interruption)
     step = Step(model, optimizers, world, precision=training.precision, checks_finite=training.max_skipped_steps > 0)
     trainer = Trainer(
         step, batches, settings=training, world=world, measure=measure, checkpoints=checkpoints,
-        interruption=interruption, progress=progress, log=log, state=state,
+        interruption=interruption, log=log, state=state,
     )  # fmt: skip
     return trainer, checkpoints

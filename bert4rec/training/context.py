@@ -1,5 +1,6 @@
 """What a run knows before anything is trained: settings decided, the job planned, its folder there and locked."""
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,14 +16,14 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.report.environment import environment
 from bert4rec.report.page import write_json
 from bert4rec.runtime.collectives import on_rank_zero
-from bert4rec.runtime.console import show
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.advice import few_steps
 from bert4rec.sharding.plan import Plan, headline, page
 from bert4rec.training.build import plan_of_all
-from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.state import State
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ class Context:
     dataset: Dataset
     plan: Plan
     folder: Path
-    progress: Progress
     resumption: Resumption | None = None
     origin: Path | None = None
 
@@ -90,13 +90,12 @@ def make_context(config: Config, world: Processes, dataset: Dataset, held: ExitS
     Raises `SettingsError`, on every process and before anything is made or allocated, where the job cannot fit, or is
     not the one that is to be resumed.
     """
-    progress = Progress(shown=world.is_first)
 
     def claim(folder: Path) -> None:
         held.enter_context(Lock(folder))
 
     run = config.run
-    resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim, say=progress.say) if run.resume else None
+    resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
     config = _resolved(config, world, dataset, resumption)
     plan = plan_of_all(config, world, dataset.n_items)
     if resumption:
@@ -110,7 +109,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, held: ExitS
         return folder
 
     folder = resumption.run if resumption else on_rank_zero(new)
-    return Context(config, world, dataset, plan, folder, progress, resumption, origin)
+    return Context(config, world, dataset, plan, folder, resumption, origin)
 
 
 def describe(context: Context) -> None:
@@ -119,15 +118,15 @@ def describe(context: Context) -> None:
     to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
     (folder / CONFIG).write_text(to_repeat.to_toml())
     (folder / PLAN).write_text(page(context.plan))
-    show(headline(context.plan))
+    logger.info(headline(context.plan))
     n_windows = len(context.dataset.splits["train"])
     if warning := few_steps(n_windows, config.training.per_device_train_batch_size, world.world_size):
-        show(warning)
+        logger.warning(warning)
     if not context.holds_out("validation"):
         what = "validation" if context.holds_out("test") else "validation or test"
-        show(f"this dataset holds nothing out for {what}: the last weights are kept")
+        logger.info(f"this dataset holds nothing out for {what}: the last weights are kept")
     write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
-    show(f"run folder: {folder}")
+    logger.info(f"run folder: {folder}")
 
 
 def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Resumption | None) -> Config:

@@ -1,5 +1,6 @@
 """One run, from settings and a dataset folder to a run folder with its report."""
 
+import logging
 import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -17,7 +18,6 @@ from bert4rec.report.figures import draw_learning_curve
 from bert4rec.report.log import MetricsLog, read_records
 from bert4rec.report.page import metrics_table, result_line, write_report
 from bert4rec.runtime.collectives import gather_objects
-from bert4rec.runtime.console import show
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, seed_everything, this_process
@@ -31,6 +31,8 @@ from bert4rec.training.context import Context, describe, make_context
 from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.trainer import Trainer
 from bert4rec.training.results import about, about_training, held_out_of, measure, validation_metrics
+
+logger = logging.getLogger(__name__)
 
 
 def run(config: Config) -> Path:
@@ -66,7 +68,7 @@ def _complete(config: Config, world: Processes, dataset: Dataset, held: ExitStac
         describe(context)
     seed_everything(context.config.training.seed, world.rank)
     model, optimizers = build(context.config, world, dataset.n_items, context.plan)
-    log = _log(context) if world.is_first else None
+    log = MetricsLog(context.folder, purge_from=context.state().step) if world.is_first else None
     with Interruption(max(PATIENCE, context.config.checkpoint.seconds_on_signal)) as interruption:
         trainer, checkpoints = _trainer(context, model, optimizers, interruption, log)
         try:
@@ -81,8 +83,6 @@ def _complete(config: Config, world: Processes, dataset: Dataset, held: ExitStac
             raise
         except DivergenceError as error:
             raise DivergenceError(f"{error}; {_with_lower_rates(context)}") from None
-        finally:
-            context.progress.close()
     peaks = gather_objects(peak_memory.read())
     held_by = gather_objects(held_bytes(model, optimizers.states()))
     if log:
@@ -96,10 +96,6 @@ def _complete(config: Config, world: Processes, dataset: Dataset, held: ExitStac
     return context.folder
 
 
-def _log(context: Context) -> MetricsLog:
-    return MetricsLog(context.folder, purge_from=context.state().step, say=context.progress.say)
-
-
 def _trainer(
     context: Context, model: nn.Module, optimizers: Optimizers, interruption: Interruption, log: MetricsLog | None
 ) -> tuple[Trainer, Checkpoints]:
@@ -109,11 +105,9 @@ def _trainer(
         config, dataset.splits["train"], world, n_items=dataset.n_items, sampler=sampler(config, dataset),
         start=state.position,
     )  # fmt: skip
-    manager = checkpoint_manager(
-        config, world, context.folder, about=context.facts(), last_step=state.step, say=context.progress.say
-    )
+    manager = checkpoint_manager(config, world, context.folder, about=context.facts(), last_step=state.step)
     return make_trainer(
-        config, world, model, optimizers, batches, manager, progress=context.progress, log=log, state=state,
+        config, world, model, optimizers, batches, manager, log=log, state=state,
         measure=lambda between: validation_metrics(context, model, between), interruption=interruption,
     )  # fmt: skip
 
@@ -121,13 +115,13 @@ def _trainer(
 def _report(context: Context, report: Mapping[str, Any], *, is_lost: bool) -> None:
     """Write what the run has found, or show it where the disk had no room for the weights that it is about."""
     if is_lost:
-        show(f"\n{metrics_table(report)}\n")  # which stand nowhere else
+        logger.info(f"\n{metrics_table(report)}\n")  # which stand nowhere else
         return
     draw_learning_curve(context.folder)
     write_report(context.folder, report)
-    show(result_line(report))
-    show(f"report: {context.folder / PAGE}")
-    show(f"all figures: {shlex.join(['python', '-m', 'bert4rec', 'report', str(context.folder)])}")
+    logger.info(result_line(report))
+    logger.info(f"report: {context.folder / PAGE}")
+    logger.info(f"all figures: {shlex.join(['python', '-m', 'bert4rec', 'report', str(context.folder)])}")
 
 
 def _by_rank(held: list[dict[str, int]]) -> dict[str, list[int]]:

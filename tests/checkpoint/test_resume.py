@@ -11,6 +11,7 @@ import pytest
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.dataset.reader import Dataset
 from bert4rec.report.log import read_records
+from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
@@ -138,6 +139,7 @@ def test_a_closed_terminal_is_no_reason_to_lose_anything(
 ) -> None:
     read, write = os.pipe()
     os.close(read)
+    log_to_terminal(outlives_reader=True)
     with monkeypatch.context() as patch:
         patch.setattr("sys.stdout", os.fdopen(write, "w", closefd=False))
         patch.setattr("signal.SIGTERM", signal.SIGHUP)

@@ -1,5 +1,7 @@
 """What `python -m bert4rec check` says: of a folder that is whole, of its arguments, and when it is stopped."""
 
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ from bert4rec.__main__ import main
 from bert4rec.commands import check
 from bert4rec.dataset.check.metadata import Facts
 from bert4rec.dataset.check.tally import Tally
+from bert4rec.runtime import console
 
 FACTS = {
     "folder": Path("data/log"), "split": "leave_one_out", "max_len": 6, "step": 4, "wanted": None, "n_negatives": 100,
@@ -70,3 +73,21 @@ def test_a_check_that_is_stopped_says_that_it_has_shown_nothing(
     monkeypatch.setattr(check, "check_content", interrupted)
     assert check.show_check([str(small_folder)]) == 130
     assert capsys.readouterr() == ("", "stopped: nothing was shown\n")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_long_check_says_how_far_it_is(
+    small_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_BARS", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert main(["check", str(small_folder)]) == 0
+    said = capsys.readouterr().err
+    how_far = r"read ([\d,]+) of \1 bytes for the checksums \(100%, 0 s\)", r"checked 60 of 60 users \(100%, 0 s\)"
+    if terminal:
+        assert all(re.search(rf"\r{text} *\r", said) for text in how_far)
+        assert "\n" not in said
+    else:
+        lines = said.splitlines()
+        assert all(any(re.fullmatch(text, line) for line in lines) for text in how_far)

@@ -1,10 +1,7 @@
 """What is said of the stages where stderr is no terminal, by a clock that is set by hand."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from bert4rec.prepare import progress
 from bert4rec.prepare.progress import Progress, Stage
 
 
@@ -12,18 +9,17 @@ from bert4rec.prepare.progress import Progress, Stage
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, its one element."""
     now = [100.0]
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     return now
 
 
 def test_a_line_every_ten_seconds_says_how_far_a_stage_is(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stage = Stage("read", 400)
-    for now, done, n_rows in ((109.9, 40, 500), (110.0, 100, 24_000), (119.0, 300, 7), (220.0, 399, 120_000_000)):
-        clock[0] = now
-        stage.advance(done, n_rows)
-    stage.close()
+    with Stage("read", 400) as stage:
+        for now, done, n_rows in ((109.9, 40, 500), (110.0, 100, 24_000), (119.0, 300, 7), (220.0, 399, 120_000_000)):
+            clock[0] = now
+            stage.advance(done, n_rows)
     assert stage.n_rows == 120_024_507
     assert capsys.readouterr().out.splitlines() == [
         "  read  25 %  24,500 rows  2,450 rows/s  0:30 left",
@@ -42,7 +38,7 @@ def test_a_stage_that_ends_well_is_a_line_with_its_speed(
             stage.advance(n_rows, n_rows)
     with pytest.raises(ValueError, match="broken off"), said.stage("write", 1):
         raise ValueError("broken off")
-    said.say("done")
+    said.log("done")
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
     assert lines == [
         "[   2.5 s] order                3,000,000 rows     1.5 s  2 million rows/s",

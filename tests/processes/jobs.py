@@ -33,6 +33,7 @@ from bert4rec.feed.order import Indices
 from bert4rec.models.dense_shard import DenseShard
 from bert4rec.models.item_table import saved_name
 from bert4rec.models.transformer import Encoder
+from bert4rec.runtime import console
 from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.runtime.processes import Processes, seed_everything, this_process
@@ -42,7 +43,6 @@ from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
 from bert4rec.training import agreement
 from bert4rec.training.build import build, make_trainer, plan_of_all, sampler, training_batches
-from bert4rec.training.loop import progress
 from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.state import State
 from bert4rec.training.loop.trainer import Trainer
@@ -72,7 +72,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     model, optimizers = build(config, _world(), dataset.n_items)
     initial = weights(model)
     log = Records()
-    progress.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
+    console.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
     trainer, _ = _trainer(
         config,
         dataset,
@@ -127,7 +127,7 @@ def train_part(
     seed_everything(config.training.seed, dist.get_rank())
     model, optimizers = build(config, _world(), dataset.n_items)
     log, trainers, facts = Records(), [], None
-    progress.SECONDS_BETWEEN_LINES = -1.0  # a record at every step
+    console.SECONDS_BETWEEN_LINES = -1.0  # a record at every step
     if go_on_from:
         verify(go_on_from)
         facts = read_facts(go_on_from)
@@ -208,8 +208,7 @@ def _trainer(
         config, dataset.splits["train"], _world(), n_items=dataset.n_items, sampler=sampler(config, dataset),
         start=state.position,
     )  # fmt: skip
-    shown = progress.Progress(shown=False)
-    return make_trainer(config, _world(), model, optimizers, batches, writer, progress=shown, state=state, **more)
+    return make_trainer(config, _world(), model, optimizers, batches, writer, state=state, **more)
 
 
 def _moments(optimizers: Optimizers) -> dict[str, Parts]:
@@ -231,7 +230,7 @@ def manager(folder: Path, **settings: Any) -> CheckpointManager:
         "every_steps": 0, "every_minutes": 0.0, "keep": 2, "asynchronous": False, "on_error": "stop",
         "seconds_on_signal": 8.0, "about": {},
     }  # fmt: skip
-    return CheckpointManager(folder, **(usual | settings), world=_world(), say=print)
+    return CheckpointManager(folder, **(usual | settings), world=_world())
 
 
 def start(config: Config) -> dict[str, Parts]:

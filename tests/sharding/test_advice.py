@@ -165,20 +165,20 @@ def test_four_suggestions_at_most() -> None:
         (320, 64, 1, ""),
         (
             1000, 64, 8,
-            "warning: an epoch has only 2 steps: 1,000 windows in batches of 512 (8 processes x 64); better: 3 "
+            "an epoch has only 2 steps: 1,000 windows in batches of 512 (8 processes x 64); better: 3 "
             "processes or --training.per_device_train_batch_size=24",
         ),
         (
             97, 64, 1,
-            "warning: an epoch has only 2 steps: 97 windows in batches of 64 (1 process x 64); better: "
+            "an epoch has only 2 steps: 97 windows in batches of 64 (1 process x 64); better: "
             "--training.per_device_train_batch_size=24",
         ),
         (
             6, 4, 2,
-            "warning: an epoch has only 1 step: 6 windows in batches of 8 (2 processes x 4); better: 1 process with "
+            "an epoch has only 1 step: 6 windows in batches of 8 (2 processes x 4); better: 1 process with "
             "--training.per_device_train_batch_size=1",
         ),
-        (1, 1, 1, "warning: an epoch has only 1 step: 1 window in batches of 1 (1 process x 1)"),
+        (1, 1, 1, "an epoch has only 1 step: 1 window in batches of 1 (1 process x 1)"),
     ],
 )  # fmt: skip
 def test_too_few_steps_for_the_processes(n_windows: int, batch_size: int, world_size: int, warning: str) -> None:

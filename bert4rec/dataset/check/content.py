@@ -15,13 +15,13 @@ from bert4rec.dataset.check.histories import (
     training_histories,
 )
 from bert4rec.dataset.check.metadata import REMAKE, Facts
-from bert4rec.dataset.check.progress import Ticker
 from bert4rec.dataset.check.reader import SplitReader
 from bert4rec.dataset.check.rows_in_parts import Bools, Ints, Part, first_true, refusal
 from bert4rec.dataset.check.tables import TableReader, check_originals
 from bert4rec.dataset.check.tally import Tally, add, check_found, check_items, items_table
 from bert4rec.dataset.check.windows import check_negatives, check_rows
 from bert4rec.dataset.schema import ITEMS, MIN_EVALUATED, ORACLE, SPLITS, USERS
+from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError
 
 USERS_AT_ONCE = 1 << 18
@@ -88,14 +88,13 @@ def check_content(facts: Facts) -> Tally:
 
     Raises `DataError` for what is found wrong first: a row, or that one is missing.
     """
-    folder, tally = Folder(facts), Tally.empty(facts)
-    ticker = Ticker("checked", facts.n_users, "users")
-    try:
-        while folder.n_read < facts.n_users:
+    folder, tally, n = Folder(facts), Tally.empty(facts), facts.n_users
+    with ProgressBar(n, form=NO_BAR) as bar:
+        while folder.n_read < n:
             _check_chunk(facts, folder.read(), tally)
-            ticker.at(folder.n_read)
-    finally:
-        ticker.close()
+            if bar.is_due():
+                done = folder.n_read
+                bar.show(done, f"checked {done:,} of {n:,} users ({done / n:.0%}, {bar.seconds:.0f} s)")
     check_items(facts, folder.items, tally)
     check_originals(facts.folder / USERS, facts.n_users)
     check_originals(facts.folder / ITEMS, facts.n_items)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec.dataset.check.progress import Ticker
 from bert4rec.dataset.schema import DATASET_FORMAT, ITEMS, METADATA, MOST_IDS, SPLITS, STATE, USERS
+from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError
 
 REMAKE = "make the dataset again with `python preprocessing.py`"
@@ -112,7 +112,7 @@ def check_files(facts: Facts) -> int:
         if (is_size := path.stat().st_size) != size:
             raise DataError(f"{path}: has {is_size} bytes, metadata.json says {size}; {REMAKE}")
     total = sum(entry["bytes"] for entry in facts.files.values())
-    _check_sums(facts, Ticker("read", total, "bytes for the checksums"))
+    _check_sums(facts, total)
     return total
 
 
@@ -163,16 +163,17 @@ def _check_fingerprint(path: Path, metadata: Mapping[str, Any]) -> None:
         raise DataError(f"{path}: the fingerprint is not that of the files listed; {REMAKE}")
 
 
-def _check_sums(facts: Facts, ticker: Ticker) -> None:
+def _check_sums(facts: Facts, total: int) -> None:
     done = 0
-    try:
+    with ProgressBar(total, form=NO_BAR) as bar:
         for name, entry in facts.files.items():
             digest = hashlib.sha256()
             with (facts.folder / name).open("rb") as file:
                 while block := file.read(BYTES_AT_ONCE):
                     digest.update(block)
-                    ticker.at(done := done + len(block))
+                    done += len(block)
+                    if bar.is_due():
+                        how_far = f"{done:,} of {total:,} bytes for the checksums"
+                        bar.show(done, f"read {how_far} ({done / total:.0%}, {bar.seconds:.0f} s)")
             if digest.hexdigest() != entry["sha256"]:
                 raise DataError(f"{facts.folder / name}: its checksum is not that of metadata.json; {REMAKE}")
-    finally:
-        ticker.close()

@@ -1,6 +1,7 @@
 """MovieLens sets from GroupLens: downloaded, compared with the published size and MD5, unpacked whole or not at all."""
 
 import hashlib
+import logging
 import os
 import posixpath
 import re
@@ -8,19 +9,19 @@ import shutil
 import ssl
 import stat
 import struct
-import time
 import urllib.request
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from bert4rec.prepare.read.sources import FILES
+from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import locked
 
@@ -32,6 +33,8 @@ UNSOUND = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError,
 CLASHES = (FileExistsError, IsADirectoryError, NotADirectoryError)  # a file and a folder of one name in a zip
 LARGEST = 10**9  # bytes, of a set whose size nobody says
 MOST_UNPACKED = 20  # times the size of the zip; those of GroupLens unpack to 3 to 5 times theirs
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,6 @@ class _Job:
 
     source: str
     folder: Path
-    say: Callable[[str], None]
 
     @property
     def archive(self) -> Archive:
@@ -92,16 +94,16 @@ class _Job:
         return f"try again later, or get the zip some other way, put it at {place} and repeat the command"
 
 
-def fetch_movielens(source: str, folder: Path, *, say: Callable[[str], None] = print) -> Path:
+def fetch_movielens(source: str, folder: Path) -> Path:
     """The folder with the unpacked files of the MovieLens set `source`, downloaded into `folder` unless there already.
 
     `source`: a key of `ARCHIVES`. `<folder>/<source>` is used as it stands if it is there; else `<folder>/<source>.zip`
-    is, once checked; else that is downloaded. An interrupted download goes on at the next call. `say` gets the
-    progress, line by line. Raises `DataError` for everything that keeps the set away: network, disk, a wrong file.
+    is, once checked; else that is downloaded. An interrupted download goes on at the next call. Raises
+    `DataError` for everything that keeps the set away: network, disk, a wrong file.
     """
     if source not in ARCHIVES:
         raise DataError(f'"{source}" cannot be downloaded; these can: {", ".join(ARCHIVES)}')
-    job = _Job(source, folder, say)
+    job = _Job(source, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(job):
@@ -117,7 +119,7 @@ def _alone(job: _Job) -> Iterator[None]:
     handle = os.open(job.folder, os.O_RDONLY)
     try:
         if not locked(handle):
-            job.say(f"{job.folder}: another process is fetching a set into it: waiting for it")
+            logger.info(f"{job.folder}: another process is fetching a set into it: waiting for it")
             locked(handle, wait=True)
         yield
     finally:
@@ -128,16 +130,16 @@ def _fetched(job: _Job) -> Path:
     if job.unpacked.exists():
         if not (job.unpacked / job.ratings).is_file():
             raise DataError(f"{job.unpacked}: is there, but without {job.ratings}; remove it and repeat the command")
-        job.say(f"{job.unpacked}: there already, used as it is")
+        logger.info(f"{job.unpacked}: there already, used as it is")
         return job.unpacked
     if job.zip.exists():
         _check_present(job)
     else:
         _download(job)
     _unpack(job)
-    job.say(f"{job.unpacked}: unpacked")
+    logger.info(f"{job.unpacked}: unpacked")
     terms = next(iter(sorted(job.unpacked.glob("README*"))), "https://grouplens.org/datasets/movielens/")
-    job.say(f"{terms}: GroupLens' terms of use; read them before you pass the data on or use it beyond research")
+    logger.info(f"{terms}: GroupLens' terms of use; read them before you pass the data on or use it beyond research")
     return job.unpacked
 
 
@@ -150,9 +152,9 @@ def _check_present(job: _Job) -> None:
     if difference := _difference(job.zip, job.archive.size, md5):
         raise DataError(f"{job.zip}: {difference}; delete it and repeat the command")
     if md5 is None:
-        job.say(f"{job.zip}: there already; no MD5 could be had from {job.url}.md5, so only its CRCs are checked")
+        logger.info(f"{job.zip}: there already; no MD5 could be had from {job.url}.md5, so only its CRCs are checked")
     else:
-        job.say(f"{job.zip}: there already, MD5 as published")
+        logger.info(f"{job.zip}: there already, MD5 as published")
 
 
 def _published_md5(job: _Job) -> str:
@@ -192,7 +194,7 @@ def _download(job: _Job) -> None:
         raise DataError(f"{job.url}: what came has {difference}; it was deleted: repeat the command")
     job.part.replace(job.zip)
     beside = "" if job.archive.md5 else f" in {job.url}.md5, as this set changes now and then"
-    job.say(f"{job.zip}: downloaded, MD5 as published{beside}")
+    logger.info(f"{job.zip}: downloaded, MD5 as published{beside}")
 
 
 def _open(job: _Job, first: int) -> HTTPResponse:
@@ -239,13 +241,12 @@ def _receive(job: _Job, response: HTTPResponse, first: int) -> None:
     announced, size = first + int(length) if length.isdecimal() else None, job.archive.size
     if size is not None and announced not in (None, size):
         raise DataError(f"{job.url}: the server offers {announced:,} bytes, {size:,} expected; {job.advice}")
-    progress = _Progress(job.say, total=size or announced, received=first)
-    job.say(f"{job.url}: " + (f"downloading from {_mb(first)} on" if first else "downloading"))
-    with job.part.open("ab" if goes_on else "wb") as file:
+    logger.info(f"{job.url}: " + (f"downloading from {_mb(first)} on" if first else "downloading"))
+    with _Progress(size or announced or 0, first) as progress, job.part.open("ab" if goes_on else "wb") as file:
         while progress.received <= (progress.total or LARGEST) and (chunk := _read(job, response, progress)):
             file.write(chunk)
             progress.add(len(chunk))
-    if progress.received < (progress.total or 0):
+    if progress.received < progress.total:
         raise _broken_off(job, progress, "the server closed the connection")
 
 
@@ -261,19 +262,12 @@ def _broken_off(job: _Job, progress: "_Progress", reason: str) -> DataError:
     return DataError(f"{job.url}: broke off at {progress.so_far} ({reason}); repeat the command: it goes on from there")
 
 
-@dataclass
-class _Progress:
-    """Says every few seconds how far a download is."""
+class _Progress(ProgressBar):
+    """Says every few seconds how far a download is; `total` = 0: nobody knows how long it is."""
 
-    say: Callable[[str], None]
-    total: int | None
-    received: int
-    started: float = field(default_factory=time.monotonic)
-    first: int = field(init=False)
-    said: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.first, self.said = self.received, self.started
+    def __init__(self, total: int, received: int) -> None:
+        super().__init__(total, done=received, seconds=SECONDS_PER_LINE)
+        self.total, self.received = total, received
 
     @property
     def so_far(self) -> str:
@@ -282,13 +276,10 @@ class _Progress:
     def add(self, n_bytes: int) -> None:
         """Count `n_bytes` more."""
         self.received += n_bytes
-        now = time.monotonic()
-        if now - self.said < SECONDS_PER_LINE:
-            return
-        self.said = now
-        rate = (self.received - self.first) / max(now - self.started, 1e-3)
-        left = f", {max(self.total - self.received, 0) / rate:,.0f} s left" if self.total else ""
-        self.say(f"  {self.so_far}, {_mb(rate)}/s{left}")
+        if self.is_due():
+            rate = (self.received - self._first) / max(self.seconds, 1e-3)
+            left = f", {self.seconds_left(self.received):,.0f} s left" if self.total else ""
+            self.show(self.received, f"  {self.so_far}, {_mb(rate)}/s{left}")
 
 
 def _mb(n_bytes: float) -> str:

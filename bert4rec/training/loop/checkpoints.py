@@ -1,6 +1,6 @@
 """The checkpoints of a training: what is saved when, what is taken back, and which weights are tested in the end."""
 
-from collections.abc import Callable
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from bert4rec.runtime.wording import counted
 from bert4rec.sharding.optimizer import Optimizers, are_finite
 from bert4rec.training.loop.state import State
 
+logger = logging.getLogger(__name__)
+
 
 class Checkpoints:
     """Saves and restores a training: `manager` writes, the owners of its parts give them and take them back.
@@ -28,12 +30,12 @@ class Checkpoints:
 
     def __init__(
         self, model: nn.Module, optimizers: Optimizers, world: Processes, manager: CheckpointManager, *, state: State,
-        interruption: Interruption, say: Callable[[str], None],
+        interruption: Interruption,
     ) -> None:  # fmt: skip
         self._weights, self._optimizers = Weights(model), optimizers
         self._moments, self._random = Moments(optimizers), RandomState(world)
         self._owners: list[Owner] = [self._weights, self._moments, self._random]
-        self._manager, self._interruption, self._say = manager, interruption, say
+        self._manager, self._interruption = manager, interruption
         self._saved = state.lasting()  # a fresh start needs no checkpoint, and one that is resumed has its own
         self.is_lost = False
 
@@ -91,12 +93,12 @@ class Checkpoints:
             verify(best)
             self._weights.load(best)
         except DataError as error:
-            self._say(f"{error}; the last weights are tested in place of the best")
+            logger.info(f"{error}; the last weights are tested in place of the best")
             state.best_step, state.best_epoch = state.step, epoch
             self.is_lost = self._manager.last_step != state.step
             return
         if best.name != wanted.name:
-            self._say(f"{wanted}: could not be saved; the best that could is tested in its place: {best.name}")
+            logger.info(f"{wanted}: could not be saved; the best that could is tested in its place: {best.name}")
             saved = State(**read_facts(best)["state"])
             state.best_step, state.best_epoch, state.best_ndcg = saved.best_step, saved.best_epoch, saved.best_ndcg
 

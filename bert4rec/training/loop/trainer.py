@@ -1,6 +1,7 @@
 """The training loop: steps, progress, validation, checkpoints."""
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -26,6 +27,8 @@ from bert4rec.training.loop.step import Step
 Between: TypeAlias = Callable[[], None]
 """Called between two batches of an evaluation, on all processes; it may raise."""
 
+logger = logging.getLogger(__name__)
+
 
 class Trainer:
     """Trains by a `step` for each of the `batches`, from a `state` on, with which they begin.
@@ -45,15 +48,14 @@ class Trainer:
         measure: Callable[[Between], Metrics],
         checkpoints: Checkpoints,
         interruption: Interruption,
-        progress: Progress,
         log: MetricsLog | None,
         state: State,
     ) -> None:
         self._step, self._batches, self._settings, self._world = step, batches, settings, world
         self._measure, self._checkpoints, self._consensus = measure, checkpoints, StepConsensus(interruption)
-        self._progress, self._log = progress, log
-        self.state, self.meter = state, Meter(world.device)
+        self._log, self.state, self.meter = log, state, Meter(world.device)
         self._n_steps = batches.start.steps + len(batches)
+        self._progress = Progress(self._n_steps, n_epochs=settings.n_epochs, done=state.step)
         self._is_done = False
         self._earlier, self._began = self.state.seconds, time.monotonic()
 
@@ -64,21 +66,20 @@ class Trainer:
         """
         self._began = time.monotonic()
         settings, state = self._settings, self.state
-        self._progress.begin(self._n_steps, n_epochs=settings.n_epochs, done=state.step)
-        self._progress.say(
+        logger.info(
             f"training on {counted(self._world.world_size, 'process')} ({self._world.device.type}): at most "
             f"{counted(settings.n_epochs, 'epoch')} of {counted(self._batches.steps_per_epoch, 'step')}"
         )
         on_gpu = self._world.device.type == "cuda"
         batches = self._batches.batches(num_workers=settings.num_workers, pin_memory=on_gpu)
-        self._end_epoch()  # which an earlier part of the run may not have come to
-        while not (state.stopped_by or state.epochs >= settings.n_epochs):
-            self._train_epoch(itertools.islice(batches, self._batches.steps_of(state.epochs)))
-            self._end_epoch()
-        state.stopped_by = state.stopped_by or "n_epochs"
-        self._checkpoints.wait()
-        self._progress.close()
-        self._progress.say(f"stopped by {state.stopped_by} after {counted(self.epoch, 'epoch')}")
+        with self._progress:
+            self._end_epoch()  # which an earlier part of the run may not have come to
+            while not (state.stopped_by or state.epochs >= settings.n_epochs):
+                self._train_epoch(itertools.islice(batches, self._batches.steps_of(state.epochs)))
+                self._end_epoch()
+            state.stopped_by = state.stopped_by or "n_epochs"
+            self._checkpoints.wait()
+        logger.info(f"stopped by {state.stopped_by} after {counted(self.epoch, 'epoch')}")
         self._is_done = True
         self._checkpoints.take_best(state, self.epoch)
 
@@ -129,7 +130,7 @@ class Trainer:
     def _skip(self, problem: str) -> None:
         self.state.skipped += 1
         skipped, budget = self.state.skipped, self._settings.max_skipped_steps
-        self._progress.say(f"step {self.state.step + 1}: {problem} is not finite, skipped ({skipped} of {budget})")
+        logger.info(f"step {self.state.step + 1}: {problem} is not finite, skipped ({skipped} of {budget})")
         if skipped > budget:
             raise DivergenceError(f"{skipped} steps were not finite, training.max_skipped_steps = {budget}")
 
@@ -153,7 +154,7 @@ class Trainer:
         hit_rate, ndcg = metrics["full"]["HR@10"], metrics["full"]["NDCG@10"]
         if self._log:
             self._log.add("validation", self.state.step, epoch=self.epoch, **metrics)
-            self._progress.say(
+            logger.info(
                 f"epoch {rounded(self.epoch)}  validation, full catalogue  HR@10 {hit_rate:.4f}  NDCG@10 {ndcg:.4f}"
             )
         self.state.note_validation(ndcg, self.epoch, patience=self._settings.patience)

@@ -8,16 +8,21 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from bert4rec.prepare.read import download
 from bert4rec.prepare.read.download import ARCHIVES, Archive, fetch_movielens
 from bert4rec.prepare.read.sources import FILES, open_interactions
+from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DataError
 
 RATINGS = "".join(f"{user}::{item}::5::{user + item}\n" for user in range(200) for item in range(user % 7 + 3))
@@ -93,16 +98,15 @@ def publish(monkeypatch: pytest.MonkeyPatch, content: bytes, source: str = "ml-1
 
 def fetch(folder: Path, source: str = "ml-1m") -> list[str]:
     """Fetch, look at what came, and return what was said."""
-    said: list[str] = []
-    assert fetch_movielens(source, folder, say=said.append) == folder / source
+    with redirect_stdout(StringIO()) as said:
+        assert fetch_movielens(source, folder) == folder / source
     assert (folder / source / FILES[source][0]).read_text() == RATINGS
-    assert all("\n" not in line for line in said)
-    return said
+    return said.getvalue().splitlines()
 
 
 def refused(folder: Path, *words: str, source: str = "ml-1m") -> None:
     with pytest.raises(DataError) as caught:
-        fetch_movielens(source, folder, say=lambda _: None)
+        fetch_movielens(source, folder)
     message = str(caught.value)
     assert "\n" not in message
     for word in words:
@@ -188,12 +192,8 @@ def test_an_interrupted_download_keeps_its_part(tmp_path: Path, site: Site, monk
     monkeypatch.setattr(download, "SECONDS_PER_LINE", 0.0)
     monkeypatch.setattr(download, "CHUNK", 100)
 
-    def interrupted(line: str) -> None:
-        if line.startswith("  "):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fetch_movielens("ml-1m", tmp_path, say=interrupted)
+    with mock.patch.object(ProgressBar, "show", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        fetch_movielens("ml-1m", tmp_path)
     part = (tmp_path / "ml-1m.zip.part").read_bytes()
     assert 0 < len(part) <= 100
     assert names(tmp_path) == ["ml-1m.zip.part"]
@@ -314,18 +314,21 @@ def test_what_a_killed_run_left_is_no_hindrance(tmp_path: Path, site: Site) -> N
     assert not (tmp_path / ".ml-1m.new").exists()
 
 
-def test_two_at_once_download_once(tmp_path: Path, site: Site) -> None:
+def test_two_at_once_download_once(tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    other = threading.Thread(target=fetch_movielens, args=("ml-1m", tmp_path), kwargs={"say": said.append})
+    other = threading.Thread(target=fetch_movielens, args=("ml-1m", tmp_path))
 
-    def say(_: str) -> None:
-        if other.ident is None:
+    def info(line: str) -> None:
+        if threading.current_thread() is other:
+            said.append(line)
+        elif other.ident is None:
             other.start()
             deadline = time.monotonic() + 5
             while not said and time.monotonic() < deadline:
                 time.sleep(0.005)
 
-    fetch_movielens("ml-1m", tmp_path, say=say)
+    monkeypatch.setattr(download, "logger", SimpleNamespace(info=info))
+    fetch_movielens("ml-1m", tmp_path)
     other.join()
     assert said == [
         f"{tmp_path}: another process is fetching a set into it: waiting for it",
