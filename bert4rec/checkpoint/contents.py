@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.checkpoint.store import load
-from bert4rec.models.item_table import saved_name
+from bert4rec.models.table import saved_name
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap

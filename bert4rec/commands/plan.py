@@ -206,7 +206,7 @@ def _times(plan: "Plan") -> Iterator[str]:
     yield "  it takes for granted, in GB/s: " + ", ".join(
         f"{name} {speed * 1000 / GB:.0f}" for name, speed in speeds.items()
     )
-    if plan.job.updates == "dense_shards":
+    if plan.job.updates["item"] == "dense_shards":
         yield "  each process scores and updates the rows that it holds itself: without messages, and not in this time"
-    elif plan.job.scores_whole_catalogue and plan.sharding_type == "row_wise":
+    elif plan.job.scores_whole_catalogue and plan.sharding_types["item"] == "row_wise":
         yield "  each process scores the share of the catalogue that it holds itself, so that share sends no messages"

@@ -7,16 +7,16 @@ Updates: TypeAlias = Literal["replicated", "fused", "dense_shards"]
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
 
 
-def table_updates(*, mode: str, loss: str, head: str, sharding_type: str, compute_kernel: str) -> Updates:
-    """How the rows of the item table are updated.
+def table_updates(*, mode: str, loss: str, is_scored: bool, sharding_type: str, compute_kernel: str) -> Updates:
+    """How the rows of a table are updated; `is_scored`: whether a loss takes its candidates from it.
 
     "replicated" (`ddp`): every process has them all, under an ordinary optimizer. "fused" (`dmp`): by fbgemm, in
     backward, those that a step has looked up. "dense_shards" (`dmp`): row-wise shards are trained as ordinary
-    parameters, where every item has a gradient at every step.
+    parameters, where every row has a gradient at every step.
     """
     if mode == "ddp":
         return "replicated"
-    has_every_gradient = loss == "softmax" and head == "tied"
+    has_every_gradient = loss == "softmax" and is_scored
     is_dense = has_every_gradient and sharding_type == "row_wise" and compute_kernel == "fused"
     return "dense_shards" if is_dense else "fused"
 

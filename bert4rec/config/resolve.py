@@ -21,7 +21,7 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
     if optimizer == "auto":
         optimizer = "rowwise_adagrad" if how.mode == "dmp" and on_cpu else "adam"
     updates = table_updates(
-        mode=how.mode, loss=config.training.loss, head=config.model.head,
+        mode=how.mode, loss=config.training.loss, is_scored=config.model.head == "tied",
         sharding_type=how.sharding_type, compute_kernel=how.compute_kernel,
     )  # fmt: skip
     if not has_optimizer(optimizer, updates, device_type):

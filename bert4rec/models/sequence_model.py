@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torchrec.modules.embedding_configs import EmbeddingConfig
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
@@ -16,6 +15,7 @@ from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import Examples
 from bert4rec.models.item_table import ItemTable
 from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
+from bert4rec.models.table import Table
 from bert4rec.models.transformer import Encoder
 
 
@@ -78,7 +78,7 @@ class SequenceModel(nn.Module):
 
         Scores are `hidden @ vectors.T`.
         """
-        vectors, of_candidates = self.item_table.look_up(batch.items, batch.lengths, candidates)
+        vectors, of_candidates = self.item_table.look_up_items(batch.items, batch.lengths, candidates)
         return self._encode(vectors, batch), of_candidates
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
@@ -106,6 +106,14 @@ class SequenceModel(nn.Module):
         return (SAMPLED_LOSSES[self.loss](scores) * is_real).sum()
 
     @property
-    def tables(self) -> list[EmbeddingConfig]:
-        """The tables that can be sharded."""
-        return list(self.item_table.collection.embedding_configs())
+    def tables(self) -> list[Table]:
+        """Those that can be sharded."""
+        return [module for module in self.modules() if isinstance(module, Table)]
+
+    def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
+        """How many ids each feature of the tables has in a step of a process."""
+        return {"item": n_positions, "candidate": n_candidates}
+
+    def floats_kept(self, n_positions: int, n_targets: int) -> int:
+        """Numbers that a step keeps for backward, beside vectors that are looked up and scores."""
+        return self.encoder.floats_kept(n_positions, n_targets)

@@ -138,7 +138,7 @@ def _typed(option: str, job: Job, changed: Job) -> tuple[str, Job]:
 
 def _with_optimizer_that_is_there(job: Job) -> Job:
     """On CPU there is no fused Adam; the optimizers of replicated tables and of trained shards are ordinary ones."""
-    is_there = has_optimizer(job.sparse_optimizer, job.updates, job.device_type)
+    is_there = all(has_optimizer(job.sparse_optimizer, way, job.device_type) for way in job.updates.values())
     return job if is_there else replace(job, sparse_optimizer="rowwise_adagrad")
 
 

@@ -7,17 +7,17 @@ tensors that cause them (docs/scaling.md). Bytes of the CUDA runtime could not b
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
 from bert4rec.config.abilities import Updates, table_updates
-from bert4rec.models.item_table import is_of_table
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.losses import SAMPLED_LOSSES, SCORES_AT_ONCE
 from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.table import is_of_table
 
 FLOAT = 4  # bytes of a weight, a gradient, a score
 MIB = 2**20
@@ -81,13 +81,12 @@ class Job:
 
     def __getstate__(self) -> dict[str, Any]:
         """The model is not sent along: whoever gets the job can build it."""
-        return {name: value for name, value in self.__dict__.items() if name != "built"}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    @property
-    def table(self) -> EmbeddingConfig:
-        """The table that can be sharded."""
-        (table,) = self.built.tables
-        return table
+    @cached_property
+    def tables(self) -> dict[str, EmbeddingConfig]:
+        """The tables that can be sharded, by name."""
+        return {table.config.name: table.config for table in self.built.tables}
 
     @property
     def n_positions(self) -> int:
@@ -109,27 +108,36 @@ class Job:
         """Whether the loss is a softmax over all items, of which each process looks up its even share."""
         return self.loss == "softmax" and self.model["head"] == "tied"
 
-    @property
-    def updates(self) -> Updates:
-        """How the rows of the tables are updated."""
-        return table_updates(
-            mode=self.mode, loss=self.loss, head=self.model["head"],
-            sharding_type=self.sharding_type, compute_kernel=self.compute_kernel,
-        )  # fmt: skip
+    @cached_property
+    def updates(self) -> dict[str, Updates]:
+        """How the rows of each table are updated."""
+        return {
+            name: table_updates(
+                mode=self.mode, loss=self.loss, is_scored="candidate" in table.feature_names,
+                sharding_type=self.sharding_type, compute_kernel=self.compute_kernel,
+            )
+            for name, table in self.tables.items()
+        }  # fmt: skip
 
     @property
     def n_candidates(self) -> int:
         """Items whose vectors a process looks up to score them, per step."""
-        if self.model["head"] == "linear" or self.updates == "dense_shards":
+        if self.model["head"] == "linear" or self.updates["item"] == "dense_shards":
             return 0  # they are scored where they lie
         if self.scores_whole_catalogue:
             return math.ceil(self.n_items / self.world_size)
         return self.n_targets + self.n_train_negatives
 
+    @property
+    def n_ids(self) -> dict[str, int]:
+        """Ids of each table's features that a process looks up in a step."""
+        return self.built.n_ids(n_positions=self.n_positions, n_candidates=self.n_candidates)
+
 
 class Shard(NamedTuple):
-    """A part of the item table and the process that holds it; bytes of weights and of optimizer state."""
+    """A part of a table and the process that holds it; bytes of weights and of optimizer state."""
 
+    table: str
     rank: int
     row: int
     n_rows: int
@@ -139,17 +147,17 @@ class Shard(NamedTuple):
     state_bytes: int
 
 
-def shard(job: Job, rank: int, place: tuple[int, int], size: tuple[int, int]) -> Shard:
-    """The part of the table that begins at `place` (row, column) and is `size` (rows, columns) large, on `rank`."""
+def shard(job: Job, table: str, rank: int, place: tuple[int, int], size: tuple[int, int]) -> Shard:
+    """The part of a table that begins at `place` (row, column) and is `size` (rows, columns) large, on `rank`."""
     weights = size[0] * size[1] * FLOAT
     state = {"sgd": 0, "adagrad": weights, "rowwise_adagrad": size[0] * FLOAT, "adam": 2 * weights}
-    state_bytes = state[job.sparse_optimizer] + step_count_bytes(job)
-    return Shard(rank, place[0], size[0], place[1], size[1], weights, state_bytes)
+    state_bytes = state[job.sparse_optimizer] + step_count_bytes(job, table)
+    return Shard(table, rank, place[0], size[0], place[1], size[1], weights, state_bytes)
 
 
-def step_count_bytes(job: Job) -> int:
+def step_count_bytes(job: Job, table: str) -> int:
     """An ordinary optimizer counts the steps of each weight in a number of its own, a fused one of all in one."""
-    return FLOAT if job.updates != "fused" and job.sparse_optimizer != "sgd" else 0
+    return FLOAT if job.updates[table] != "fused" and job.sparse_optimizer != "sgd" else 0
 
 
 def dense_bytes(job: Job) -> tuple[int, int]:
@@ -174,8 +182,8 @@ def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     weights, state = sum(part.weight_bytes for part in shards), sum(part.state_bytes for part in shards)
     dense, dense_state = dense_bytes(job)
     tables = {TABLES: weights, TABLE_STATE: state}
-    if job.updates != "fused":
-        tables[GRADIENTS] = weights  # in ddp the buckets that are all-reduced; the gradients are views of them
+    # In ddp the buckets that are all-reduced; the gradients are views of them.
+    tables[GRADIENTS] = sum(part.weight_bytes for part in shards if job.updates[part.table] != "fused")
     replicated = {DENSE: 2 * dense + dense_state}  # with its buckets
     if job.device_type == "cpu":
         return {}, tables | replicated
@@ -197,23 +205,22 @@ def _cache_bytes(job: Job, part: Shard) -> int:
 
 def _passing(job: Job, shards: Sequence[Shard]) -> int:
     """What comes and goes in a step: lookups, then activations and scores, then gradients and the update."""
-    n_ids = job.n_positions + job.n_candidates
-    activations = ENCODER_COPIES * FLOAT * job.built.encoder.floats_kept(job.n_positions, job.n_targets) + _score_bytes(
-        job, shards
-    )
-    return _lookup_bytes(job, n_ids, VECTOR_COPIES, shards) + max(math.ceil(activations), _update_bytes(job, shards))
+    kept = ENCODER_COPIES * FLOAT * job.built.floats_kept(job.n_positions, job.n_targets)
+    at_once = max(math.ceil(kept + _score_bytes(job, shards)), _update_bytes(job, shards))
+    return _lookup_bytes(job, job.n_ids, VECTOR_COPIES, shards) + at_once
 
 
-def _lookup_bytes(job: Job, n_ids: int, copies: int, shards: Sequence[Shard]) -> int:
-    """For `n_ids` rows a process: the vectors that it looks up for itself, or those that it looks up for all."""
-    served = [
-        (n_ids * job.world_size * part.n_rows / job.table.num_embeddings, part.n_columns)
-        for part in shards
-        if job.mode == "dmp"
-    ]
-    n_served = math.ceil(max((ids for ids, _ in served), default=0))
-    values = max(n_ids * job.table.embedding_dim, math.ceil(sum(ids * columns for ids, columns in served)))
-    return copies * FLOAT * values + ID_BYTES * n_ids + SERVED_ID_BYTES * n_served
+def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Sequence[Shard]) -> int:
+    """For so many ids a feature: the vectors that a process looks up for itself, or those that it looks up for all."""
+    found = 0
+    for name, table in job.tables.items():
+        own = sum(n_ids.get(feature, 0) for feature in table.feature_names)
+        held_here = [part for part in shards if part.table == name and job.mode == "dmp"]
+        served = [(own * job.world_size * part.n_rows / table.num_embeddings, part.n_columns) for part in held_here]
+        n_served = math.ceil(max((ids for ids, _ in served), default=0))
+        values = max(own * table.embedding_dim, math.ceil(sum(ids * columns for ids, columns in served)))
+        found += copies * FLOAT * values + ID_BYTES * own + SERVED_ID_BYTES * n_served
+    return found
 
 
 def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
@@ -222,8 +229,8 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
         return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
     share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
     vectors = share * job.built.item_table.width * FLOAT
-    if job.updates == "dense_shards":
-        vectors = sum(part.weight_bytes for part in shards)
+    if job.updates["item"] == "dense_shards":
+        vectors = sum(part.weight_bytes for part in shards if part.table == "item")
     rows = min(gathered, max(1, SCORES_AT_ONCE // share))
     passing = _tile_bytes(FLOAT * rows * share, math.ceil(gathered / rows), vectors)
     # The vectors and their gradient are held or looked up, unless they are those of a layer of scores.
@@ -243,12 +250,15 @@ def _tile_bytes(tile: int, n_tiles: int, product: int) -> int:
 
 def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Copies of the largest weight: one gradient for each lookup before they are added up, or those of the update."""
-    dense = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job))
-    table = sum(part.weight_bytes for part in shards)
-    of_update = UPDATE_COPIES[job.sparse_optimizer] * table
-    if job.mode == "ddp":
-        return max(dense, of_update, len(job.table.feature_names) * table)
-    return max(dense, of_update) if job.updates == "dense_shards" else dense
+    copies = UPDATE_COPIES[job.sparse_optimizer]
+    largest = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job))
+    for name, table in job.tables.items():
+        weight = sum(part.weight_bytes for part in shards if part.table == name)
+        if job.updates[name] == "replicated":
+            largest = max(largest, copies * weight, len(table.feature_names) * weight)
+        elif job.updates[name] == "dense_shards":
+            largest = max(largest, copies * weight)
+    return largest
 
 
 def _streaming(job: Job, shards: Sequence[Shard]) -> int:
@@ -256,7 +266,7 @@ def _streaming(job: Job, shards: Sequence[Shard]) -> int:
     n_rows = min(ROWS_PER_LOOKUP, job.n_items)
     if job.model["head"] == "linear":
         return LOOKUP_COPIES * FLOAT * n_rows * job.built.item_table.width
-    return _lookup_bytes(job, n_rows, LOOKUP_COPIES, shards)
+    return _lookup_bytes(job, {"candidate": n_rows}, LOOKUP_COPIES, shards)
 
 
 def _saving(job: Job) -> int:

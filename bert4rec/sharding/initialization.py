@@ -11,8 +11,8 @@ import zlib
 import torch
 from torch import Tensor
 
-from bert4rec.models.item_table import is_of_table, saved_name
 from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.table import Table, is_of_table, saved_name
 from bert4rec.sharding.sharded_tensors import placed_parts
 
 ROWS_PER_BLOCK = 4096
@@ -25,8 +25,10 @@ def initialize(model: SequenceModel, seed: int) -> None:
     """Fill every weight of an allocated, perhaps sharded `model` as a pure function of `seed`."""
     for name, value in model.state_dict().items():
         if is_of_table(name):
+            table = model.get_submodule(name.partition(".")[0])
+            assert isinstance(table, Table)
             for part, row, column in placed_parts(value):
-                _fill_rows(part, saved_name(name), row, column, model.item_table.embed_dim, seed)
+                _fill_rows(part, saved_name(name), row, column, table.n_initialized, seed)
         else:
             value.copy_(_dense_weight(saved_name(name), value, seed))
 

@@ -1,7 +1,7 @@
 """One optimizer for the tables, one for the dense part, and the schedule of both learning rates."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.config.abilities import Updates
 from bert4rec.models.deferred_update import DeferredUpdate
-from bert4rec.models.item_table import ITEM_TABLE, is_of_table, saved_name
+from bert4rec.models.table import Table, is_of_table, saved_name
 from bert4rec.sharding.parallelize import kernels, unwrap
 from bert4rec.sharding.placement import EPSILON
 from bert4rec.sharding.sharded_tensors import sharded_like
@@ -34,7 +34,7 @@ def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_st
 class Optimizers:
     """The optimizers of a parallelized model.
 
-    Where the `updates` of the tables are fused, fbgemm makes them inside backward; else an ordinary optimizer of the
+    Where the `updates` of a table are fused, fbgemm makes them inside backward; else an ordinary optimizer of the
     same arithmetic does. With `deferred` nothing is updated before `step`, so that a step can be left out.
     """
 
@@ -46,33 +46,31 @@ class Optimizers:
         learning_rate: float,
         sparse_optimizer: str,
         sparse_learning_rate: float,
+        updates: Mapping[str, Updates],
         weight_decay: float = 0.0,
         max_grad_norm: float = 0.0,
-        updates: Updates = "replicated",
         deferred: bool = False,
     ) -> None:
-        named = list(unwrap(model).named_parameters())
-        dense = {saved_name(name): p for name, p in named if not is_of_table(name)}
-        self._dense_names, self._dense_parameters = list(dense), list(dense.values())
-        self._max_grad_norm = max_grad_norm
-        self._rates = {"sparse": sparse_learning_rate, "dense": learning_rate}
+        named = {name: parameter for name, parameter in unwrap(model).named_parameters() if not is_of_table(name)}
+        self._dense_names, self._dense_parameters = list(map(saved_name, named)), list(named.values())
+        self._max_grad_norm, self._sparse_name = max_grad_norm, sparse_optimizer
+        tables: dict[str, Table] = {table.config.name: table for table in unwrap(model).tables}
+        self._ordinary = {name: (table, table.weight) for name, table in tables.items() if updates[name] != "fused"}
+        fused = [table for name, table in tables.items() if updates[name] == "fused"]
+        self._fused: Any = model.fused_optimizer if fused else None
+        self._kernels = kernels(model) if fused else []
+        self._deferred = DeferredUpdate() if deferred and fused else None
+        for table in fused:
+            table.deferred = self._deferred
         self.dense = _dense_optimizer(optimizer, self._dense_parameters, learning_rate, weight_decay)
-        self.sparse: Any
-        self._table, self._sparse_name = unwrap(model).item_table, sparse_optimizer
-        shard = self._table.dense_shard
-        self._is_fused = updates == "fused"
-        self._deferred = DeferredUpdate() if deferred and self._is_fused else None
+        weights = [weight for _, weight in self._ordinary.values()]
+        self.sparse = _sparse_optimizer(sparse_optimizer, weights, sparse_learning_rate) if weights else None
+        of_tables = [optimizer for optimizer in (self.sparse, self._fused) if optimizer is not None]
+        self._rates: list[tuple[Any, float]] = [(optimizer, sparse_learning_rate) for optimizer in of_tables]
+        self._rates.append((self.dense, learning_rate))
+        self._ordinary_parameters = self._dense_parameters + weights
         self.n_updates = 0  # since they were fresh
-        self._kernels = kernels(model) if self._is_fused else []
-        self._ordinary_parameters = self._dense_parameters
-        if self._is_fused:
-            self.sparse = model.fused_optimizer
-            self._table.deferred = self._deferred
-        else:
-            table = [p for name, p in named if is_of_table(name)] if shard is None else [shard.weight]
-            self.sparse = _sparse_optimizer(sparse_optimizer, table, sparse_learning_rate)
-            self._ordinary_parameters = self._dense_parameters + table
-        for made in (self.sparse, self.dense):
+        for made, _ in self._rates:
             _make_state(made)
 
     def begin_step(self, scale: float) -> None:
@@ -83,7 +81,7 @@ class Optimizers:
         for kernel in self._kernels:  # they count every lookup, also those of evaluations and of steps left out
             kernel.iter_cpu.fill_(self.n_updates)
             kernel.iter.fill_(self.n_updates)
-        for optimizer, rate in ((self.sparse, self._rates["sparse"]), (self.dense, self._rates["dense"])):
+        for optimizer, rate in self._rates:
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale
             optimizer.zero_grad()
@@ -102,19 +100,19 @@ class Optimizers:
         if self._deferred:
             self._deferred.apply()
         self.n_updates += 1
-        self.sparse.step()
-        self.dense.step()
+        for optimizer, _ in self._rates:
+            optimizer.step()
 
     def states(self) -> Iterator[Any]:
         """Every tensor of optimizer state that this process holds, sharded ones as ShardedTensor."""
-        for optimizer in (self.sparse, self.dense):
+        for optimizer, _ in self._rates:
             for state in optimizer.state_dict()["state"].values():
                 yield from state.values()
 
     def tensors(self) -> dict[str, Any]:
         """The state by parameter, but for the number of steps; the same names whatever the mode and the sharding.
 
-        Of the table [rows, d] or, for row-wise Adagrad, [rows]: a ShardedTensor where the table is one.
+        Of a table [rows, d] or, for row-wise Adagrad, [rows]: a ShardedTensor where the table is one.
         """
         found = {
             f"{name}.{slot}": value
@@ -122,41 +120,40 @@ class Optimizers:
             for slot, value in self.dense.state[parameter].items()
             if slot != "step"
         }
-        return found | {f"{ITEM_TABLE}.{slot}": value for slot, value in self._table_state()}
+        return found | dict(self._table_state())
 
     def set_steps(self, n: int) -> None:
         """Say that `n` steps have been made: Adam's correction of its bias needs it."""
-        for optimizer in (self.sparse, self.dense):
+        for optimizer, _ in self._rates:
             for state in optimizer.state.values():
                 if "step" in state:
                     state["step"].fill_(n)
         self.n_updates = n
 
     def _table_state(self) -> Iterator[tuple[str, Any]]:
-        if not self._is_fused:
-            for state in self.sparse.state.values():
-                for slot, value in state.items():
-                    if slot != "step":
-                        yield slot, self._like_table(value)
-            return
-        names = FUSED_ADAM_STATE if self._sparse_name == "adam" else FUSED_STATE
-        for state in self.sparse.state_dict()["state"].values():
+        for name, (table, weight) in self._ordinary.items():
+            assert self.sparse is not None
+            for slot, value in self.sparse.state[weight].items():
+                if slot != "step":
+                    yield f"{name}_table.{slot}", self._like_table(table, value)
+        slots = FUSED_ADAM_STATE if self._sparse_name == "adam" else FUSED_STATE
+        for path, state in self._fused.state_dict()["state"].items() if self._fused else ():
             for name, value in state.items():
-                yield names[name.rpartition(".")[2]], value
+                yield f"{path.partition('.')[0]}.{slots[name.rpartition('.')[2]]}", value
 
-    def _like_table(self, state: Tensor) -> Any:
+    def _like_table(self, table: Table, state: Tensor) -> Any:
         """State of the rows that this process holds, as a tensor sharded like the table; itself where that is whole."""
         state = state.view(-1) if self._sparse_name == "rowwise_adagrad" else state
-        (table,) = self._table.collection.state_dict().values()
-        if not isinstance(table, ShardedTensor):
+        (rows,) = table.collection.state_dict().values()
+        if not isinstance(rows, ShardedTensor):
             return state
         n_dims = state.dim()
 
         def cut(shard: ShardMetadata) -> ShardMetadata:
             return ShardMetadata(shard.shard_offsets[:n_dims], shard.shard_sizes[:n_dims], shard.placement)
 
-        local = [Shard(state, cut(shard.metadata)) for shard in table.local_shards()]
-        return sharded_like(table, local, [cut(shard) for shard in table.metadata().shards_metadata])
+        local = [Shard(state, cut(shard.metadata)) for shard in rows.local_shards()]
+        return sharded_like(rows, local, [cut(shard) for shard in rows.metadata().shards_metadata])
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
@@ -186,11 +183,11 @@ def _dense_optimizer(
     return torch.optim.AdamW(groups, lr=learning_rate, eps=EPSILON)
 
 
-def _sparse_optimizer(name: str, table: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+def _sparse_optimizer(name: str, tables: Sequence[Tensor], learning_rate: float) -> torch.optim.Optimizer:
     if name == "sgd":
-        return torch.optim.SGD(table, lr=learning_rate)
+        return torch.optim.SGD(tables, lr=learning_rate)
     if name == "adagrad":
-        return torch.optim.Adagrad(table, lr=learning_rate, eps=EPSILON)
+        return torch.optim.Adagrad(tables, lr=learning_rate, eps=EPSILON)
     if name == "rowwise_adagrad":
-        return RowWiseAdagrad(table, lr=learning_rate, eps=EPSILON)
-    return torch.optim.Adam(table, lr=learning_rate, eps=EPSILON)
+        return RowWiseAdagrad(tables, lr=learning_rate, eps=EPSILON)
+    return torch.optim.Adam(tables, lr=learning_rate, eps=EPSILON)

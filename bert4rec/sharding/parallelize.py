@@ -1,4 +1,4 @@
-"""Parallelism, applied to the model from outside: the item table sharded and the rest replicated, or all replicated.
+"""Parallelism, applied to the model from outside: its tables sharded and the rest replicated, or all replicated.
 
 `dmp`: TorchRec's DistributedModelParallel; the tables live in shards and are updated by fused optimizers in backward,
 the dense part is wrapped in DistributedDataParallel. `ddp`: DistributedDataParallel over everything.
@@ -11,18 +11,18 @@ import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen as Kernel
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torchrec.distributed.embedding import ShardedEmbeddingCollection
+from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
 from torchrec.distributed.model_parallel import (
     DefaultDataParallelWrapper,
     DistributedModelParallel,
     get_unwrapped_module,
 )
 
-from bert4rec.dataset.schema import table_rows
 from bert4rec.models.dense_shard import DenseShard
-from bert4rec.models.item_table import ItemTable
 from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.table import Table
 from bert4rec.runtime.collectives import Partition
+from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.initialization import initialize
 from bert4rec.sharding.placement import sharder
 from bert4rec.sharding.plan import Plan
@@ -43,7 +43,9 @@ def parallelize(
     The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards. With
     `repeatable`, gradients are summed in the same order at every step, the first one after a break too.
     """
-    partition = model.item_table.partition = Partition(dist.get_rank(), dist.get_world_size())
+    partition = Partition(dist.get_rank(), dist.get_world_size())
+    for table in model.tables:
+        table.partition = partition
     # After its first step DDP puts the gradients into an order of its own, and with it the sums of three or more
     # processes; not where it has to look for parameters without a gradient.
     keeps_order = repeatable and partition.n_processes > 2
@@ -57,18 +59,35 @@ def parallelize(
         model,
         device=device,
         plan=plan.sharding_plan,
-        sharders=[sharder(plan.job.sparse_optimizer if plan.job.updates == "fused" else "sgd", sparse_learning_rate)],
+        sharders=[_Sharder(plan.job, sparse_learning_rate)],
         init_data_parallel=False,
         data_parallel_wrapper=DefaultDataParallelWrapper(
             static_graph=not keeps_order, find_unused_parameters=keeps_order
         ),
     )
     _give_a_row_to_empty_kernels(sharded)
-    if plan.job.updates == "dense_shards":
-        model.item_table.dense_shard = _dense_shard(model.item_table, device)
+    for table in model.tables:
+        if plan.job.updates[table.config.name] == "dense_shards":
+            table.dense_shard = _dense_shard(table, device)
     initialize(unwrap(sharded), seed)
     sharded.init_data_parallel()
     return sharded
+
+
+class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]
+    """Shards each table with the optimizer that updates it in backward: one without a state, where none does."""
+
+    def __init__(self, job: Job, learning_rate: float) -> None:
+        super().__init__()
+        self._of_table = {
+            name: sharder(job.sparse_optimizer if updates == "fused" else "sgd", learning_rate)
+            for name, updates in job.updates.items()
+        }
+
+    def shard(self, module: Any, *args: Any, **keywords: Any) -> ShardedEmbeddingCollection:
+        """Called by TorchRec for each collection, which holds one table."""
+        (table,) = module.embedding_configs()
+        return self._of_table[table.name].shard(module, *args, **keywords)
 
 
 def _give_a_row_to_empty_kernels(model: nn.Module) -> None:
@@ -90,11 +109,11 @@ def kernels(model: nn.Module) -> list[Kernel]:
     return [module for lookup in lookups for module in lookup.modules() if isinstance(module, Kernel)]
 
 
-def _dense_shard(table: ItemTable, device: torch.device) -> DenseShard:
+def _dense_shard(table: Table, device: torch.device) -> DenseShard:
     """The rows that this process holds: TorchRec gives each as many, the last one what is left."""
     (value,) = table.collection.state_dict().values()
-    rows_per_process = -(-table_rows(table.n_items) // table.partition.n_processes)
-    (weight,) = local_parts(value) or [torch.empty(0, table.width, device=device)]
+    rows_per_process = -(-table.config.num_embeddings // table.partition.n_processes)
+    (weight,) = local_parts(value) or [torch.empty(0, table.config.embedding_dim, device=device)]
     first = table.partition.rank * rows_per_process
     return DenseShard(weight, first=first, rows_per_process=rows_per_process, partition=table.partition)
 

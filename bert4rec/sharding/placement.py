@@ -1,4 +1,4 @@
-"""Which process holds which part of the item table: TorchRec's planner, asked for processes that need not be there."""
+"""Which process holds which part of the tables: TorchRec's planner, asked for processes that need not be there."""
 
 import copy
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ NO_LIMIT = 2**62
 
 
 class StepTime(NamedTuple):
-    """TorchRec's estimate of what a process spends on the table in a step, in milliseconds."""
+    """TorchRec's estimate of what a process spends on the tables in a step, in milliseconds."""
 
     forward_compute: float
     forward_communication: float
@@ -36,10 +36,10 @@ class StepTime(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The planner's answer: its own plan, the shards, the milliseconds of each process that holds any."""
+    """The planner's answer: its own plan, each table's type, the shards, the time of each process that holds any."""
 
     sharding_plan: ShardingPlan
-    sharding_type: str
+    sharding_types: dict[str, str]
     shards: list[Shard]
     times: dict[int, StepTime]
 
@@ -47,7 +47,7 @@ class Placement(NamedTuple):
 def place(job: Job, *, device_memory: int | None, host_memory: int | None) -> Placement:
     """TorchRec's plan of a `dmp` job for processes of that much memory (bytes); None sets no limit.
 
-    Raises `PlannerError` where the table does not fit.
+    Raises `PlannerError` where the tables do not fit.
     """
     # What stands beside the table is not the planner's to place.
     beside = [sum(part.values()) for part in needed(job, [])]
@@ -66,7 +66,7 @@ def place(job: Job, *, device_memory: int | None, host_memory: int | None) -> Pl
         stats=[answer],
     )
     sharding_plan = planner.plan(job.built, [sharder(job.sparse_optimizer)])
-    return Placement(sharding_plan, answer.option.sharding_type, answer.shards(job), answer.times())
+    return Placement(sharding_plan, answer.sharding_types(), answer.shards(job), answer.times())
 
 
 def sharder(optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
@@ -96,16 +96,17 @@ def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
 
 def _constraints(job: Job) -> dict[str, ParameterConstraints]:
     """Sharding types, a kernel that updates in backward, narrow enough columns, the load of each feature."""
-    ids_per_sequence = {"item": job.n_positions / job.batch_size, "candidate": job.n_candidates / job.batch_size}
     cached = job.compute_kernel == "fused_uvm_caching"
-    constraints = ParameterConstraints(
-        sharding_types=allowed_types(job.sharding_type, job.sparse_optimizer),
-        compute_kernels=[job.compute_kernel],
-        cache_params=CacheParams(load_factor=job.cache_load_factor) if cached else None,
-        min_partition=-(-job.table.embedding_dim // (4 * job.world_size)) * 4,
-        pooling_factors=[ids_per_sequence[feature] for feature in job.table.feature_names],
-    )
-    return {job.table.name: constraints}
+    return {
+        name: ParameterConstraints(
+            sharding_types=allowed_types(job.sharding_type, job.sparse_optimizer),
+            compute_kernels=[job.compute_kernel],
+            cache_params=CacheParams(load_factor=job.cache_load_factor) if cached else None,
+            min_partition=-(-table.embedding_dim // (4 * job.world_size)) * 4,
+            pooling_factors=[job.n_ids[feature] / job.batch_size for feature in table.feature_names],
+        )
+        for name, table in job.tables.items()
+    }
 
 
 class _Sizes:
@@ -116,15 +117,15 @@ class _Sizes:
 
     def __init__(self, job: Job) -> None:
         self._job, self._beside = job, held(job, [])
-        self._known: dict[tuple[int, int], tuple[int, int]] = {}
+        self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: Any) -> None:
         """Fill `storage` of every shard."""
         for option in sharding_options:
             for part in option.shards:
-                size = (part.size[0], part.size[1])
+                size = (option.name, part.size[0], part.size[1])
                 if size not in self._known:  # a thousand shards come in two or three sizes
-                    self._known[size] = self._size(_shard(self._job, 0, part))
+                    self._known[size] = self._size(_shard(self._job, option.name, 0, part))
                 part.storage = Storage(*self._known[size])
 
     def _size(self, part: Shard) -> tuple[int, int]:
@@ -153,7 +154,10 @@ class _Times:
         """Fill `perf` of every shard."""
         self._torchrec.estimate(sharding_options, sharder_data_map)
         for option in sharding_options:
-            if self._job.world_size == 1 or (self._job.scores_whole_catalogue and option.sharding_type == "row_wise"):
+            has_own_candidates = (
+                option.name == "item" and self._job.scores_whole_catalogue and option.sharding_type == "row_wise"
+            )
+            if self._job.world_size == 1 or has_own_candidates:
                 self._without_candidates(option, sharder_data_map)
 
     def _without_candidates(self, option: Any, sharder_data_map: Any) -> None:
@@ -171,21 +175,26 @@ class _Times:
 class _Answer:
     """Stands where TorchRec would print its plan, and keeps it."""
 
-    option: Any
+    options: list[Any]  # one a table
 
     def log(self, *, best_plan: list[Any], **_: Any) -> None:
         """Called by the planner when it has chosen."""
-        (self.option,) = best_plan
+        self.options = best_plan
+
+    def sharding_types(self) -> dict[str, str]:
+        """Of each table."""
+        return {option.name: option.sharding_type for option in self.options}
 
     def shards(self, job: Job) -> list[Shard]:
         """Those with rows, by rank."""
-        parts = [_shard(job, part.rank, part) for part in self.option.shards if part.size[0]]
-        return sorted(parts, key=lambda part: (part.rank, part.row, part.column))
+        pairs = ((option.name, part) for option in self.options for part in option.shards if part.size[0])
+        parts = [_shard(job, name, part.rank, part) for name, part in pairs]
+        return sorted(parts, key=lambda part: (part.rank, part.table, part.row, part.column))
 
     def times(self) -> dict[int, StepTime]:
         """By rank, the sum over its shards."""
         total: dict[int, Perf] = {}
-        for part in self.option.shards:
+        for part in (part for option in self.options for part in option.shards):
             total[part.rank] = total[part.rank] + part.perf if part.rank in total else part.perf
         return {
             rank: StepTime(perf.fwd_compute, perf.fwd_comms, perf.bwd_compute + perf.prefetch_compute, perf.bwd_comms)
@@ -193,6 +202,6 @@ class _Answer:
         }
 
 
-def _shard(job: Job, rank: int, part: Any) -> Shard:
+def _shard(job: Job, table: str, rank: int, part: Any) -> Shard:
     (row, column), (n_rows, n_columns) = part.offset, part.size
-    return shard(job, rank, (row, column), (n_rows, n_columns))
+    return shard(job, table, rank, (row, column), (n_rows, n_columns))

@@ -17,8 +17,8 @@ from bert4rec.sharding.placement import StepTime, place
 class Plan:
     """Who holds what of a `job`, and the `memory` there is for it; every process has the same.
 
-    `needs` [world_size] holds what each process takes at its peak, of its GPU and of its host. `sharding_plan` and
-    `times` by rank are TorchRec's, in `dmp` only.
+    `needs` [world_size] holds what each process takes at its peak, of its GPU and of its host. `sharding_plan`,
+    `sharding_types` by table and `times` by rank are TorchRec's, in `dmp` only.
     """
 
     job: Job
@@ -26,7 +26,7 @@ class Plan:
     shards: list[Shard]
     needs: list[tuple[Bytes, Bytes]]
     sharding_plan: ShardingPlan | None = None
-    sharding_type: str = "replicated"
+    sharding_types: dict[str, str] = field(default_factory=dict)
     times: dict[int, StepTime] = field(default_factory=dict)
 
     def held(self, rank: int) -> dict[str, int]:
@@ -34,8 +34,9 @@ class Plan:
         weights, state = dense_bytes(self.job)
         mine = self.of_rank(rank)
         of_tables = sum(part.state_bytes for part in mine)
-        if self.job.updates == "dense_shards" and not mine:  # a weight without rows has its steps counted all the same
-            of_tables = step_count_bytes(self.job)
+        for table in self.job.tables.keys() - {part.table for part in mine}:
+            if self.job.updates[table] == "dense_shards":  # a weight without rows has its steps counted all the same
+                of_tables += step_count_bytes(self.job, table)
         return {
             "weights": weights + sum(part.weight_bytes for part in mine),
             "optimizer_state": state + of_tables,
@@ -75,7 +76,7 @@ def make_plan(job: Job, memory: Memory) -> Plan:
     except PlannerError as error:
         reason = str(error).splitlines()[0].strip(" .")
         raise SettingsError(
-            f"TorchRec's planner finds no place for the item table: {reason}; use another number of processes, "
+            f"TorchRec's planner finds no place for the {_names(job)}: {reason}; use another number of processes, "
             "model.embed_dim or parallelism.sharding_type"
         ) from None
 
@@ -90,12 +91,7 @@ def fitting_plan(job: Job, memory: Memory) -> Plan | None:
 
 
 def headline(plan: Plan) -> str:
-    """The plan in one line: how the item table stands, and what the process that needs most will take."""
-    table, n_processes = plan.job.table, plan.job.world_size
-    n_holders = len({part.rank for part in plan.shards})
-    holders = counted(n_holders, "process") + ("" if n_holders == n_processes else f" of {n_processes:,}")
-    is_copied = plan.job.mode == "ddp" and n_processes > 1
-    how = "a copy on each of" if is_copied else f"{plan.sharding_type.replace('_', '-')} on"
+    """The plan in one line: how the tables stand, and what the process that needs most will take."""
     kinds = list(plan.largest())
     taken = " and ".join(
         size(sum(parts.values()))
@@ -103,15 +99,15 @@ def headline(plan: Plan) -> str:
         + ("" if len(kinds) == 1 else f" of {name}")
         for name, _, parts, there_is in kinds
     )
-    shape = f"{table.num_embeddings:,} x {table.embedding_dim}"
-    return f"plan: item table {shape}, {how} {holders}; {taken}{' each' if n_processes > 1 else ''}"
+    tables = ", ".join(_place(plan, name) for name in plan.job.tables)
+    return f"plan: {tables}; {taken}{' each' if plan.job.world_size > 1 else ''}"
 
 
 def summary(plan: Plan) -> str:
     """The plan in a few lines, however many processes there are."""
     job = plan.job
     lines = [f"plan: {job.mode} on {job.world_size} x {job.device_type}, {job.local_world_size} a host"]
-    lines.append(_table_line(plan))
+    lines += [_table_line(plan, name) for name in job.tables]
     for name, rank, parts, there_is in plan.largest():
         limit = "" if there_is is None else f" of {size(there_is)}"
         lines.append(f"  {name}: {size(sum(parts.values()))}{limit} at most (process {rank}): {listed(parts)}")
@@ -120,11 +116,11 @@ def summary(plan: Plan) -> str:
 
 def page(plan: Plan) -> str:
     """The whole plan: every shard, every process."""
-    lines, name = [summary(plan), "", "shards:"], plan.job.table.name
+    lines = [summary(plan), "", "shards:"]
     for part in plan.shards:
         rows, columns = part.row + part.n_rows - 1, part.column + part.n_columns - 1
         lines.append(
-            f"  {name}: rows {part.row}…{rows}, columns {part.column}…{columns} on process {part.rank}: "
+            f"  {part.table}: rows {part.row}…{rows}, columns {part.column}…{columns} on process {part.rank}: "
             f"{part.weight_bytes} bytes of weights, {part.state_bytes} of optimizer state"
         )
     lines += ["", "processes, in bytes:"]
@@ -153,8 +149,11 @@ def listed(parts: Bytes) -> str:
 
 
 def _replicated(job: Job, memory: Memory) -> Plan:
-    whole = (job.table.num_embeddings, job.table.embedding_dim)
-    shards = [shard(job, rank, (0, 0), whole) for rank in range(job.world_size)]
+    shards = [
+        shard(job, name, rank, (0, 0), (table.num_embeddings, table.embedding_dim))
+        for rank in range(job.world_size)
+        for name, table in job.tables.items()
+    ]
     return Plan(job, memory, shards, _needs(job, shards))
 
 
@@ -162,7 +161,7 @@ def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
     """TorchRec's plan within `limits`; raises `PlannerError` where there is none."""
     placed = place(job, device_memory=limits.device, host_memory=limits.host)
     needs = _needs(job, placed.shards)
-    return Plan(job, memory, placed.shards, needs, placed.sharding_plan, placed.sharding_type, placed.times)
+    return Plan(job, memory, placed.shards, needs, placed.sharding_plan, placed.sharding_types, placed.times)
 
 
 def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
@@ -170,25 +169,43 @@ def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
     of_rank: list[list[Shard]] = [[] for _ in range(job.world_size)]
     for part in shards:
         of_rank[part.rank].append(part)
-    known: dict[tuple[tuple[int, int], ...], tuple[Bytes, Bytes]] = {}
+    known: dict[tuple[tuple[str, int, int], ...], tuple[Bytes, Bytes]] = {}
     needs = []
     for mine in of_rank:
-        key = tuple((part.n_rows, part.n_columns) for part in mine)
+        key = tuple((part.table, part.n_rows, part.n_columns) for part in mine)
         if key not in known:
             known[key] = needed(job, mine)
         needs.append(known[key])
     return needs
 
 
-def _table_line(plan: Plan) -> str:
-    table, parts = plan.job.table, sorted(plan.shards, key=lambda part: part.weight_bytes)
-    smallest, largest = parts[0], parts[-1]
+def _names(job: Job) -> str:
+    return " and ".join(f"{name} table" for name in job.tables)
+
+
+def _place(plan: Plan, name: str) -> str:
+    """How a table stands: its shape, and on how many processes."""
+    table, n_processes = plan.job.tables[name], plan.job.world_size
+    n_holders = len({part.rank for part in plan.shards if part.table == name})
+    holders = counted(n_holders, "process") + ("" if n_holders == n_processes else f" of {n_processes:,}")
+    is_copied = plan.job.mode == "ddp" and n_processes > 1
+    layout = "a copy on each of" if is_copied else f"{_layout(plan, name).replace('_', '-')} on"
+    return f"{name} table {table.num_embeddings:,} x {table.embedding_dim}, {layout} {holders}"
+
+
+def _layout(plan: Plan, name: str) -> str:
+    return plan.sharding_types.get(name, "replicated")
+
+
+def _table_line(plan: Plan, name: str) -> str:
+    parts = sorted((part for part in plan.shards if part.table == name), key=lambda part: part.weight_bytes)
+    table, smallest, largest = plan.job.tables[name], parts[0], parts[-1]
     shapes = _range(*(f"{part.n_rows:,} x {part.n_columns}" for part in (smallest, largest)))
     weights = _range(*(size(part.weight_bytes) for part in (smallest, largest)))
     state = _range(*(size(part.state_bytes) for part in (smallest, largest)))
     n_holders = len({part.rank for part in parts})
     return (
-        f"  {table.name}: {table.num_embeddings:,} x {table.embedding_dim}, {plan.sharding_type}, "
+        f"  {name}: {table.num_embeddings:,} x {table.embedding_dim}, {_layout(plan, name)}, "
         f"{len(parts)} x [{shapes}] on {n_holders} of {counted(plan.job.world_size, 'process')}; "
         f"each {weights} of weights, {state} of optimizer state"
     )

@@ -18,13 +18,13 @@ pytestmark = [
 ]
 
 WORLD = Processes(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
-RATES = {"learning_rate": 0.1, "sparse_learning_rate": 0.2}
+SETTINGS: dict[str, Any] = {"learning_rate": 0.1, "sparse_learning_rate": 0.2, "updates": {"item": "replicated"}}
 
 
 def trained(n_steps: int) -> tuple[Tiny, Optimizers]:
     """A table and a dense part of one weight each, after so many steps by different gradients."""
     tiny = Tiny()
-    optimizers = Optimizers(tiny, optimizer="adamw", sparse_optimizer="adagrad", **RATES)
+    optimizers = Optimizers(tiny, optimizer="adamw", sparse_optimizer="adagrad", **SETTINGS)
     for number in range(n_steps):
         step(tiny, optimizers, number + 1.0)
     return tiny, optimizers
@@ -49,7 +49,7 @@ def test_all_of_it_has_names() -> None:
     tensors = tensors_of(*trained(0))
     dense = ["encoder.weight", "encoder.bias"]
     assert {*tensors} == {
-        "model.item_table.weight", *[f"model.{name}" for name in dense], "optimizer.item_table.sum",
+        "model.item_table.embeddings.item.weight", *[f"model.{name}" for name in dense], "optimizer.item_table.sum",
         *[f"optimizer.{name}.{slot}" for name in dense for slot in ("exp_avg", "exp_avg_sq")], "random.cpu.0",
     }  # fmt: skip
     assert [part.flatten().tolist() for part in Weights(Tiny()).local_parts()] == [[1.0]] * 3

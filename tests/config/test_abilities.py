@@ -2,13 +2,13 @@
 
 from bert4rec.config.abilities import has_kernel, has_optimizer, keeps_its_arithmetic, table_updates
 
-EXACT = {"mode": "dmp", "loss": "softmax", "head": "tied", "sharding_type": "row_wise", "compute_kernel": "fused"}
+EXACT = {"mode": "dmp", "loss": "softmax", "is_scored": True, "sharding_type": "row_wise", "compute_kernel": "fused"}
 
 
 def test_shards_are_dense_parameters_where_every_item_has_a_gradient() -> None:
     assert table_updates(**EXACT) == "dense_shards"
     assert table_updates(**EXACT | {"mode": "ddp"}) == "replicated"
-    others = {"loss": "gbce", "head": "linear", "sharding_type": "table_wise", "compute_kernel": "fused_uvm"}
+    others = {"loss": "gbce", "is_scored": False, "sharding_type": "table_wise", "compute_kernel": "fused_uvm"}
     assert {table_updates(**EXACT | {name: value}) for name, value in others.items()} == {"fused"}
 
 

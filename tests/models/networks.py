@@ -4,10 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.feed.batch import Batch
 from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.table import Table
 from bert4rec.sharding.initialization import initialize
 
 N_ITEMS, WIDTH, HEADS, MAX_LEN = 38, 16, 2, 12
@@ -25,6 +28,23 @@ def model(kind: type[SequenceModel] = Bert4Rec, **changes: Any) -> SequenceModel
         for weight in made.parameters():
             weight += 0.3 * torch.randn(weight.shape, generator=generator)
     return made
+
+
+class WithGroups(SASRec):
+    """SASRec with a second table: an item's vector has that of its group added."""
+
+    N_GROUPS = 5
+
+    def __init__(self, *, embed_dim: int, device: torch.device | str = "meta", **settings: Any) -> None:
+        super().__init__(embed_dim=embed_dim, device=device, **settings)
+        self.group_table = Table("group", n_rows=self.N_GROUPS, width=embed_dim, features=["group"], device=device)
+
+    def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
+        groups = KeyedJaggedTensor(["group"], batch.items % self.N_GROUPS, lengths=batch.lengths)
+        return super()._encode(vectors + self.group_table.look_up(groups)["group"], batch)
+
+    def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
+        return {**super().n_ids(n_positions=n_positions, n_candidates=n_candidates), "group": n_positions}
 
 
 def batch(sequences: list[list[int]], positions: list[list[int]]) -> Batch:

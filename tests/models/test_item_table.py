@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.models.item_table import is_of_table, saved_name
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 
@@ -18,9 +17,3 @@ def test_candidates_give_the_scores_that_training_used(head: str, output_bias: b
     assert vectors.shape == (N_ITEMS, WIDTH + {"tied": 4, "linear": 1}[head] * output_bias)
     scores = hidden_of(made, asked) @ vectors.T
     torch.testing.assert_close(F.cross_entropy(scores, asked.targets - FIRST_ITEM_ID, reduction="sum"), made(asked))
-
-
-def test_names_in_checkpoints_say_what_a_parameter_is() -> None:
-    names = ["item_table.collection.embeddings.item.weight", "item_table.head.weight", "encoder.norm.bias"]
-    assert [name for name in names if is_of_table(name)] == names[:1]
-    assert [saved_name(name) for name in names] == ["item_table.embeddings.item.weight", "head.weight", names[2]]

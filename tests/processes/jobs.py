@@ -4,6 +4,7 @@ import itertools
 import os
 import pkgutil
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import Indices
 from bert4rec.models.dense_shard import DenseShard
-from bert4rec.models.item_table import saved_name
+from bert4rec.models.kinds import KINDS
+from bert4rec.models.table import saved_name
 from bert4rec.models.transformer import Encoder
 from bert4rec.runtime import console
 from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, on_rank_zero
@@ -46,6 +48,7 @@ from bert4rec.training.build import build, make_trainer, plan_of_all, sampler, t
 from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.state import State
 from bert4rec.training.loop.trainer import Trainer
+from tests.models.networks import WithGroups
 
 CPU = torch.device("cpu")
 PROTOCOLS = ["full", "popular", "uniform"]
@@ -91,6 +94,12 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         "losses": log.losses,
         "steps": trainer.state.step,
     }
+
+
+def with_groups(job: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """A job, with a model of two tables in the place of SASRec."""
+    with mock.patch.dict(KINDS, sasrec=WithGroups):
+        return job(*args, **keywords)
 
 
 class After(Interruption):

@@ -85,7 +85,7 @@ def test_looked_up_candidates_cost_four_of_their_vectors(sharding_type: str) -> 
     """Themselves, their gradient, and two products that are added to it, where shards are not trained as they are."""
     how = {"sharding_type": sharding_type, "sparse_optimizer": "sgd"}
     on_gpu, _ = make_plan(wanted(10**7, 1, "cuda", **how), NO_LIMIT).needs[0]
-    assert GRADIENTS not in on_gpu
+    assert not on_gpu[GRADIENTS]
     least = 10**7 * (4 * 68 * 4 + 128 + 16 + 4)  # in all numbers, ids and scores an item
     assert least < on_gpu[STEP] < least + 60e6
 
@@ -118,7 +118,7 @@ def test_a_softmax_over_the_catalogue_looks_up_what_a_process_does_not_train(
     changes: dict[str, Any], n_candidates: int
 ) -> None:
     job = wanted(1001, 4, "cuda", **changes)
-    assert (job.updates == "dense_shards", job.n_candidates) == (n_candidates == 0, n_candidates)
+    assert (job.updates == {"item": "dense_shards"}, job.n_candidates) == (n_candidates == 0, n_candidates)
 
 
 def test_the_dense_part_worked_out_by_hand() -> None:
@@ -136,11 +136,11 @@ def test_the_dense_part_worked_out_by_hand() -> None:
 
 def test_several_shards_are_held_together() -> None:
     job = wanted(98, 2, sharding_type="column_wise", sparse_optimizer="adagrad")
-    parts = [shard(job, 1, (0, column), (100, 4)) for column in (0, 4)]
+    parts = [shard(job, "item", 1, (0, column), (100, 4)) for column in (0, 4)]
     assert [(part.rank, part.row, part.column, part.weight_bytes) for part in parts] == [
         (1, 0, 0, 1600),
         (1, 0, 4, 1600),
     ]
     on_device, on_host = held(job, parts)
     assert on_device == {}
-    assert (on_host[TABLES], on_host[TABLE_STATE], GRADIENTS in on_host) == (3200, 3200, False)
+    assert (on_host[TABLES], on_host[TABLE_STATE], on_host[GRADIENTS]) == (3200, 3200, 0)

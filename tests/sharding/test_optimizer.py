@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from bert4rec.models.table import Table
 from bert4rec.sharding.optimizer import Optimizers, learning_rate_scale
 
 
@@ -28,13 +29,16 @@ def test_a_schedule_ends_at_zero_and_stays_there() -> None:
     assert learning_rate_scale(7, n_steps=6, schedule="cosine") == pytest.approx(0.0)
 
 
+TABLE = "item_table.collection.embeddings.item.weight"
+
+
 class Tiny(nn.Module):
     """A table and a dense part of one weight each, under the names of the real model's."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.item_table = nn.Module()
-        self.item_table.collection, self.item_table.dense_shard = nn.Linear(1, 1, bias=False), None
+        self.item_table = Table("item", n_rows=1, width=1, features=["item"], device="cpu")
+        self.tables = [self.item_table]
         self.encoder = nn.Linear(1, 1)
         for weight in self.parameters():
             nn.init.constant_(weight, 1.0)
@@ -43,7 +47,8 @@ class Tiny(nn.Module):
 def step(gradient: float, **settings: Any) -> dict[str, float]:
     """Every weight after one step from 1 with the same gradient."""
     tiny = Tiny()
-    usual = {"optimizer": "sgd", "learning_rate": 0.1, "sparse_optimizer": "sgd", "sparse_learning_rate": 0.2}
+    usual = {"optimizer": "sgd", "learning_rate": 0.1, "sparse_optimizer": "sgd", "sparse_learning_rate": 0.2,
+             "updates": {"item": "replicated"}}  # fmt: skip
     scale = settings.pop("scale", 1.0)
     optimizers = Optimizers(tiny, **usual | settings)
     optimizers.begin_step(scale)
@@ -55,20 +60,18 @@ def step(gradient: float, **settings: Any) -> dict[str, float]:
 
 def test_the_table_and_the_dense_part_have_their_own_rates() -> None:
     after = step(1.0, scale=0.5)
-    assert after == pytest.approx({"item_table.collection.weight": 0.9, "encoder.weight": 0.95, "encoder.bias": 0.95})
+    assert after == pytest.approx({TABLE: 0.9, "encoder.weight": 0.95, "encoder.bias": 0.95})
 
 
 def test_only_the_dense_gradient_is_clipped() -> None:
     after = step(10.0, max_grad_norm=1.0)
     clipped = 1 - 0.1 / math.sqrt(2)
-    assert after == pytest.approx(
-        {"item_table.collection.weight": -1.0, "encoder.weight": clipped, "encoder.bias": clipped}, rel=1e-4
-    )
+    assert after == pytest.approx({TABLE: -1.0, "encoder.weight": clipped, "encoder.bias": clipped}, rel=1e-4)
 
 
 def test_weight_decay_is_for_dense_matrices_only() -> None:
     after = step(0.0, optimizer="adamw", weight_decay=0.5)
-    assert after == pytest.approx({"item_table.collection.weight": 1.0, "encoder.weight": 0.95, "encoder.bias": 1.0})
+    assert after == pytest.approx({TABLE: 1.0, "encoder.weight": 0.95, "encoder.bias": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -77,4 +80,4 @@ def test_weight_decay_is_for_dense_matrices_only() -> None:
 )
 def test_sparse_optimizers(sparse_optimizer: str, expected: float) -> None:
     """After one step an adaptive optimizer has moved by its rate, whatever the gradient."""
-    assert step(2.0, sparse_optimizer=sparse_optimizer)["item_table.collection.weight"] == pytest.approx(expected)
+    assert step(2.0, sparse_optimizer=sparse_optimizer)[TABLE] == pytest.approx(expected)

@@ -27,6 +27,7 @@ def assemble(results: list[dict[str, jobs.Parts]], name: str) -> np.ndarray:
 
 
 TABLES = ["item_table.embeddings.item.weight"]
+GROUPS = "group_table.embeddings.group.weight"
 
 Train = Callable[..., list[dict[str, Any]]]
 
@@ -61,14 +62,15 @@ def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, train
                     "training.n_train_negatives": 20,
                     "training.negatives_power": 0.5 if loss == "sampled_softmax" else 0.0,
                     "model.dropout": 0.0,
-                    "model.kind": kind,
+                    "model.kind": "sasrec" if kind == "two tables" else kind,
                     "parallelism.mode": mode,
                     "parallelism.sharding_type": sharding_type,
                     "parallelism.sparse_optimizer": optimizer,
                     "parallelism.sparse_learning_rate": 2.0 * scale if optimizer == "sgd" else 0.05,
                 }
             )
-            trained[key] = pools(n_processes).run(jobs.train, config, tmp_path)
+            job = [jobs.with_groups, jobs.train] if kind == "two tables" else [jobs.train]
+            trained[key] = pools(n_processes).run(*job, config, tmp_path)
         return trained[key]
 
     return run
@@ -117,6 +119,19 @@ def test_so_does_another_kind_of_model(train: Train, loss: str, optimizer: str, 
     compare(train, way, optimizer, loss, "sasrec")
 
 
+@pytest.mark.parametrize(
+    ("loss", "optimizer", "way"),
+    [
+        ("softmax", "rowwise_adagrad", (2, "dmp", "row_wise")),  # one table trained as a parameter, one in backward
+        ("softmax", "adagrad", (3, "dmp", "column_wise")),
+        ("sampled_softmax", "rowwise_adagrad", (2, "dmp", "auto")),
+        ("softmax", "rowwise_adagrad", (3, "ddp", "")),
+    ],
+)
+def test_so_does_a_model_of_two_tables(train: Train, loss: str, optimizer: str, way: tuple[int, str, str]) -> None:
+    compare(train, way, optimizer, loss, "two tables")
+
+
 def compare(train: Train, way: tuple[int, str, str], optimizer: str, loss: str, kind: str) -> None:
     n_processes, mode, sharding_type = way
     alone = train(1, "ddp", optimizer, loss=loss, kind=kind)
@@ -127,7 +142,7 @@ def compare(train: Train, way: tuple[int, str, str], optimizer: str, loss: str, 
     np.testing.assert_allclose(together[0]["losses"], alone[0]["losses"], rtol=0, atol=1e-4)
     for name, value in alone[0]["metrics"].items():
         assert together[0]["metrics"][name] == pytest.approx(value, abs=0.02)
-    for table in TABLES:
+    for table in [*TABLES, GROUPS] if kind == "two tables" else TABLES:
         for moment, tolerance in (("initial", 0.0), ("final", 1e-4)):
             expected = assemble([alone[0][moment]], table)
             if mode == "dmp":
@@ -209,6 +224,17 @@ def test_what_was_planned_is_held(
     how = {"mode": mode, "sparse_optimizer": optimizer, "sharding_type": sharding_type}
     config = small_config(**{f"parallelism.{key}": value for key, value in how.items()})
     for planned, held in pools(n_processes).run(jobs.planned_and_held, config):
+        assert planned == held
+
+
+@pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "rowwise_adagrad"])
+def test_what_was_planned_for_two_tables_is_held(
+    pools: Any, small_config: Callable[..., Config], optimizer: str, sharding_type: str
+) -> None:
+    layout = {"parallelism.sparse_optimizer": optimizer, "parallelism.sharding_type": sharding_type}
+    config = small_config(**{"model.kind": "sasrec", **layout})
+    for planned, held in pools(2).run(jobs.with_groups, jobs.planned_and_held, config):
         assert planned == held
 
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from bert4rec.models.kinds import KINDS
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, needed
-from bert4rec.sharding.plan import Plan, make_plan, page, size, summary
+from bert4rec.sharding.plan import Plan, headline, make_plan, page, size, summary
+from tests.models.networks import WithGroups
 from tests.sharding.wanted import NO_LIMIT, wanted
 
 
@@ -22,7 +24,7 @@ def test_more_processes_than_rows_or_columns_hold_every_number_once(n_items: int
     """64 processes: 2,002 rows are 32 a process, of which the last one has none left; 68 columns are 17 fours."""
     plan = make_plan(wanted(n_items, 64, sharding_type=sharding_type, sparse_optimizer="adagrad"), NO_LIMIT)
     shards = sorted(plan.shards, key=lambda part: (part.row, part.column))
-    holders = {"row_wise": min(n_items + 2, 63), "table_wise": 1, "column_wise": 17}[plan.sharding_type]
+    holders = {"row_wise": min(n_items + 2, 63), "table_wise": 1, "column_wise": 17}[plan.sharding_types["item"]]
     assert len({part.rank for part in shards}) == len(shards) == holders
     assert sum(part.n_rows * part.n_columns for part in shards) == (n_items + 2) * 68
     assert shards[-1].row + shards[-1].n_rows == n_items + 2
@@ -95,6 +97,24 @@ def test_the_page_names_every_shard_and_every_process() -> None:
         f"  1: {held['weights']} of weights and {held['optimizer_state']} of optimizer state, dense part included; "
         f"needs {needs} of host memory"
     )
+
+
+def test_a_plan_names_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 groups of width 8, row-wise: 3 rows on the first process, 2 on the second; the larger part counts."""
+    monkeypatch.setitem(KINDS, "grouped", WithGroups)
+    job = replace(wanted(20, 2, embed_dim=8), kind="grouped")
+    plan = make_plan(job, Memory(host=10**9))
+    assert job.updates == {"item": "dense_shards", "group": "fused"}
+    assert headline(plan).startswith(
+        "plan: item table 22 x 12, row-wise on 2 processes, group table 5 x 8, row-wise on 2 processes; "
+    )
+    assert summary(plan).splitlines()[1:3] == [
+        "  item: 22 x 12, row_wise, 2 x [11 x 12] on 2 of 2 processes; each 528 bytes of weights, 48 bytes of "
+        "optimizer state",
+        "  group: 5 x 8, row_wise, 2 x [2 x 8 … 3 x 8] on 2 of 2 processes; each 64 bytes … 96 bytes of weights, "
+        "8 bytes … 12 bytes of optimizer state",
+    ]
+    assert "  group: rows 3…4, columns 0…7 on process 1: 64 bytes of weights, 8 of optimizer state" in page(plan)
 
 
 def test_a_plan_can_be_sent_to_other_processes() -> None:

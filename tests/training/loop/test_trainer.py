@@ -32,11 +32,12 @@ HOW = {
     "dmp, sampled": {"parallelism.mode": "dmp", "training.loss": "sampled_softmax", "training.n_train_negatives": 20},
     "dmp, Adam": {"parallelism.mode": "dmp", "parallelism.sparse_optimizer": "adam"},
     "dmp, SASRec": {"parallelism.mode": "dmp", "model.kind": "sasrec"},
+    "dmp, two tables": {"parallelism.mode": "dmp", "model.kind": "sasrec"},
     "ddp": {"parallelism.mode": "ddp", "training.lr_schedule": "cosine", "training.warmup_steps": 4},
 }
 
 
-USUAL = {(1, "dmp"), (2, "dmp, sampled"), (3, "dmp, Adam"), (2, "dmp, SASRec"), (3, "ddp")}  # of all pairs
+USUAL = {(1, "dmp"), (2, "dmp, sampled"), (3, "dmp, Adam"), (2, "dmp, two tables"), (3, "ddp")}  # of all pairs
 
 
 @pytest.mark.parametrize(
@@ -54,13 +55,14 @@ def test_a_break_in_an_epoch_changes_no_bit(
         **HOW[how], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 12 // n_processes}
     )
     pool = pools(n_processes)
-    whole = pool.run(jobs.train_part, config, tmp_path / "whole")
+    job = [jobs.with_groups, jobs.train_part] if how == "dmp, two tables" else [jobs.train_part]
+    whole = pool.run(*job, config, tmp_path / "whole")
     steps = len(whole[0]["losses"])
     assert steps == 4 * 9
     losses = []
     checkpoint = None
     for until in (5, 22, 10**9):
-        part = pool.run(jobs.train_part, config, tmp_path / "broken", until=until, go_on_from=checkpoint)
+        part = pool.run(*job, config, tmp_path / "broken", until=until, go_on_from=checkpoint)
         assert bool(part[0]["interrupted"]) == (until < 10**9)
         losses += part[0]["losses"]
         checkpoint = found(tmp_path / "broken")[-1]

@@ -1,0 +1,48 @@
+"""A table: its lookups by feature, and how its parameter is called."""
+
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from bert4rec.models.deferred_update import DeferredUpdate
+from bert4rec.models.table import Table, is_of_table, saved_name
+from tests.models.networks import WithGroups, model
+
+
+def features() -> KeyedJaggedTensor:
+    """Two rows of each feature: [4], [] and [0, 4], [1]."""
+    return KeyedJaggedTensor(["a", "b"], torch.tensor([4, 0, 4, 1]), lengths=torch.tensor([1, 0, 2, 1]))
+
+
+def made() -> Table:
+    table = Table("thing", n_rows=5, width=4, features=["a", "b"], device="cpu")
+    torch.nn.init.normal_(table.weight)
+    return table
+
+
+def test_each_feature_has_the_rows_of_its_ids() -> None:
+    table = made()
+    found = table.look_up(features())
+    assert list(found) == ["a", "b"]
+    assert torch.equal(found["a"], table.weight[[4]])
+    assert torch.equal(found["b"], table.weight[[0, 4, 1]])
+
+
+def test_a_deferred_gradient_reaches_the_rows_when_it_is_applied() -> None:
+    table = made()
+    table.deferred = DeferredUpdate()
+    found = table.look_up(features())
+    (found["a"].sum() + 2 * found["b"].sum()).backward()
+    assert table.weight.grad is None
+    table.deferred.apply()
+    assert table.weight.grad is not None
+    assert table.weight.grad[:, 0].tolist() == [2.0, 2.0, 0.0, 0.0, 3.0]
+
+
+def test_a_model_knows_all_its_tables() -> None:
+    assert [table.config.name for table in model(WithGroups).tables] == ["item", "group"]
+
+
+def test_names_in_checkpoints_say_what_a_parameter_is() -> None:
+    names = ["item_table.collection.embeddings.item.weight", "item_table.head.weight", "encoder.norm.bias"]
+    assert [name for name in names if is_of_table(name)] == names[:1]
+    assert [saved_name(name) for name in names] == ["item_table.embeddings.item.weight", "head.weight", names[2]]
