@@ -72,7 +72,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
     """The rows of the table, by rank."""
     settings = config.training
     plan = plan_of_all(config, world, n_items)
-    counts = np.ones(2 * n_items, np.int32)  # a run holds the counts and places of the popularity baseline
+    counts = np.ones(n_items, np.int32)  # a run holds the counts of the popularity baseline
     model, optimizers = build(config, world, n_items, plan)
     n_windows = n_steps * settings.per_device_train_batch_size * world.world_size
     with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
 from bert4rec.feed.batch import Batch
-from bert4rec.feed.masking import mask_items
+from bert4rec.feed.masking import Masking
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.sharding.initialization import initialize
 
@@ -64,11 +64,10 @@ def _batch(n_rows: int, seed: int) -> Batch:
     lengths = (20 * (LENGTH / 20) ** torch.rand(BATCH, generator=generator)).long()
     lengths = lengths.sort().values
     items = torch.randint(FIRST_ITEM_ID, n_rows, (int(lengths.sum()),), generator=generator)
-    masked = mask_items(
-        items, lengths, torch.arange(BATCH), epoch=0, seed=seed, n_rows=n_rows, mask_prob=0.2,
-        last_item_mask_prob=0.1, mask_token_share=1.0, random_token_share=0.0,
-    )  # fmt: skip
-    return Batch(masked.items, lengths, masked.positions, masked.targets)
+    masking = Masking(
+        seed, n_rows, mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0, random_token_share=0.0
+    )
+    return masking(items, lengths, torch.arange(BATCH), 0)
 
 
 def _training(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[Batch], None]:

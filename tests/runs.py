@@ -52,7 +52,7 @@ def in_step(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, number: int
     monkeypatch.setattr(target, name, wrapped)
 
 
-FORWARD, EVALUATION = (Bert4Rec, "forward"), (ranker.ModelRanker, "_encode_batch")
+FORWARD, EVALUATION = (Bert4Rec, "forward"), (ranker.Ranker, "_encode_batch")
 
 
 def flip(path: Path, place: int) -> None:

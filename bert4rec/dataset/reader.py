@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.columns import REMAKE, Columns, Indices, Ints
+from bert4rec.dataset.ranks import LEFT_OUT
 from bert4rec.dataset.schema import (
     DATASET_FORMAT,
     FIRST_ITEM_ID,
@@ -31,7 +32,6 @@ from bert4rec.runtime.files import sample_sha256
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-LEFT_OUT = -1  # in the place of a rank: the user has no negatives, and no part in this protocol
 FIRST_IDS = 1000
 
 KEYS = {"format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint"}

@@ -1,8 +1,4 @@
-"""From scores to ranks, and from ranks to HR@k, NDCG@k and MRR.
-
-Ties go to the lower item id. Dense ids are a seeded shuffle of the items, so a tie is broken at random but always
-alike, and a model that scores all items the same is no better than chance.
-"""
+"""From scores to ranks, and from ranks to HR@k, NDCG@k and MRR."""
 
 from collections.abc import Sequence
 
@@ -11,18 +7,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.reader import LEFT_OUT
+from bert4rec.dataset.ranks import LEFT_OUT
 from bert4rec.runtime.errors import DivergenceError
 
 MISSED = 0  # in the place of a rank: the target is never recommended, however long the list
 LARGEST = 1e15  # the product of two vectors of such numbers is still finite
 NOT_FINITE = "the model gives scores that are not finite"
-
-
-def is_ahead(scores: Tensor, ids: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:
-    """Which candidates, `scores` [B, n] and `ids` [n] or [B, n], come before targets with `target_scores` [B]."""
-    target_scores, targets = target_scores[:, None], targets[:, None]
-    return (scores > target_scores) | ((scores == target_scores) & (ids < targets))
 
 
 def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:

@@ -9,13 +9,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from bert4rec.feed.hashing import Words, mix
+
 ROUNDS = 12  # with fewer, counts over many keys show that not all orders of five things come up equally often
 
-# Constants of splitmix64 (Steele, Lea, Flood 2014).
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-
 Indices = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 
 
 class Permutation:
@@ -47,15 +45,7 @@ class Permutation:
         left, right = numbers // b, numbers % b
         for number, key in enumerate(self._keys):
             if number % 2:
-                right = (right + _hash(left, key) % b) % b
+                right = (right + mix(left + key) % b) % b
             else:
-                left = (left + _hash(right, key) % a) % a
+                left = (left + mix(right + key) % a) % a
         return left * b + right
-
-
-def _hash(x: Words, key: np.uint64) -> Words:
-    """The finaliser of splitmix64; products wrap around."""
-    x = x + key
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))

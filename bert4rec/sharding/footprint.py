@@ -36,7 +36,7 @@ SCORE_COPIES = 3  # of the scores of a sampled loss: themselves, their softmax, 
 HIDDEN_COPIES = 3  # of gathered hidden states: themselves, their gradient in pieces and in one
 UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2, "adamw": 2}  # of a weight being updated
 
-ITEM_COUNT = 8  # bytes an item: the counts of the popularity baseline
+ITEM_COUNT = 4  # bytes an item: the counts of the popularity baseline
 CPU_PROCESS, CPU_LIBRARIES = 380 * MIB, 160 * MIB  # interpreter and heap; pages that a host's processes share
 GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
 

@@ -6,10 +6,11 @@ from typing import Any
 from torch import nn
 
 from bert4rec.dataset.reader import Bools
-from bert4rec.evaluation.ranker import HeldOut, Metrics, ModelRanker, Ranks, rank_by_popularity, to_metrics, with_unseen
+from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, Ranks, to_metrics, with_unseen
+from bert4rec.evaluation.scorers import ModelScorer, PopularityScorer, Scorer
 from bert4rec.models.kinds import KINDS
 from bert4rec.report.page import FORMAT_VERSION
-from bert4rec.runtime.collectives import on_rank_zero
+from bert4rec.runtime.collectives import Partition, on_rank_zero
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.training.context import Context
 from bert4rec.training.loop.trainer import Between, Trainer
@@ -25,7 +26,7 @@ def held_out_of(context: Context) -> dict[str, HeldOut]:
 
 def validation_metrics(context: Context, model: nn.Module, between: Between) -> Metrics:
     """Over the full catalogue, of the model as it is; {} where there is nobody to validate on."""
-    return to_metrics(_rank(context, model, "validation", ["full"], between), context.ks)
+    return to_metrics(_rank(context, _scorer(context, model), "validation", ["full"], between), context.ks)
 
 
 def measure(
@@ -35,15 +36,18 @@ def measure(
 
     What the dataset holds nobody out for is left out.
     """
-    dataset, protocols = context.dataset, context.config.evaluation.protocols
+    dataset, protocols, world = context.dataset, context.config.evaluation.protocols, context.world
 
     def metrics(ranks: Ranks, split: str) -> Metrics:
         return to_metrics(with_unseen(ranks, held_out[split].repeated), context.ks)
 
-    results = {split: metrics(_rank(context, model, split, protocols, between), split) for split in held_out}
+    def rank(scorer: Scorer, split: str) -> Metrics:
+        return metrics(_rank(context, scorer, split, protocols, between), split)
+
+    results = {split: rank(_scorer(context, model), split) for split in held_out}
     if "test" in results:
-        popularity = on_rank_zero(lambda: rank_by_popularity(dataset.popularity, dataset.splits["test"], protocols))
-        results["popularity_baseline"] = metrics(popularity, "test")
+        popularity = PopularityScorer(dataset.popularity, Partition(world.rank, world.world_size))
+        results["popularity_baseline"] = rank(popularity, "test")
         if oracle := dataset.oracle_ranks():
             results["best_possible"] = metrics({name: oracle[name] for name in protocols}, "test")
     return results
@@ -82,16 +86,17 @@ def about_training(trainer: Trainer, peak_memory: list[int], resumed: list[dict[
     }
 
 
-def _rank(context: Context, model: nn.Module, split: str, protocols: Sequence[str], between: Between) -> Ranks:
-    """By the model as it is now."""
-    ranker = ModelRanker(
-        unwrap(model),
-        batch_size=context.config.evaluation.per_device_eval_batch_size,
-        device=context.world.device,
-        max_len=context.config.model.max_len,
-        precision=context.config.training.precision,
-        between=between,
+def _scorer(context: Context, model: nn.Module) -> ModelScorer:
+    """The model as it is now."""
+    config = context.config
+    return ModelScorer(
+        unwrap(model), device=context.world.device, max_len=config.model.max_len, precision=config.training.precision
     )
+
+
+def _rank(context: Context, scorer: Scorer, split: str, protocols: Sequence[str], between: Between) -> Ranks:
+    batch_size = context.config.evaluation.per_device_eval_batch_size
+    ranker = Ranker(scorer, batch_size=batch_size, device=context.world.device, between=between)
     return ranker.rank(context.dataset.splits[split], protocols)
 
 

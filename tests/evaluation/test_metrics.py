@@ -8,26 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert4rec.dataset.reader import LEFT_OUT
-from bert4rec.evaluation.metrics import MISSED, check_finite, count_ahead, is_ahead, ranking_metrics
+from bert4rec.dataset.ranks import LEFT_OUT, is_ahead
+from bert4rec.evaluation.metrics import MISSED, check_finite, count_ahead, ranking_metrics
 from bert4rec.runtime.errors import DivergenceError
-
-# Scores of the items 2 … 6 for two users.
-SCORES = torch.tensor([[0.9, 0.5, 0.7, 0.5, 0.1], [0.2, 0.2, 0.2, 0.2, 0.2]])
-IDS = torch.arange(2, 7)
-
-
-def ahead(targets: list[int]) -> list[list[int]]:
-    """The ids before each user's target."""
-    chosen = torch.tensor(targets)
-    scores = SCORES.gather(1, chosen[:, None] - 2)[:, 0]
-    return [IDS[row].tolist() for row in is_ahead(SCORES, IDS, scores, chosen)]
-
-
-def test_the_better_ones_come_first_and_ties_go_to_the_lower_id() -> None:
-    assert ahead([4, 2]) == [[2], []]
-    assert ahead([3, 5]) == [[2, 4], [2, 3, 4]]
-    assert ahead([5, 6]) == [[2, 3, 4], [2, 3, 4, 5]]
 
 
 @given(
@@ -42,13 +25,6 @@ def test_the_count_in_one_pass_is_that_of_the_comparison(
     row, targets, target_scores = torch.tensor([scores]), torch.tensor([target]), torch.tensor([target_score])
     expected = is_ahead(row, torch.arange(first, first + len(scores)), target_scores, targets).sum(1)
     assert count_ahead(row, torch.tensor(first), target_scores, targets).tolist() == expected.tolist()
-
-
-def test_candidates_may_differ_from_row_to_row() -> None:
-    ids = torch.tensor([[6, 3], [9, 2]])
-    scores = torch.tensor([[0.1, 0.5], [0.2, 0.2]])
-    found = is_ahead(scores, ids, torch.tensor([0.1, 0.2]), torch.tensor([4, 5]))
-    assert found.tolist() == [[False, True], [False, True]]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])

@@ -7,13 +7,16 @@ import pytest
 import torch
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import LEFT_OUT, Dataset, Rows, Split, open_dataset
+from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.reader import Dataset, Split, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation import ranker
 from bert4rec.evaluation.metrics import MISSED, ranking_metrics
-from bert4rec.evaluation.ranker import HeldOut, ModelRanker, rank_by_popularity, to_metrics, with_unseen
+from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics, with_unseen
+from bert4rec.evaluation.scorers import ModelScorer, PopularityScorer
 from bert4rec.feed.inference import with_mask
 from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.initialization import initialize
 
 PROTOCOLS = ["full", "popular", "uniform"]
@@ -26,6 +29,16 @@ def model_for(dataset: Dataset, head: str = "tied") -> Bert4Rec:
     )  # fmt: skip
     initialize(made, seed=1)
     return made
+
+
+def by_model(made: Bert4Rec, batch_size: int) -> Ranker:
+    scorer = ModelScorer(made, device=torch.device("cpu"), max_len=12)
+    return Ranker(scorer, batch_size=batch_size, device=torch.device("cpu"))
+
+
+def rank_by_popularity(dataset: Dataset, batch_size: int = 16) -> Ranks:
+    scorer = PopularityScorer(dataset.popularity, Partition())
+    return Ranker(scorer, batch_size=batch_size, device=torch.device("cpu")).rank(dataset.splits["test"], PROTOCOLS)
 
 
 def ranks_by_sorting(score: Callable[[int], list[float]], split: Split) -> dict[str, list[int]]:
@@ -63,7 +76,7 @@ def test_a_models_ranks(
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.ROWS_PER_LOOKUP", rows_per_lookup)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
     split, made = small_dataset.splits["test"], model_for(small_dataset, head)
-    model_ranker = ModelRanker(made, batch_size=batch_size, device=torch.device("cpu"), max_len=12)
+    model_ranker = by_model(made, batch_size)
     found = model_ranker.rank(split, PROTOCOLS)
     for name, expected in ranks_by_sorting(scores_by(made, split), split).items():
         assert found[name].tolist() == expected
@@ -93,7 +106,7 @@ def test_who_has_too_few_unseen_items_is_left_out(
     log_dataset: Dataset, head: str, split_name: str, batch_size: int
 ) -> None:
     split, made = log_dataset.splits[split_name], model_for(log_dataset, head)
-    model_ranker = ModelRanker(made, batch_size=batch_size, device=torch.device("cpu"), max_len=12)
+    model_ranker = by_model(made, batch_size)
     found = model_ranker.rank(split, PROTOCOLS)
     assert {name: values.tolist() for name, values in found.items()} == ranks_by_sorting(scores_by(made, split), split)
     assert found["popular"].tolist()[3::2] == found["uniform"].tolist()[3::2] == [LEFT_OUT, LEFT_OUT]
@@ -106,7 +119,7 @@ def test_a_log_by_hand(log_dataset: Dataset) -> None:
     held_out = HeldOut.of(test)
     assert held_out.repeated.tolist() == [True, False, True, False, False, True]
     assert held_out.left_out.tolist() == [False, False, False, True, False, True]
-    ranks = with_unseen(rank_by_popularity(log_dataset.popularity, test, PROTOCOLS), held_out.repeated)
+    ranks = with_unseen(rank_by_popularity(log_dataset), held_out.repeated)
     assert {name: values.tolist() for name, values in ranks.items()} == {
         "full": [3, 4, 7, 1, 5, 1],
         "full_unseen": [MISSED, 4, MISSED, 1, 5, MISSED],
@@ -149,24 +162,26 @@ def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
     split, made = small_dataset.splits["test"], model_for(small_dataset)
     with torch.no_grad():
         made.item_table.collection.embeddings["item"].weight.zero_()
-    model_ranker = ModelRanker(made, batch_size=16, device=torch.device("cpu"), max_len=12)
+    model_ranker = by_model(made, 16)
     expected = ranks_by_sorting(lambda row: [0.0] * small_dataset.n_items, split)
     assert {name: values.tolist() for name, values in model_ranker.rank(split, PROTOCOLS).items()} == expected
 
 
-@pytest.mark.parametrize("items_at_once", [1, 7, 10_000])
-def test_ranks_by_popularity(small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, items_at_once: int) -> None:
-    monkeypatch.setattr(ranker, "ITEMS_AT_ONCE", items_at_once)
-    split, counts = small_dataset.splits["test"], small_dataset.popularity
-    found = rank_by_popularity(counts, split, PROTOCOLS)
-    expected = ranks_by_sorting(lambda row: counts.tolist(), split)
+@pytest.mark.parametrize(("batch_size", "tile"), [(16, 4096), (7, 11), (1, 1)])
+def test_ranks_by_popularity(
+    small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, batch_size: int, tile: int
+) -> None:
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
+    counts = small_dataset.popularity
+    found = rank_by_popularity(small_dataset, batch_size)
+    expected = ranks_by_sorting(lambda row: counts.tolist(), small_dataset.splits["test"])
     assert {name: values.tolist() for name, values in found.items()} == expected
 
 
 @pytest.mark.parametrize("protocols", [["full"], ["uniform"], ["uniform", "full"]])
 def test_only_what_is_asked_for(small_dataset: Dataset, protocols: list[str]) -> None:
     split, made = small_dataset.splits["validation"], model_for(small_dataset)
-    model_ranker = ModelRanker(made, batch_size=16, device=torch.device("cpu"), max_len=12)
+    model_ranker = by_model(made, 16)
     everything, some = model_ranker.rank(split, PROTOCOLS), model_ranker.rank(split, protocols)
     assert list(some) == protocols
     for name in protocols:
@@ -178,9 +193,3 @@ def test_nobody_to_rank_has_no_metrics() -> None:
     assert to_metrics({"full": ranks}, [10]) == {"full": ranking_metrics(ranks, [10])}
     assert to_metrics({"full": np.zeros(0, np.int32)}, [10]) == {}
     assert to_metrics({"popular": np.array([LEFT_OUT, LEFT_OUT])}, [10]) == {}
-
-
-def test_an_item_seen_twice_is_left_out_once() -> None:
-    rows = Rows(np.array([2, 2, 3], np.int32), np.array([3]), np.array([4], np.int32), {})
-    place = np.array([0, 1, 2], np.int32)
-    assert ranker._ranks_by_place(place, rows, "full").tolist() == [1]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import LEFT_OUT
+from bert4rec.dataset.ranks import LEFT_OUT
 from tests.processes import jobs
 
 

@@ -24,7 +24,8 @@ from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Ints, Rows, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
-from bert4rec.evaluation.ranker import ModelRanker, Ranks, to_metrics
+from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
+from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.inference import with_mask
@@ -261,13 +262,9 @@ def rank_with_model(config: Config, split: str) -> Ranks:
 def _rank(
     model: torch.nn.Module, config: Config, dataset: Dataset, split: str, protocols: list[str], *between: Any
 ) -> Ranks:
-    ranker = ModelRanker(
-        unwrap(model),
-        batch_size=config.evaluation.per_device_eval_batch_size,
-        device=CPU,
-        max_len=config.model.max_len,
-        **dict(zip(["between"], between, strict=False)),
-    )
+    scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
+    batch_size = config.evaluation.per_device_eval_batch_size
+    ranker = Ranker(scorer, batch_size=batch_size, device=CPU, **dict(zip(["between"], between, strict=False)))
     return ranker.rank(dataset.splits[split], protocols)
 
 
@@ -419,7 +416,7 @@ def rank_with_a_spoiled_item() -> str:
     unseen = next(row for row in range(FIRST_ITEM_ID, table_rows(n_items)) if row not in seen)
     for part, row, _ in placed_parts(unwrap(model).state_dict()["item_table.collection.embeddings.item.weight"]):
         part[max(0, unseen - row) : max(0, unseen - row + 1)] = torch.nan
-    ranker = ModelRanker(unwrap(model), batch_size=4, device=CPU, max_len=config.model.max_len)
+    ranker = Ranker(ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len), batch_size=4, device=CPU)
     try:
         ranker.rank(users, ["full"])
     except DivergenceError as error:
@@ -446,7 +443,7 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
         world_size=world.world_size, seed=training.seed, sampler=None if training.loss == "softmax" else drawn,
     )  # fmt: skip
     losses = [_step(model, optimizers, batches[step]) for step in range(len(batches))]
-    ranker = ModelRanker(unwrap(model), batch_size=4, device=CPU, max_len=config.model.max_len)
+    ranker = Ranker(ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len), batch_size=4, device=CPU)
     return {"losses": losses, "ranks": ranker.rank(FewItems(n_items, 10), ["full"])["full"]}
 
 

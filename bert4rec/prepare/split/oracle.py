@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from bert4rec.dataset.ranks import is_ahead
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.prepare.read.synthetic import Oracle
 
@@ -58,6 +59,5 @@ def _rank(
 ) -> NDArray[np.int64]:  # fmt: skip
     """1 + the number of candidates before the target; seen items have a score below every other."""
     own = np.take_along_axis(candidates if scores is None else scores, target, axis=1)
-    before = (candidates > own) | ((candidates == own) & (ids < target))
-    rank: NDArray[np.int64] = 1 + before.sum(axis=1)
+    rank: NDArray[np.int64] = 1 + is_ahead(candidates, ids, own[:, 0], target[:, 0]).sum(axis=1)
     return rank

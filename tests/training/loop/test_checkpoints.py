@@ -49,7 +49,7 @@ def test_a_signal_after_the_training_leaves_the_test_to_the_next_part(
     make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        in_step(patch, ranker.ModelRanker, "_encode_batch", 9)  # two batches each: three validations, then the test
+        in_step(patch, ranker.Ranker, "_encode_batch", 9)  # two batches each: three validations, then the test
         message = interrupted(make(**{"run.name": "broken"}))
     assert message == "stopped by SIGTERM: the training is done and saved, its test is still to come"
     assert_same_results(run(make(**{"run.name": "broken", "run.resume": "auto"})), whole)

@@ -74,7 +74,7 @@ def test_a_break_in_an_epoch_changes_no_bit(
     ("where", "call", "rank", "asynchronous"),
     [
         ("bert4rec.models.bert4rec.Bert4Rec.forward", 6, 1, False),
-        ("bert4rec.evaluation.ranker.ModelRanker._encode_batch", 1, 1, True),
+        ("bert4rec.evaluation.ranker.Ranker._encode_batch", 1, 1, True),
         ("bert4rec.checkpoint.store._write_shards", 2, 0, True),
         ("bert4rec.checkpoint.store._write_shards", 3, 1, False),
         ("bert4rec.checkpoint.store._finish", 2, 0, True),

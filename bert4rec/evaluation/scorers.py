@@ -1,0 +1,86 @@
+"""Who scores items for users; what is made of scores is the ranker's."""
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.runtime.collectives import Partition
+
+
+class Scorer(Protocol):
+    """Scores items by the histories of users; every process of its `partition` makes the same calls.
+
+    What is known of a user are `width` numbers of type `dtype`, the type of scores too.
+    """
+
+    n_items: int
+    partition: Partition
+    width: int
+    dtype: torch.dtype
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """What is known of the users of `rows`, [B, width], and their scores [B, n] of the items `ids` [B, n]."""
+        ...
+
+    def items(self, ids: Tensor) -> Tensor:
+        """What is known of the items `ids` [C], [C, …]."""
+        ...
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """Of users [B, width] and items [C, …]: a new tensor [B, C]."""
+        ...
+
+
+class ModelScorer:
+    """Scores by `model` (unwrapped, perhaps sharded) as it is; `max_len` is its own."""
+
+    def __init__(self, model: SequenceModel, *, device: torch.device, max_len: int, precision: str = "fp32") -> None:
+        self._model, self._device, self._max_len = model.eval(), device, max_len
+        self._is_bf16 = precision == "bf16"
+        self.n_items, self.partition = model.item_table.n_items, model.item_table.partition
+        self.width, self.dtype = model.item_table.width, torch.float32
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states, and their products with the items' vectors."""
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
+            batch = self._model.ask(rows, self._max_len).to(self._device)
+            hidden, vectors = self._model.represent(batch, ids.flatten())
+        # In fp32 always: bf16 has so few digits that many scores would tie.
+        hidden = hidden.float()
+        return hidden, (vectors.view(*ids.shape, -1) * hidden[:, None]).sum(2)
+
+    def items(self, ids: Tensor) -> Tensor:
+        """Their vectors."""
+        return self._model.item_table.candidates(ids)
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """Products."""
+        return users @ items.T
+
+
+class PopularityScorer:
+    """Gives every item its number of training positions, `popularity` [n_items], whoever the user is."""
+
+    width, dtype = 0, torch.float64  # in which large counts are exact
+
+    def __init__(self, popularity: npt.NDArray[np.integer], partition: Partition) -> None:
+        self._popularity, self.partition, self.n_items = popularity, partition, len(popularity)
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Nothing is known of a user."""
+        return torch.empty(len(ids), 0, dtype=self.dtype, device=ids.device), self.items(ids)
+
+    def items(self, ids: Tensor) -> Tensor:
+        """Their counts."""
+        counts = self._popularity[ids.cpu().numpy() - FIRST_ITEM_ID]
+        return torch.from_numpy(counts).to(ids.device, self.dtype)
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """The same for all users."""
+        return items.repeat(len(users), 1)
