@@ -1,10 +1,15 @@
-"""What can be combined: ways to update the rows of a table, optimizers, shardings, devices. Each rule stands once."""
+"""What can be combined: losses, ways to update the rows of a table, optimizers, shardings, devices; each rule once."""
 
 from typing import Literal, TypeAlias
 
 Updates: TypeAlias = Literal["replicated", "fused", "dense_shards"]
 
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
+
+
+def needs_negatives(loss: str) -> bool:
+    """Whether a loss compares targets with a few negatives; the exact softmax takes the whole catalogue."""
+    return loss != "softmax"
 
 
 def table_updates(*, mode: str, loss: str, is_scored: bool, sharding_type: str, compute_kernel: str) -> Updates:
@@ -16,7 +21,7 @@ def table_updates(*, mode: str, loss: str, is_scored: bool, sharding_type: str, 
     """
     if mode == "ddp":
         return "replicated"
-    has_every_gradient = loss == "softmax" and is_scored
+    has_every_gradient = is_scored and not needs_negatives(loss)
     is_dense = has_every_gradient and sharding_type == "row_wise" and compute_kernel == "fused"
     return "dense_shards" if is_dense else "fused"
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from bert4rec.config.abilities import has_kernel, has_optimizer, table_updates
+from bert4rec.config.abilities import has_kernel, has_optimizer, needs_negatives, table_updates
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.runtime.errors import SettingsError
@@ -52,12 +52,12 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
     loss = training.loss
     if loss == "auto":
         loss = "softmax" if n_items <= FULL_SOFTMAX_UP_TO else "sampled_softmax"
-    if loss != "softmax" and n_items == 1:
+    if needs_negatives(loss) and n_items == 1:
         raise SettingsError(
             f'training.loss = "{loss}": the catalogue has a single item, which leaves no negatives; set training.loss '
             '= "softmax"'
         )
-    if loss != "softmax" and training.n_train_negatives >= n_items:
+    if needs_negatives(loss) and training.n_train_negatives >= n_items:
         raise SettingsError(
             f"training.n_train_negatives = {training.n_train_negatives}: the catalogue has {n_items} items; "
             f'draw {n_items - 1} at most, or set training.loss = "softmax"'

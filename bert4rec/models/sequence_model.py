@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from bert4rec.config.abilities import needs_negatives
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
 from bert4rec.feed.batch import Batch
@@ -71,7 +72,7 @@ class SequenceModel(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """The sum of the loss over the batch's positions, a scalar; positions whose target is PAD_ID count nothing."""
-        return self._sampled_loss(batch) if self.loss in SAMPLED_LOSSES else self._softmax_loss(batch)
+        return self._sampled_loss(batch) if needs_negatives(self.loss) else self._softmax_loss(batch)
 
     def represent(self, batch: Batch, candidates: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states [M, D] at the batch's positions and vectors [C, D] of the `candidates` [C].

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from bert4rec.config.abilities import has_kernel, has_optimizer, keeps_its_arithmetic
+from bert4rec.config.abilities import has_kernel, has_optimizer, keeps_its_arithmetic, needs_negatives
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.runtime.wording import counted
@@ -122,7 +122,7 @@ def _sharded(job: Job) -> tuple[str, Job]:
 
 def _sampled(job: Job) -> Iterator[tuple[str, Job]]:
     """The job with a loss that does not score the whole catalogue, and what is typed for it."""
-    if job.loss == "softmax" and job.n_train_negatives < job.n_items:
+    if not needs_negatives(job.loss) and job.n_train_negatives < job.n_items:
         yield _typed("--training.loss=sampled_softmax", job, replace(job, loss="sampled_softmax"))
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
-from bert4rec.config.abilities import Updates, table_updates
+from bert4rec.config.abilities import Updates, needs_negatives, table_updates
 from bert4rec.models.kinds import KINDS
-from bert4rec.models.losses import SAMPLED_LOSSES, SCORES_AT_ONCE
+from bert4rec.models.losses import SCORES_AT_ONCE
 from bert4rec.models.sequence_model import SequenceModel
 from bert4rec.models.table import is_of_table
 
@@ -106,7 +106,7 @@ class Job:
     @property
     def scores_whole_catalogue(self) -> bool:
         """Whether the loss is a softmax over all items, of which each process looks up its even share."""
-        return self.loss == "softmax" and self.model["head"] == "tied"
+        return self.model["head"] == "tied" and not needs_negatives(self.loss)
 
     @cached_property
     def updates(self) -> dict[str, Updates]:
@@ -225,7 +225,7 @@ def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Seque
 
 def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Scores, and what is gathered or copied for them, that there are at once."""
-    if job.loss in SAMPLED_LOSSES:
+    if needs_negatives(job.loss):
         return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
     share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
     vectors = share * job.built.item_table.width * FLOAT

@@ -35,7 +35,7 @@ class Optimizers:
     """The optimizers of a parallelized model.
 
     Where the `updates` of a table are fused, fbgemm makes them inside backward; else an ordinary optimizer of the
-    same arithmetic does. With `deferred` nothing is updated before `step`, so that a step can be left out.
+    same arithmetic does. With `can_skip` nothing is updated before `step`, so that a step can be left out.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class Optimizers:
         updates: Mapping[str, Updates],
         weight_decay: float = 0.0,
         max_grad_norm: float = 0.0,
-        deferred: bool = False,
+        can_skip: bool = False,
     ) -> None:
         named = {name: parameter for name, parameter in unwrap(model).named_parameters() if not is_of_table(name)}
         self._dense_names, self._dense_parameters = list(map(saved_name, named)), list(named.values())
-        self._max_grad_norm, self._sparse_name = max_grad_norm, sparse_optimizer
+        self.can_skip, self._max_grad_norm, self._sparse_name = can_skip, max_grad_norm, sparse_optimizer
         tables: dict[str, Table] = {table.config.name: table for table in unwrap(model).tables}
         self._ordinary = {name: (table, table.weight) for name, table in tables.items() if updates[name] != "fused"}
         fused = [table for name, table in tables.items() if updates[name] == "fused"]
         self._fused: Any = model.fused_optimizer if fused else None
         self._kernels = kernels(model) if fused else []
-        self._deferred = DeferredUpdate() if deferred and fused else None
+        self._deferred = DeferredUpdate() if can_skip and fused else None
         for table in fused:
             table.deferred = self._deferred
         self.dense = _dense_optimizer(optimizer, self._dense_parameters, learning_rate, weight_decay)

@@ -8,6 +8,7 @@ from torch import nn
 
 from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
+from bert4rec.config.abilities import needs_negatives
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Split
 from bert4rec.dataset.schema import table_rows
@@ -112,7 +113,7 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         weight_decay=training.weight_decay,
         max_grad_norm=training.max_grad_norm,
         updates=plan.job.updates,
-        deferred=training.max_skipped_steps > 0,
+        can_skip=training.max_skipped_steps > 0,
     )
     return wrapped, optimizers
 
@@ -147,7 +148,7 @@ def training_batches(
 def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
     """What draws the negatives of a sampled loss."""
     training = config.training
-    if training.loss == "softmax":
+    if not needs_negatives(training.loss):
         return None
     return NegativeSampler(
         n_items=dataset.n_items,
@@ -181,7 +182,7 @@ def make_trainer(
     """The loop over `batches`, and what it saves by `manager` and restores."""
     training, state, interruption = config.training, state or State(), interruption or Interruption()
     checkpoints = Checkpoints(model, optimizers, world, manager, state=state, interruption=interruption)
-    step = Step(model, optimizers, world, precision=training.precision, checks_finite=training.max_skipped_steps > 0)
+    step = Step(model, optimizers, world, precision=training.precision)
     trainer = Trainer(
         step, batches, settings=training, world=world, measure=measure, checkpoints=checkpoints,
         interruption=interruption, log=log, state=state,

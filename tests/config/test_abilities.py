@@ -1,6 +1,7 @@
 """What can be combined, and what cannot, to the letter."""
 
-from bert4rec.config.abilities import has_kernel, has_optimizer, keeps_its_arithmetic, table_updates
+from bert4rec.config.abilities import has_kernel, has_optimizer, keeps_its_arithmetic, needs_negatives, table_updates
+from bert4rec.models.losses import SAMPLED_LOSSES
 
 EXACT = {"mode": "dmp", "loss": "softmax", "is_scored": True, "sharding_type": "row_wise", "compute_kernel": "fused"}
 
@@ -10,6 +11,10 @@ def test_shards_are_dense_parameters_where_every_item_has_a_gradient() -> None:
     assert table_updates(**EXACT | {"mode": "ddp"}) == "replicated"
     others = {"loss": "gbce", "is_scored": False, "sharding_type": "table_wise", "compute_kernel": "fused_uvm"}
     assert {table_updates(**EXACT | {name: value}) for name, value in others.items()} == {"fused"}
+
+
+def test_every_loss_but_the_exact_one_needs_negatives() -> None:
+    assert [loss for loss in ("softmax", *SAMPLED_LOSSES) if needs_negatives(loss)] == list(SAMPLED_LOSSES)
 
 
 def test_there_is_no_fused_adam_on_a_cpu() -> None:

@@ -22,14 +22,12 @@ class Outcome:
 class Step:
     """Updates a parallelized `model` by the mean loss over the positions of the *global* batch.
 
-    With `checks_finite` a step whose loss or gradient is not finite, on any of the processes, is left out by all.
+    Where the optimizers can skip a step, one whose loss or gradient is not finite, on any of the processes, is left out
+    by all.
     """
 
-    def __init__(
-        self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str, checks_finite: bool
-    ) -> None:
-        self.model, self.optimizers, self._world = model, optimizers, world
-        self._is_bf16, self._checks_finite = precision == "bf16", checks_finite
+    def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
+        self.model, self.optimizers, self._world, self._is_bf16 = model, optimizers, world, precision == "bf16"
 
     def __call__(self, batch: Batch, n_positions: int, scale: float) -> Outcome:
         """One step by a batch that has `n_positions` to predict on all processes; `scale` is of the learning rates."""
@@ -39,7 +37,7 @@ class Step:
         # Gradients are averaged over the processes; times their number, the average is the sum. A causal model may have
         # nothing to predict.
         (loss * (self._world.world_size / max(1, n_positions))).backward()
-        if self._checks_finite and (problem := self._problem(loss)):
+        if self.optimizers.can_skip and (problem := self._problem(loss)):
             return Outcome(None, problem)
         self.optimizers.step()
         return Outcome(loss)
