@@ -28,7 +28,7 @@ from bert4rec.sharding.plan import Plan, make_plan
 from bert4rec.training.build import (
     build,
     checkpoint_manager,
-    job_of_all,
+    job,
     make_trainer,
     plan_of_all,
     sampler,
@@ -95,8 +95,10 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
 
 def _needed(config: Config, world: Processes, n_items: int) -> int:
     """Bytes of host memory of the process that needs most, had it all that it wants."""
-    wanted = job_of_all(config, world, n_items)
-    return max(sum(on_host.values()) for _, on_host in make_plan(wanted, Memory(host=None)).needs)
+    to_train = job(
+        config, n_items, device_type="cpu", world_size=world.world_size, local_world_size=world.local_world_size
+    )
+    return max(sum(on_host.values()) for _, on_host in make_plan(to_train, Memory(host=None)).needs)
 
 
 def _train(trainer: Trainer, world: Processes, seconds: float) -> dict[str, float]:

@@ -73,9 +73,15 @@ def what_fits(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[str]:
 
     Those come first that change least: where things stand, then how fast it goes, then what is learnt.
     """
+    lengths = [n for n in _round_numbers(job.model["max_len"]) if n >= min_len]
+    multiple = math.lcm(4, job.model["n_heads"])  # of every width
+    widths = range((job.model["embed_dim"] - 1) // multiple * multiple, 0, -multiple)
     yield from _fitting(_other_shards(job), memory)
     yield from itertools.islice(_fitting(_other_kernels(job), memory), 1)
-    yield from _smaller_batch(job, memory)
+    yield from _first_fitting(
+        "--training.per_device_train_batch_size={}", _round_numbers(job.batch_size),
+        lambda n: replace(job, batch_size=n), _most_of(memory),
+    )  # fmt: skip
     if job.mode == "dmp":
         yield from _more_processes(job, memory)
     else:
@@ -84,8 +90,13 @@ def what_fits(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[str]:
             yield from (f"{typed} on {text}" for text in _more_processes(sharded, memory))
     yield from _fitting(_sampled(job), memory)
     yield from itertools.islice(_fitting(_other_optimizers(job), memory), 1)
-    yield from _shorter(job, memory, min_len)
-    yield from _narrower(job, memory)
+    yield from _first_fitting(
+        "--model.max_len={}, the dataset prepared again with it", lengths,
+        lambda n: replace(job, model={**job.model, "max_len": n}), _most_of(memory),
+    )  # fmt: skip
+    yield from _first_fitting(
+        "--model.embed_dim={}", widths, lambda n: replace(job, model={**job.model, "embed_dim": n}), memory
+    )
 
 
 def _fitting(changes: Iterator[tuple[str, Job]], memory: Memory) -> Iterator[str]:
@@ -146,27 +157,8 @@ def _more_processes(job: Job, memory: Memory) -> Iterator[str]:
     """The smallest number of processes with the same memory that suffices, in whole hosts of as many as now."""
     step = job.local_world_size
     counts = range(job.world_size + step, MOST_PROCESSES + 1, step)
-    if plan := _first_that_fits(counts, lambda n: fitting_plan(replace(job, world_size=n), memory)):
-        yield f"{plan.job.world_size} processes, {step} a host as large as now ({_most(plan)})"
-
-
-def _smaller_batch(job: Job, memory: Memory) -> Iterator[str]:
-    """The largest round batch size below the present one that suffices."""
-    if plan := _first_that_fits(
-        _round_numbers(job.batch_size), lambda n: fitting_plan(replace(job, batch_size=n), _most_of(memory))
-    ):
-        yield f"--training.per_device_train_batch_size={plan.job.batch_size} ({_most(plan)})"
-
-
-def _shorter(job: Job, memory: Memory, min_len: int) -> Iterator[str]:
-    """The largest round max_len below the present one that suffices."""
-    lengths = [n for n in _round_numbers(int(job.model["max_len"])) if n >= min_len]
-
-    def planned(length: int) -> Plan | None:
-        return fitting_plan(replace(job, model={**job.model, "max_len": length}), _most_of(memory))
-
-    if plan := _first_that_fits(lengths, planned):
-        yield f"--model.max_len={plan.job.model['max_len']}, the dataset prepared again with it ({_most(plan)})"
+    text = f"{{}} processes, {step} a host as large as now"
+    yield from _first_fitting(text, counts, lambda n: replace(job, world_size=n), memory)
 
 
 def _round_numbers(below: int) -> list[int]:
@@ -181,38 +173,25 @@ def _most_of(memory: Memory) -> Memory:
     return Memory(host=host, device=device)
 
 
-def _narrower(job: Job, memory: Memory) -> Iterator[str]:
-    """The largest embed_dim below the present one that suffices: a multiple of 4 that the heads divide."""
-    multiple = math.lcm(4, int(job.model["n_heads"]))
-    dims = range((int(job.model["embed_dim"]) - 1) // multiple * multiple, 0, -multiple)
-
-    def planned(dim: int) -> Plan | None:
-        return fitting_plan(replace(job, model={**job.model, "embed_dim": dim}), memory)
-
-    if plan := _first_that_fits(dims, planned):
-        yield f"--model.embed_dim={plan.job.model['embed_dim']} ({_most(plan)})"
-
-
-def _first_that_fits(choices: Sequence[int], planned: Callable[[int], Plan | None]) -> Plan | None:
-    """The plan of the first of `choices` that fits.
+def _first_fitting(text: str, numbers: Sequence[int], changed: Callable[[int], Job], memory: Memory) -> Iterator[str]:
+    """The first of `numbers` whose job fits, in the place of the {} in `text`.
 
     It is looked for in growing strides and then between two of them: from some number of processes on the need
-    grows again, so the last choice says nothing of those before it.
+    grows again, so the last number says nothing of those before it.
     """
-    if not choices:
-        return None
     below, above = -1, 0
-    while (best := planned(choices[above])) is None:
-        if above == len(choices) - 1:
-            return None
-        below, above = above, min(2 * above + 1, len(choices) - 1)
+    while above < len(numbers) and not (plan := fitting_plan(changed(numbers[above]), memory)):
+        below, above = above, max(above + 1, min(2 * above + 1, len(numbers) - 1))
+    if above >= len(numbers):
+        return
+    assert plan is not None
     while above - below > 1:
         middle = (below + above) // 2
-        if plan := planned(choices[middle]):
-            above, best = middle, plan
+        if better := fitting_plan(changed(numbers[middle]), memory):
+            above, plan = middle, better
         else:
             below = middle
-    return best
+    yield f"{text.format(numbers[above])} ({_most(plan)})"
 
 
 def _most(plan: Plan) -> str:

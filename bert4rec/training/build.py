@@ -35,34 +35,23 @@ from bert4rec.training.loop.trainer import Between, Trainer
 
 def job(config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int) -> Job:
     """What resolved settings want trained, and on how many processes."""
-    how, training = config.parallelism, config.training
+    parallelism, training = config.parallelism, config.training
     return Job(
         kind=config.model.kind,
         model={"n_items": n_items, **config.model.model_dump(exclude={"kind"})},
-        mode=how.mode,
+        mode=parallelism.mode,
         device_type=device_type,
         world_size=world_size,
         local_world_size=local_world_size,
-        sparse_optimizer=how.sparse_optimizer,
+        sparse_optimizer=parallelism.sparse_optimizer,
         optimizer=training.optimizer,
         batch_size=training.per_device_train_batch_size,
         mask_prob=training.mask_prob,
         loss=training.loss,
         n_train_negatives=training.n_train_negatives,
-        sharding_type=how.sharding_type,
-        compute_kernel=how.compute_kernel,
-        cache_load_factor=how.cache_load_factor,
-    )
-
-
-def job_of_all(config: Config, world: Processes, n_items: int) -> Job:
-    """What resolved settings want trained, on the processes that are there."""
-    return job(
-        config,
-        n_items,
-        device_type=world.device.type,
-        world_size=world.world_size,
-        local_world_size=world.local_world_size,
+        sharding_type=parallelism.sharding_type,
+        compute_kernel=parallelism.compute_kernel,
+        cache_load_factor=parallelism.cache_load_factor,
     )
 
 
@@ -73,10 +62,13 @@ def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
     """
     mine = available(world.device, world.local_world_size)
     memory = Memory(*(None if there_is is None else all_reduce_min(there_is) for there_is in (mine.host, mine.device)))
-    wanted = job_of_all(config, world, n_items)
+    to_train = job(
+        config, n_items, device_type=world.device.type, world_size=world.world_size,
+        local_world_size=world.local_world_size,
+    )  # fmt: skip
 
     def planned() -> Plan:
-        plan = make_plan(wanted, memory)
+        plan = make_plan(to_train, memory)
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
         return plan
 
@@ -85,8 +77,8 @@ def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
 
 def build(config: Config, world: Processes, n_items: int, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
     """The parallelized model and its optimizers, of resolved settings; `plan` is made here if there is none yet."""
-    how, training = config.parallelism, config.training
-    assert how.sparse_learning_rate != "auto", "the settings are resolved"
+    parallelism, training = config.parallelism, config.training
+    assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
     model = KINDS[config.model.kind](
         n_items=n_items,
         loss=training.loss,
@@ -99,7 +91,7 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         plan,
         device=world.device,
         seed=training.seed,
-        sparse_learning_rate=how.sparse_learning_rate,
+        sparse_learning_rate=parallelism.sparse_learning_rate,
         repeatable=world.device.type == "cpu" or training.deterministic,
     )
     if training.compile:
@@ -108,8 +100,8 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         wrapped,
         optimizer=training.optimizer,
         learning_rate=training.learning_rate,
-        sparse_optimizer=how.sparse_optimizer,
-        sparse_learning_rate=how.sparse_learning_rate,
+        sparse_optimizer=parallelism.sparse_optimizer,
+        sparse_learning_rate=parallelism.sparse_learning_rate,
         weight_decay=training.weight_decay,
         max_grad_norm=training.max_grad_norm,
         updates=plan.job.updates,

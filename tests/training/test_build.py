@@ -12,7 +12,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.footprint import Job
-from bert4rec.training.build import checkpoint_manager, job, job_of_all, sampler
+from bert4rec.training.build import checkpoint_manager, job, sampler
 
 WORLD = Processes(rank=1, local_rank=1, world_size=6, local_world_size=3, device=torch.device("cpu"))
 
@@ -35,7 +35,6 @@ def test_a_job_to_the_last_field() -> None:
         compute_kernel="fused", cache_load_factor=0.2,
     )  # fmt: skip
     assert job(config, 98, device_type="cpu", world_size=6, local_world_size=3) == expected
-    assert job_of_all(config, WORLD, 98) == expected
 
 
 @pytest.mark.parametrize(("power", "are_unlike"), [(0.0, True), (1.0, False)])
