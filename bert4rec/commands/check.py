@@ -1,21 +1,19 @@
 """`python -m bert4rec check DATASET_DIR`: the checks in their order, and what they have shown."""
 
+import argparse
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bert4rec.dataset.check.content import check_content
-from bert4rec.dataset.check.metadata import Facts, check_files, read_facts
-from bert4rec.dataset.check.tally import Tally
 from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.runtime.errors import DataError
 
-USAGE = """usage: python -m bert4rec check DATASET_DIR
+if TYPE_CHECKING:
+    from bert4rec.dataset.check.metadata import Facts
+    from bert4rec.dataset.check.tally import Tally
 
-Proves that a dataset folder is whole and that nothing leaks, by position: every byte as it was written, every training
-window where it must be, every target behind the history that is trained on, no negative that its user has taken.
-Exit status 2: the first thing that is wrong, in one line."""
+SUMMARY = "whether a dataset folder is whole and leaks nothing, proven row by row"
 
 RULES = {
     "leave_one_out": "the last item of each user with 3 or more, nothing of it in train or validation",
@@ -24,24 +22,33 @@ RULES = {
 }
 
 
-def show_check(argv: Sequence[str]) -> int:
-    """Check the dataset folder that `argv` names, and print what was shown; the exit status: 0, or 130 when stopped.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The dataset folder."""
+    parser.description = (
+        "Proves that a dataset folder is whole and that nothing leaks, by position: every byte as it was written, "
+        "every training window where it must be, every target behind the history that is trained on, no negative that "
+        "its user has taken. Exit status 2: the first thing that is wrong, in one line."
+    )
+    parser.add_argument("folder", metavar="DATASET_DIR", type=Path, help="one dataset folder")
 
-    Raises `UserError` for the first thing that is wrong with the folder, or with `argv`.
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check a dataset folder, and print what was shown; the exit status: 0, or 130 when stopped.
+
+    Raises `UserError` for the first thing that is wrong with the folder.
     """
-    if "--help" in argv or "-h" in argv:
-        print(USAGE)
-        return 0
-    if len(argv) != 1 or argv[0].startswith("-"):
-        raise SettingsError(f'"{" ".join(argv)}": name one dataset folder: python -m bert4rec check DATASET_DIR')
+    # Only now, because importing Arrow takes time that the other commands need not wait for.
+    from bert4rec.dataset.check.content import check_content
+    from bert4rec.dataset.check.metadata import check_files, read_facts
+
     log_to_terminal(stream="stderr")
     started = time.monotonic()
     try:
-        facts = read_facts(Path(argv[0]))
+        facts = read_facts(arguments.folder)
         size = check_files(facts)
         tally = check_content(facts)
     except OSError as error:
-        raise DataError(f"{error.filename or argv[0]}: cannot be read: {error.strerror}") from None
+        raise DataError(f"{error.filename or arguments.folder}: cannot be read: {error.strerror}") from None
     except KeyboardInterrupt:
         print("stopped: nothing was shown", file=sys.stderr)
         return 130
@@ -50,7 +57,7 @@ def show_check(argv: Sequence[str]) -> int:
     return 0
 
 
-def summary(facts: Facts, tally: Tally, size: int) -> str:
+def summary(facts: "Facts", tally: "Tally", size: int) -> str:
     """What was shown of the folder of `size` bytes, with its counts, in a few lines."""
     again = f", {tally.overlaps:,} positions that overlap the same in both" if facts.step < facts.max_len else ""
     parallel = [name for name, there in (("times", facts.has_times), ("ratings", facts.has_ratings)) if there]

@@ -1,39 +1,27 @@
 """`python -m bert4rec plan …`: the plan of a run on a cluster that need not be there."""
 
+import argparse
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
-from bert4rec.dataset.schema import METADATA
 from bert4rec.runtime.errors import SettingsError, UserError
 
-if TYPE_CHECKING:  # importing torch takes seconds, which an error need not wait for
+if TYPE_CHECKING:  # imports torch, which takes seconds: neither help nor an error should wait for it
     from bert4rec.runtime.memory import Memory
     from bert4rec.sharding.plan import Plan
 
-USAGE = """usage: python -m bert4rec plan --world-size=N --device=cuda|cpu [--items=N] [--table.key=value …]
-
-Who would hold what, in bytes, and how long a step would spend on the item table: by the formulas with which a run is
-planned, and TorchRec's planner and estimator. Nothing is allocated, no GPU is needed. Exit status 1: it does not fit.
-
---world-size=N        processes
---device=cuda|cpu     of the processes
---items=N             items in the catalogue (default: those of the dataset folder of the settings)
---local-world-size=N  processes a host (default: 8, or all where there are fewer)
---memory-gb=X         GB (10^9 bytes) of memory of a GPU (default: 80)
---host-memory-gb=X    GB of memory of a host (default: on cpu what this host has available, on cuda no limit)
---config=FILE         settings file (default: config.toml)
---table.key=value     any setting, as train.py takes it: --mode=ddp, --model.embed_dim=128, …"""
+SUMMARY = "who would hold what on a cluster that need not be there, and whether it fits"
 
 GB = 1e9
 DEFAULT_GPU_GB = 80.0
 DEFAULT_PROCESSES_PER_HOST = 8
-OPTIONS = ("world-size", "device", "items", "local-world-size", "memory-gb", "host-memory-gb")
 
 
 @dataclass(frozen=True)
@@ -43,23 +31,46 @@ class Cluster:
     world_size: int
     local_world_size: int
     device_type: str
-    n_items: int | None
     gpu_gb: float | None
     host_gb: float | None
 
 
-def show_plan(argv: Sequence[str]) -> int:
-    """Print the plan that `argv` asks for; the exit status: 0 it fits, 1 it does not.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The cluster, and the catalogue; any setting besides."""
+    parser.usage = "%(prog)s --world-size=N --device=cuda|cpu [--items=N] [--table.key=value …]"
+    parser.description = (
+        "Who would hold what, in bytes, and how long a step would spend on the item table: by the formulas with which "
+        "a run is planned, and TorchRec's planner and estimator. Nothing is allocated, no GPU is needed. Exit status "
+        "1: it does not fit."
+    )
+    parser.epilog = (
+        "--table.key=value: any setting, as train.py takes it: --mode=ddp, --model.embed_dim=128, …; all of them are "
+        "listed by: python train.py --help"
+    )
+    parser.set_defaults(settings=[])
+    add = parser.add_argument
+    add("--world-size", type=partial(_count, "--world-size"), metavar="N", required=True, help="processes")
+    add("--device", choices=("cuda", "cpu"), required=True, help="of the processes")
+    items = "items in the catalogue (default: those of the dataset folder of the settings)"
+    add("--items", type=partial(_count, "--items"), metavar="N", help=items)
+    processes = f"processes a host (default: {DEFAULT_PROCESSES_PER_HOST}, or all where there are fewer)"
+    add("--local-world-size", type=partial(_count, "--local-world-size"), metavar="N", help=processes)
+    gpu_memory = f"GB (10^9 bytes) of memory of a GPU (default: {DEFAULT_GPU_GB:g})"
+    add("--memory-gb", type=partial(_gigabytes, "--memory-gb"), metavar="X", help=gpu_memory)
+    host_memory = "GB of memory of a host (default: on cpu what this host has available, on cuda no limit)"
+    add("--host-memory-gb", type=partial(_gigabytes, "--host-memory-gb"), metavar="X", help=host_memory)
+    add("--config", metavar="FILE", default="config.toml", help="settings file (default: %(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the plan that is asked for; the exit status: 0 it fits, 1 it does not.
 
     Raises `UserError` for arguments or settings that cannot be.
     """
-    if "--help" in argv or "-h" in argv:
-        print(USAGE)
-        return 0
-    own, rest = _split(argv)
-    cluster = _cluster(own)
-    config = load_config(*parse_command_line([*rest, f"--parallelism.device={cluster.device_type}"]))
-    n_items = _catalogue(config) if cluster.n_items is None else cluster.n_items
+    cluster = _cluster(arguments)
+    overrides = parse_command_line([*arguments.settings, f"--parallelism.device={cluster.device_type}"])[1]
+    config = load_config(arguments.config, overrides)
+    n_items = arguments.items or _catalogue(config)
     warnings.simplefilter("ignore")
     logging.getLogger("torchrec").setLevel(logging.ERROR)
     plan = _plan(config, cluster, n_items)
@@ -81,82 +92,50 @@ def _plan(config: Config, cluster: Cluster, n_items: int) -> "Plan":
     from bert4rec.sharding.plan import make_plan
     from bert4rec.training.build import job
 
-    wanted = job(
+    planned = job(
         resolve(config, cluster.device_type, n_items),
         n_items,
         device_type=cluster.device_type,
         world_size=cluster.world_size,
         local_world_size=cluster.local_world_size,
     )
-    return make_plan(wanted, _memory(cluster))
+    return make_plan(planned, _memory(cluster))
 
 
-def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The options of this command by name, and the words that are settings."""
-    own: dict[str, str] = {}
-    rest: list[str] = []
-    words = iter(argv)
-    for word in words:
-        name, sign, text = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in OPTIONS:
-            rest += [word] if sign or not word.startswith("--") else [word, *_next(words)]
-            continue
-        found = [text] if sign else list(_next(words))
-        if not found:
-            raise SettingsError(f"--{name}: a value is missing; write --{name}=VALUE")
-        own[name] = found[0]
-    return own, rest
-
-
-def _next(words: Iterator[str]) -> Iterator[str]:
-    """The next word, if there is one."""
-    for word in words:
-        yield word
-        return
-
-
-def _cluster(own: Mapping[str, str]) -> Cluster:
-    for name, example in (("world-size", "--world-size=8"), ("device", "--device=cuda")):
-        if name not in own:
-            raise SettingsError(f"--{name} is missing, for instance {example}; python -m bert4rec plan --help")
-    if own["device"] not in ("cuda", "cpu"):
-        raise SettingsError(f'--device={own["device"]}: must be "cuda" or "cpu"')
-    if own["device"] == "cpu" and "memory-gb" in own:
+def _cluster(arguments: argparse.Namespace) -> Cluster:
+    if arguments.device == "cpu" and arguments.memory_gb is not None:
         raise SettingsError("--memory-gb: is the memory of a GPU; with --device=cpu use --host-memory-gb")
-    world_size = _count(own, "world-size")
-    local = _count(own, "local-world-size") if "local-world-size" in own else DEFAULT_PROCESSES_PER_HOST
-    local = local if "local-world-size" in own else min(local, world_size)
-    if world_size % local:
+    world_size = arguments.world_size
+    local_world_size = arguments.local_world_size or min(DEFAULT_PROCESSES_PER_HOST, world_size)
+    if world_size % local_world_size:
         raise SettingsError(
-            f"--world-size={world_size}: must be a multiple of the {local} processes of a host (--local-world-size)"
+            f"--world-size={world_size}: must be a multiple of the {local_world_size} processes of a host "
+            "(--local-world-size)"
         )
-    n_items = _count(own, "items") if "items" in own else None
-    return Cluster(
-        world_size, local, own["device"], n_items, _gigabytes(own, "memory-gb"), _gigabytes(own, "host-memory-gb")
-    )
+    return Cluster(world_size, local_world_size, arguments.device, arguments.memory_gb, arguments.host_memory_gb)
 
 
-def _count(own: Mapping[str, str], name: str) -> int:
-    text = own[name].replace("_", "")
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise SettingsError(f"--{name}={own[name]}: must be a whole number of at least 1")
-    return int(text)
+def _count(option: str, text: str) -> int:
+    digits = text.replace("_", "")
+    if not (digits.isascii() and digits.isdigit() and int(digits)):
+        raise SettingsError(f"{option}={text}: must be a whole number of at least 1")
+    return int(digits)
 
 
-def _gigabytes(own: Mapping[str, str], name: str) -> float | None:
-    if name not in own:
-        return None
+def _gigabytes(option: str, text: str) -> float:
     try:
-        value = float(own[name])
+        value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise SettingsError(f"--{name}={own[name]}: must be a number of GB above 0")
+        raise SettingsError(f"{option}={text}: must be a number of GB above 0")
     return value
 
 
 def _catalogue(config: Config) -> int:
     """Items in the dataset folder of the settings."""
+    from bert4rec.dataset.schema import METADATA  # imports Arrow
+
     path = config.data.folder / METADATA
     try:
         return int(json.loads(path.read_text())["items"])

@@ -1,8 +1,9 @@
 """`python -m bert4rec report [RUN]`: the metrics of a finished run, and what to type next."""
 
+import argparse
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from bert4rec.checkpoint.next_command import on_processes
 from bert4rec.checkpoint.run_folder import CONFIG, PAGE, REPORT
 from bert4rec.checkpoint.run_settings import options_to_train_longer
 from bert4rec.config.load import load_config
+from bert4rec.config.tables import GENERATED
 from bert4rec.report.page import metrics_table
 from bert4rec.runtime.errors import UserError
 
-GENERATED = ("synthetic", "random")
+SUMMARY = "the test metrics of a run folder, and what to type next"
 WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
   python preprocessing.py --config=configs/ml-1m.toml --download
   torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --config=configs/ml-1m.toml
@@ -22,9 +24,17 @@ With a CSV or Parquet file of your own:
   torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --data.source=table --data.path=FILE"""
 
 
-def show_report(argv: Sequence[str]) -> int:
-    """Print the metrics of the finished run that `argv` names, or of the newest, and what to type next; status 0."""
-    folder = Path(argv[0]) if argv else _newest_run(Path("runs"))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run folder, if it is not the newest."""
+    parser.description = "Prints the test metrics of a finished run, and what to type next."
+    parser.add_argument(
+        "folder", metavar="RUN", nargs="?", type=Path, help="run folder (default: the newest finished run under runs/)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the metrics of a finished run, and what to type next; status 0."""
+    folder = arguments.folder or _newest_run(Path("runs"))
     try:
         report = json.loads((folder / REPORT).read_text())
     except FileNotFoundError:

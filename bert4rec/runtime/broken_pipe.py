@@ -14,8 +14,10 @@ def ending_on_broken_pipe() -> Iterator[None]:
     Python ignores that signal, and would end with a traceback, or with a message when the interpreter shuts down.
     """
     try:
-        yield
-        sys.stdout.flush()
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from bert4rec.__main__ import main
-from bert4rec.commands.plan import USAGE
 from bert4rec.runtime.memory import host_memory
 
 ASKED = ["--world-size=4", "--device=cuda", "--items=1000"]
@@ -168,21 +167,44 @@ def test_the_catalogue_is_that_of_the_dataset_folder(tmp_path: Path, capsys: pyt
     assert "item: 79 x 68" in capsys.readouterr().out
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan("--help") == 0
-    assert capsys.readouterr().out == USAGE + "\n"
+def test_help_names_every_option_and_where_the_settings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        plan("--help")
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    options = ("world-size", "device", "items", "local-world-size", "memory-gb", "host-memory-gb", "config")
+    assert all(f"--{option} " in text for option in options)
+    assert "any setting, as train.py takes it: --mode=ddp," in text
+    assert text.endswith("python train.py --help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["--world-size", "--device"]),
+        (["--world-size=8"], ["--device"]),
+        (["--world-size=2", "--device=tpu"], ["--device", "tpu", "cuda", "cpu"]),
+        ([*ASKED, "--items"], ["--items"]),
+    ],
+)
+def test_an_option_that_is_missing_or_no_choice_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    assert plan(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert line.endswith("; python -m bert4rec plan --help")
+    assert all(word in line for word in words)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--world-size is missing, for instance --world-size=8; python -m bert4rec plan --help"),
-        (["--world-size=8"], "--device is missing, for instance --device=cuda; python -m bert4rec plan --help"),
         (["--world-size=0", "--device=cpu"], "--world-size=0: must be a whole number of at least 1"),
         (["--world-size=two", "--device=cpu"], "--world-size=two: must be a whole number of at least 1"),
-        (["--world-size=2", "--device=tpu"], '--device=tpu: must be "cuda" or "cpu"'),
         ([*ASKED, "--items=-3"], "--items=-3: must be a whole number of at least 1"),
-        ([*ASKED, "--items"], "--items: a value is missing; write --items=VALUE"),
         (
             ["--world-size=12", "--device=cuda"],
             "--world-size=12: must be a multiple of the 8 processes of a host (--local-world-size)",
@@ -199,6 +221,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
             "nowhere/metadata.json: does not say how many items there are; run `python preprocessing.py` with these "
             "settings first, or name them with --items=N",
         ),
+        ([*ASKED, "--mode", "both"], '--mode=both: must be "dmp" or "ddp"'),
+        ([*ASKED, "--local-world", "2"], "--local-world: no such option; --help lists all"),
         ([*ASKED, "--mode=both"], '--mode=both: must be "dmp" or "ddp"'),
         ([*ASKED, "--config=none.toml"], "none.toml: cannot read the settings: No such file or directory"),
         ([*ASKED, "extra"], '"extra": options have the form --table.key=value; --help lists all'),
