@@ -12,6 +12,7 @@ import tomli
 import tomli_w
 from pydantic import ValidationError
 
+from bert4rec.config.conflicts import conflicts
 from bert4rec.config.setting_errors import (
     ALL,
     NOWHERE,
@@ -22,10 +23,12 @@ from bert4rec.config.setting_errors import (
     no_such_option,
     one_line,
     shown,
+    with_origin,
 )
 from bert4rec.config.source_of_path import Recognized, recognize
 from bert4rec.config.suggestions import did_you_mean, nearest_keys, nearest_values
-from bert4rec.config.tables import GENERATED, Config, expand_user
+from bert4rec.config.tables import GENERATED, Config
+from bert4rec.config.values import expand_user
 from bert4rec.runtime.errors import SettingsError
 
 
@@ -50,7 +53,7 @@ def load_and_recognize(
     path: str | Path | None, overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config, Recognized | None]:
     """As `load_config`, and what was recognized at `data.path`: None where the source was named or reads no file."""
-    tables = _read_toml(_file(path)) if path is not None else {}
+    tables = _read_toml(path) if path is not None else {}
     overrides = overrides or {}
     in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     for name, value in overrides.items():
@@ -75,9 +78,12 @@ def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Conf
 
 def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
     try:
-        return Config.model_validate(tables)
+        config = Config.model_validate(tables)
     except ValidationError as error:
         raise SettingsError(one_line(error, origins)) from None
+    for conflict in conflicts(config):
+        raise SettingsError(with_origin(conflict, origins))
+    return config
 
 
 def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> None:
@@ -163,14 +169,11 @@ def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name, text
 
 
-def _file(path: str | Path) -> Path:
+def _read_toml(name: str | Path) -> dict[str, Any]:
     try:
-        return Path(expand_user(str(path)))
+        path = Path(expand_user(str(name)))
     except ValueError as error:
-        raise SettingsError(f"--config={path}: {error}") from None
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
+        raise SettingsError(f"--config={name}: {error}") from None
     try:
         tables = tomli.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bert4rec.config.suggestions import SOURCE_ALIASES, did_you_mean, nearest_keys, nearest_values
+from bert4rec.config.suggestions import OTHER_SOURCES, did_you_mean, nearest_keys, nearest_values
 from bert4rec.config.tables import Config
 
 SHORT_OPTIONS = {"mode": "parallelism.mode", "resume": "run.resume"}
@@ -37,16 +37,14 @@ def one_line(error: ValidationError, origins: Origins) -> str:
     problem = error.errors()[0]
     keys = [str(part) for part in problem["loc"]]
     name = ".".join(keys[:2])
-    if problem["type"] == "value_error" and len(keys) < 2:  # of a combination: its text says all
-        return _with_origin(str(problem["ctx"]["error"]), origins)
     if problem["type"] == "extra_forbidden":
         if name in origins.typed:
             return no_such_option(name)
         nearest = did_you_mean(nearest_keys(name, all_keys()))
         return f"{origins.place(name)}{name}: no such key{nearest or ';'} {ALL}"
-    wishes = dict.fromkeys(_wish(p) for p in error.errors() if [str(x) for x in p["loc"]][:2] == keys[:2])
+    first, *others = dict.fromkeys(_wish(p) for p in error.errors() if [str(x) for x in p["loc"]][:2] == keys[:2])
     blamed = origins.typed.get(name) or f"{origins.place(name)}{name} = {shown(problem['input'])}"
-    return f"{blamed}: {' or '.join(wishes)}"
+    return f"{blamed}: {' or '.join([first, *(wish.removeprefix('must be ') for wish in others)])}"
 
 
 def no_such_option(name: str) -> str:
@@ -74,8 +72,8 @@ def shown(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _with_origin(message: str, origins: Origins) -> str:
-    """`message`, which begins with `table.key = value: `, with that as it was typed, or behind the file's name."""
+def with_origin(message: str, origins: Origins) -> str:
+    """A conflict, which begins with `table.key = value: `, with that as it was typed, or behind the file's name."""
     found = BLAMED.match(message)
     if found and found[1] in origins.typed:
         return origins.typed[found[1]] + message[found.end() :]
@@ -99,5 +97,5 @@ def _nearest_choice(problem: Any) -> str:
     choices = re.findall("'(.*?)'", problem["ctx"]["expected"])
     if len(choices) < MANY or not isinstance(problem["input"], str):
         return ""
-    aliases = SOURCE_ALIASES if problem["loc"][-1] == "source" else {}
-    return did_you_mean([f'"{value}"' for value in nearest_values(problem["input"], choices, aliases)])
+    other_names = OTHER_SOURCES if problem["loc"][-1] == "source" else {}
+    return did_you_mean([f'"{value}"' for value in nearest_values(problem["input"], choices, other_names)])

@@ -4,68 +4,59 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 
 MOST = 3  # suggestions
-CLOSE = 0.6  # of 1, as difflib measures how much of two names is the same
-NEARLY_AS_CLOSE = 0.1  # below the nearest: what is farther is left out
 
-# What other programs call a setting, in small letters, and what it is called here.
-KEY_ALIASES: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("lr", "rate"), ("training.learning_rate", "parallelism.sparse_learning_rate")),
-    **dict.fromkeys(("batch_size", "batch", "bs", "train_batch_size"), ("training.per_device_train_batch_size",)),
-    "eval_batch_size": ("evaluation.per_device_eval_batch_size",),
-    **dict.fromkeys(("epochs", "epoch", "num_epochs", "max_epochs", "num_train_epochs"), ("training.n_epochs",)),
-    **dict.fromkeys(
-        ("dim", "embedding_dim", "embedding_size", "emb_dim", "hidden_size", "hidden_dim", "hidden_units", "d_model"),
-        ("model.embed_dim",),
-    ),
-    **dict.fromkeys(("heads", "num_heads", "num_attention_heads"), ("model.n_heads",)),
-    **dict.fromkeys(("layers", "num_layers", "blocks", "num_blocks", "n_blocks", "depth"), ("model.n_layers",)),
-    **dict.fromkeys(
-        ("maxlen", "max_length", "seq_len", "max_seq_len", "sequence_length", "max_seq_length", "window"),
-        ("model.max_len",),
-    ),
-    **dict.fromkeys(("mlm_probability", "mask_probability", "mask_ratio", "mlm_prob"), ("training.mask_prob",)),
-    **dict.fromkeys(("optim", "optimiser"), ("training.optimizer", "parallelism.sparse_optimizer")),
-    **dict.fromkeys(("wd", "l2"), ("training.weight_decay",)),
-    **dict.fromkeys(("scheduler", "schedule"), ("training.lr_schedule",)),
-    "warmup": ("training.warmup_steps",),
-    **dict.fromkeys(("clip", "grad_clip", "clip_grad_norm"), ("training.max_grad_norm",)),
-    **dict.fromkeys(("negatives", "n_negatives", "num_negatives"),
-                    ("training.n_train_negatives", "preprocessing.n_eval_negatives")),
-    **dict.fromkeys(("fp16", "bf16", "amp", "dtype"), ("training.precision",)),
-    "workers": ("training.num_workers",),
-    "early_stopping": ("training.patience",),
-    **dict.fromkeys(("gpu", "gpus", "cuda", "accelerator"), ("parallelism.device",)),
-    "sharding": ("parallelism.sharding_type",),
-    **dict.fromkeys(("k", "topk", "top_k", "cutoffs"), ("evaluation.ks",)),
-    **dict.fromkeys(("file", "input", "csv", "data", "data_path"), ("data.path",)),
-    "dataset": ("data.dataset_dir", "data.source", "data.path"),
-    **dict.fromkeys(("out", "output", "output_dir", "out_dir"), ("data.dataset_dir", "run.dir")),
-    **dict.fromkeys(("force", "overwrite"), ("data.replace",)),
-    **dict.fromkeys(("format", "type"), ("data.source",)),
-    **dict.fromkeys(("user", "user_id", "user_col"), ("data.user_column",)),
-    **dict.fromkeys(("item", "item_id", "item_col"), ("data.item_column",)),
-    **dict.fromkeys(("time", "timestamp", "time_col", "date"), ("data.time_column",)),
-    **dict.fromkeys(("sep", "delimiter", "delim"), ("data.separator",)),
-    "header": ("data.has_header",),
-    **dict.fromkeys(("memory", "mem"), ("preprocessing.memory_gb",)),
-    **dict.fromkeys(("checkpoint", "ckpt", "restore"), ("run.resume", "run.init_from")),
-}  # fmt: skip
+# Setting → what other programs call it. The order is that in which several are suggested.
+OTHER_KEYS = {
+    "training.learning_rate": "lr rate",
+    "parallelism.sparse_learning_rate": "lr rate",
+    "training.per_device_train_batch_size": "batch_size batch bs train_batch_size",
+    "evaluation.per_device_eval_batch_size": "eval_batch_size",
+    "training.n_epochs": "epochs epoch num_epochs max_epochs num_train_epochs",
+    "model.embed_dim": "dim embedding_dim embedding_size emb_dim hidden_size hidden_dim hidden_units d_model",
+    "model.n_heads": "heads num_heads num_attention_heads",
+    "model.n_layers": "layers num_layers blocks num_blocks n_blocks depth",
+    "model.max_len": "maxlen max_length seq_len max_seq_len sequence_length max_seq_length window",
+    "training.mask_prob": "mlm_probability mask_probability mask_ratio mlm_prob",
+    "training.optimizer": "optim optimiser",
+    "parallelism.sparse_optimizer": "optim optimiser",
+    "training.weight_decay": "wd l2",
+    "training.lr_schedule": "scheduler schedule",
+    "training.warmup_steps": "warmup",
+    "training.max_grad_norm": "clip grad_clip clip_grad_norm",
+    "training.n_train_negatives": "negatives n_negatives num_negatives",
+    "preprocessing.n_eval_negatives": "negatives n_negatives num_negatives",
+    "training.precision": "fp16 bf16 amp dtype",
+    "training.num_workers": "workers",
+    "training.patience": "early_stopping",
+    "parallelism.device": "gpu gpus cuda accelerator",
+    "parallelism.sharding_type": "sharding",
+    "evaluation.ks": "k topk top_k cutoffs",
+    "data.dataset_dir": "dataset out output output_dir out_dir",
+    "data.source": "dataset format type",
+    "data.path": "dataset file input csv data data_path",
+    "run.dir": "out output output_dir out_dir",
+    "data.replace": "force overwrite",
+    "data.user_column": "user user_id user_col",
+    "data.item_column": "item item_id item_col",
+    "data.time_column": "time timestamp time_col date",
+    "data.separator": "sep delimiter delim",
+    "data.has_header": "header",
+    "preprocessing.memory_gb": "memory mem",
+    "run.resume": "checkpoint ckpt restore",
+    "run.init_from": "checkpoint ckpt restore",
+}
 
-# What people call the format of a file, and the source that reads it.
-SOURCE_ALIASES: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(
-        ("csv", "tsv", "parquet", "pq", "json", "jsonl", "ndjson", "feather", "arrow", "ipc", "file", "dataframe",
-         "log", "tabular"),
-        ("table",),
-    ),
-    **dict.fromkeys(("txt", "text", "sasrec", "bert4rec", "pairs"), ("sequences",)),
-    **dict.fromkeys(("movielens", "ml"), ("ml-1m", "ml-32m", "ml-latest-small")),
-    **dict.fromkeys(("ml-latest", "movielens-small"), ("ml-latest-small", "ml-32m")),
-    **dict.fromkeys(("movielens-1m", "movielens1m", "ml1m"), ("ml-1m",)),
-    **dict.fromkeys(("demo", "generated", "fake", "toy"), ("synthetic",)),
-    **dict.fromkeys(("noise", "uniform"), ("random",)),
-    **dict.fromkeys(("books", "goodbooks"), ("goodreads",)),
-}  # fmt: skip
+# Source → what people call the files that it reads.
+OTHER_SOURCES = {
+    "table": "csv tsv parquet pq json jsonl ndjson feather arrow ipc file dataframe log tabular",
+    "sequences": "txt text sasrec bert4rec pairs",
+    "ml-1m": "movielens ml movielens-1m movielens1m ml1m",
+    "ml-32m": "movielens ml ml-latest",
+    "ml-latest-small": "movielens ml ml-latest movielens-small",
+    "synthetic": "demo generated fake toy",
+    "random": "noise uniform",
+    "goodreads": "books goodbooks",
+}
 
 
 def nearest_keys(name: str, keys: Collection[str]) -> list[str]:
@@ -75,17 +66,13 @@ def nearest_keys(name: str, keys: Collection[str]) -> list[str]:
     """
     table, _, word = name.lower().replace("-", "_").rpartition(".")
     own = [key for key in keys if table and key.startswith(f"{table}.")]
-    for candidates in (own, keys):
-        if found := _named(word, candidates) or _close(word, candidates):
-            return found[:MOST]
-    return []
+    return (_nearest_keys(word, own) or _nearest_keys(word, keys))[:MOST]
 
 
-def nearest_values(value: str, values: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> list[str]:
-    """At most three of `values` that `value` may stand for, by another name (`aliases`) or by its letters."""
+def nearest_values(value: str, values: Sequence[str], other_names: Mapping[str, str]) -> list[str]:
+    """At most three of `values` that `value` may stand for, by another name or by its letters."""
     word = value.lower().replace("_", "-")
-    named = [other for other in aliases.get(word, ()) if other in values]
-    return (named or difflib.get_close_matches(word, values, n=1, cutoff=CLOSE))[:MOST]
+    return (_called(word, values, other_names) or difflib.get_close_matches(word, values, n=1))[:MOST]
 
 
 def did_you_mean(names: Sequence[str]) -> str:
@@ -96,16 +83,14 @@ def did_you_mean(names: Sequence[str]) -> str:
     return f"; did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
 
 
-def _named(word: str, keys: Collection[str]) -> list[str]:
-    """The keys that are called so behind their table, or are what other programs call so."""
-    same = [key for key in keys if key.rpartition(".")[2] == word]
-    return same or [key for key in KEY_ALIASES.get(word, ()) if key in keys]
+def _nearest_keys(word: str, keys: Collection[str]) -> list[str]:
+    """The keys whose last part is `word`, else those that others call so, else those with nearly its letters."""
+    last_parts = {key: key.rpartition(".")[2] for key in keys}
+    if word not in last_parts.values() and (called := _called(word, keys, OTHER_KEYS)):
+        return called
+    nearest = difflib.get_close_matches(word, last_parts.values(), n=1)
+    return [key for key, last_part in last_parts.items() if last_part in nearest]
 
 
-def _close(word: str, keys: Collection[str]) -> list[str]:
-    """The keys whose last part has nearly the letters of `word`, the nearest first."""
-    closeness = {
-        key: difflib.SequenceMatcher(None, word, key.rpartition(".")[2], autojunk=False).ratio() for key in keys
-    }
-    least = max(CLOSE, max(closeness.values(), default=0.0) - NEARLY_AS_CLOSE)
-    return sorted((key for key in keys if closeness[key] >= least), key=lambda key: -closeness[key])
+def _called(word: str, names: Collection[str], other_names: Mapping[str, str]) -> list[str]:
+    return [name for name, others in other_names.items() if word in others.split() and name in names]

@@ -3,16 +3,13 @@
 The tables are strict (pydantic). Neither torch nor Polars is imported here, so that a typing error is reported at once.
 """
 
-import os
-import re
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from bert4rec.config.abilities import has_kernel, keeps_its_arithmetic
+from bert4rec.config.values import Count, CountOrZero, Positive, Seed, Share, ShareOrTime, Time, UserPath, name_of_path
 
 Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
@@ -21,43 +18,8 @@ Source: TypeAlias = Literal[
 
 GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
 OWN_DATA: tuple[Source, ...] = ("table", "sequences")  # a format of many data sets; the others are one each
-ENDINGS = (
-    ".csv", ".tsv", ".txt", ".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".ipc", ".dat",
-    ".data", ".gz", ".zst",
-)  # fmt: skip
 
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
-
-
-def instant(text: str) -> int:
-    """Seconds since 1970 of ISO 8601 text (UTC unless it says otherwise) or of seconds; `ValueError` for else."""
-    try:
-        return int(text)
-    except ValueError:
-        moment = datetime.fromisoformat(text)
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-
-
-def expand_user(path: str) -> str:
-    """`path` with `~` or `~user` at its beginning as that home folder; `ValueError` where there is none."""
-    whole = os.path.expanduser(path)
-    if path.startswith("~") and whole == path:
-        raise ValueError(f"there is no home folder {path.partition('/')[0]} on this machine; write the whole path")
-    return whole
-
-
-def name_of_path(path: str) -> str:
-    """What a file, a folder or a pattern is called, without endings; of `logs/*.csv` it is "logs", of nothing ""."""
-    parts = os.path.abspath(path).split(os.sep) if path else []
-    return next((name for part in reversed(parts) if (name := _plain_name(part))), "")
-
-
-def _plain_name(part: str) -> str:
-    """One part of a path without endings, and without what stands for other letters in a pattern."""
-    while (stem := os.path.splitext(part)[0]) != part and part.lower().endswith(ENDINGS):
-        part = stem
-    plain = re.sub(r"\[[^]]*\]|[*?]", "", part)
-    return part if plain == part else plain.strip(" .-_")
 
 
 class Table(BaseModel):
@@ -72,13 +34,15 @@ class Data(Table):
     source: Source = Field(
         "synthetic", description="format of the interactions; known by the path where only that is given"
     )
-    path: str = Field("", description="file, folder or pattern of the interactions; synthetic and random have none")
-    dataset_dir: str = Field(
+    path: UserPath = Field(
+        "", description="file, folder or pattern of the interactions; synthetic and random have none"
+    )
+    dataset_dir: UserPath = Field(
         "",
         description='dataset folder; "" = data/<name of the file or folder> for table, sequences, else data/<source>',
     )
     replace: bool = Field(False, description="replace a dataset that another input made, where one stands there")
-    titles_path: str = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
+    titles_path: UserPath = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
     user_column: str = Field("user", description="table: column of the user ids")
     item_column: str = Field("item", description="table: column of the item ids")
     time_column: str = Field(
@@ -94,26 +58,12 @@ class Data(Table):
     time_format: str = Field(
         "", description='table: form of times that are text, as strptime has it, UTC without %z; "" = ISO 8601'
     )
-    extends: str = Field(
+    extends: UserPath = Field(
         "", description='dataset folder whose ids are kept, new ones come after (path: old and new files); "" = none'
     )
-    n_users: int = Field(3000, ge=1, description="synthetic, random: number of users")
+    n_users: Count = Field(3000, description="synthetic, random: number of users")
     n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
-    n_rows: int = Field(120_000, ge=1, description="synthetic, random: about how many rows, 5 to n_items/2 per user")
-
-    @field_validator("path", "dataset_dir", "titles_path", "extends")
-    @classmethod
-    def _expanded(cls, path: str) -> str:
-        return expand_user(path)
-
-    @model_validator(mode="after")
-    def _titles_come_from_one_place(self) -> "Data":
-        if self.title_column and self.titles_path:
-            raise ValueError(
-                f'data.title_column = "{self.title_column}": titles come from data.titles_path = "{self.titles_path}" '
-                "already; leave one of them empty"
-            )
-        return self
+    n_rows: Count = Field(120_000, description="synthetic, random: about how many rows, 5 to n_items/2 per user")
 
     @property
     def folder(self) -> Path:
@@ -127,12 +77,12 @@ class Preprocessing(Table):
 
     min_rating: float = Field(0.0, description="rows rated lower are dropped; 0 = keep all")
     only_read: bool = Field(False, description="goodreads: only rows whose is_read is 1")
-    time_from: str = Field("", description='ISO 8601 or seconds; earlier rows are dropped; "" = no limit')
-    time_until: str = Field("", description='ISO 8601 or seconds; rows from then on are dropped; "" = no limit')
+    time_from: Time = Field("", description='ISO 8601 or seconds; earlier rows are dropped; "" = no limit')
+    time_until: Time = Field("", description='ISO 8601 or seconds; rows from then on are dropped; "" = no limit')
     drop_consecutive_duplicates: bool = Field(False, description="of an item several times in a row the first stays")
-    min_user_interactions: int = Field(1, ge=1, description="interactions; users with fewer are dropped")
-    max_user_interactions: int = Field(0, ge=0, description="interactions; users with more are dropped; 0 = no limit")
-    min_item_interactions: int = Field(1, ge=1, description="interactions; items with fewer are dropped, before users")
+    min_user_interactions: Count = Field(1, description="interactions; users with fewer are dropped")
+    max_user_interactions: CountOrZero = Field(0, description="interactions; users with more are dropped; 0 = no limit")
+    min_item_interactions: Count = Field(1, description="interactions; items with fewer are dropped, before users")
     k_core: bool = Field(True, description="repeat the limits of items and users until all of them hold")
     repeats: Literal["keep", "first", "last"] = Field(
         "keep", description="which of a user's interactions with one item stay"
@@ -143,71 +93,25 @@ class Preprocessing(Table):
     split: Literal["leave_one_out", "time", "none"] = Field(
         "leave_one_out", description="the test: the last item, the first after split_at, or no test"
     )
-    split_at: float | str = Field(
+    split_at: ShareOrTime = Field(
         0.1, description="time: the last share of rows (below 1), or one instant for all: ISO 8601 or seconds"
     )
-    validation_users: int | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
-    sliding_step: int = Field(0, ge=0, description="items between the ends of two windows; 0 = model.max_len")
-    n_eval_negatives: int = Field(
-        100, ge=1, description="negatives per user and sampled protocol; none for a user with fewer unseen items"
+    validation_users: Count | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
+    sliding_step: CountOrZero = Field(0, description="items between the ends of two windows; 0 = model.max_len")
+    n_eval_negatives: Count = Field(
+        100, description="negatives per user and sampled protocol; none for a user with fewer unseen items"
     )
-    max_bad_rows: float = Field(
-        0.001,
-        ge=0,
-        le=1,
-        description="share of rows that may be unusable before the run stops; 0 = none",
-    )
-    few_bad_rows: int = Field(
-        10, ge=0, description="unusable rows that never stop a run, up to a tenth of all, unless max_bad_rows is 0"
+    max_bad_rows: Share = Field(0.001, description="share of rows that may be unusable before the run stops; 0 = none")
+    few_bad_rows: CountOrZero = Field(
+        10, description="unusable rows that never stop a run, up to a tenth of all, unless max_bad_rows is 0"
     )
     memory_gb: float = Field(4.0, ge=1, description="GB that preprocessing may take, whatever the size of the data")
-    seed: int = Field(1, ge=0, lt=2**32, description="of the item ids, validation users, negatives, synthetic data")
+    seed: Seed = Field(1, description="of the item ids, validation users, negatives, synthetic data")
 
     @property
     def recipe(self) -> dict[str, Any]:
         """The settings that the dataset depends on: a folder made with others is another dataset."""
         return self.model_dump(mode="json", exclude={"max_bad_rows", "few_bad_rows", "memory_gb"})
-
-    @model_validator(mode="after")
-    def _limits_fit(self) -> "Preprocessing":
-        if 0 < self.max_user_interactions < self.min_user_interactions:
-            raise ValueError(
-                f"preprocessing.max_user_interactions = {self.max_user_interactions}: no user can pass with "
-                f"min_user_interactions = {self.min_user_interactions}"
-            )
-        if self.validation_users != "all" and self.validation_users < 1:
-            raise ValueError(f'preprocessing.validation_users = {self.validation_users}: must be at least 1, or "all"')
-        return self
-
-    @field_validator("time_from", "time_until", "split_at", mode="before")
-    @classmethod
-    def _as_text(cls, value: Any) -> Any:
-        """TOML has dates and times of its own, and seconds are a number there."""
-        if isinstance(value, date):
-            return value.isoformat()
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-    @model_validator(mode="after")
-    def _instants_are_times(self) -> "Preprocessing":
-        for name in ("time_from", "time_until", "split_at"):
-            value = getattr(self, name)
-            if isinstance(value, str) and (value or name == "split_at"):
-                try:
-                    instant(value)
-                except ValueError:
-                    raise ValueError(
-                        f'preprocessing.{name} = "{value}": must be a time: 2019-03-01, 2019-03-01T12:00:00 or seconds'
-                    ) from None
-        if isinstance(self.split_at, float) and not 0 < self.split_at < 1:
-            raise ValueError(
-                f"preprocessing.split_at = {self.split_at}: a share must be between 0 and 1, an instant stands in "
-                'quotes: "2019-03-01"'
-            )
-        if self.time_from and self.time_until and instant(self.time_from) >= instant(self.time_until):
-            raise ValueError(
-                f'preprocessing.time_until = "{self.time_until}": must be after time_from = "{self.time_from}"'
-            )
-        return self
 
 
 class Model(Table):
@@ -217,9 +121,9 @@ class Model(Table):
         "bert4rec", description="bert4rec = bidirectional, masked positions; sasrec = causal, each next item"
     )
     embed_dim: int = Field(64, ge=4, multiple_of=4, description="width of the item vectors and of the blocks")
-    n_heads: int = Field(2, ge=1, description="attention heads; must divide embed_dim")
-    n_layers: int = Field(2, ge=1, description="transformer blocks")
-    ffn_dim: int = Field(256, ge=1, description="width of the feed-forward layer")
+    n_heads: Count = Field(2, description="attention heads; must divide embed_dim")
+    n_layers: Count = Field(2, description="transformer blocks")
+    ffn_dim: Count = Field(256, description="width of the feed-forward layer")
     max_len: int = Field(50, ge=2, description="items; the longest sequence that the model sees")
     dropout: float = Field(0.1, ge=0, lt=1, description="share of activations dropped in training")
     head: Literal["tied", "linear"] = Field(
@@ -227,74 +131,49 @@ class Model(Table):
     )
     output_bias: bool = Field(True, description="a learned bias per item in the scores")
 
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "Model":
-        if self.embed_dim % self.n_heads:
-            divisors = [n for n in range(1, self.embed_dim + 1) if self.embed_dim % n == 0]
-            raise ValueError(
-                f"model.n_heads = {self.n_heads}: must divide model.embed_dim = {self.embed_dim}; valid: {divisors}"
-            )
-        return self
-
 
 class Training(Table):
     """The loop: how long, how fast, what is masked (bert4rec)."""
 
-    n_epochs: int = Field(40, ge=1, description="passes over the training windows, at most")
+    n_epochs: Count = Field(40, description="passes over the training windows, at most")
     max_minutes: float = Field(0.0, ge=0, description="minutes of training and validation, at most; 0 = no limit")
-    per_device_train_batch_size: int = Field(64, ge=1, description="windows per process and step")
-    learning_rate: float = Field(1e-3, gt=0, description="of the dense part")
+    per_device_train_batch_size: Count = Field(64, description="windows per process and step")
+    learning_rate: Positive = Field(1e-3, description="of the dense part")
     optimizer: Literal["adamw", "sgd"] = Field("adamw", description="of the dense part, in both modes")
     weight_decay: float = Field(0.0, ge=0, description="decoupled, dense matrices only, never on the item table")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="decay to 0 over n_epochs, dense part and item table"
     )
-    warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
+    warmup_steps: CountOrZero = Field(0, description="steps of linear warm-up")
     max_grad_norm: float = Field(1.0, ge=0, description="clips the gradient of the dense part; 0 = no clipping")
     mask_prob: float = Field(0.2, gt=0, lt=1, description="bert4rec: share of a window's positions to predict")
-    last_item_mask_prob: float = Field(
-        0.1, ge=0, le=1, description="bert4rec: share of windows with only the last item masked"
-    )
-    mask_token_share: float = Field(
-        1.0, ge=0, le=1, description="bert4rec: share of masked positions that show the mask"
-    )
-    random_token_share: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="bert4rec: share of masked positions that show a random item; the rest show themselves",
+    last_item_mask_prob: Share = Field(0.1, description="bert4rec: share of windows with only the last item masked")
+    mask_token_share: Share = Field(1.0, description="bert4rec: share of masked positions that show the mask")
+    random_token_share: Share = Field(
+        0.0, description="bert4rec: share of masked positions that show a random item; the rest show themselves"
     )
     loss: Literal["auto", "softmax", "sampled_softmax", "gbce"] = Field(
         "auto",
         description="softmax = exact, over the whole catalogue; the others against n_train_negatives; "
         f"auto = softmax up to {FULL_SOFTMAX_UP_TO:,} items, else sampled_softmax",
     )
-    n_train_negatives: int = Field(256, ge=1, description="items; drawn anew for each step, shared by its positions")
-    negatives_power: float = Field(
-        0.0, ge=0, le=1, description="items are drawn by their popularity to this power; 0 = uniformly"
-    )
-    gbce_calibration: float = Field(
-        0.75, ge=0, le=1, description="gbce: how much of the overconfidence to undo (t of gSASRec); 0 = plain BCE"
+    n_train_negatives: Count = Field(256, description="items; drawn anew for each step, shared by its positions")
+    negatives_power: Share = Field(0.0, description="items are drawn by their popularity to this power; 0 = uniformly")
+    gbce_calibration: Share = Field(
+        0.75, description="gbce: how much of the overconfidence to undo (t of gSASRec); 0 = plain BCE"
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 = autocast; weights stay fp32")
     compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
-    num_workers: int = Field(0, ge=0, description="loader processes per training process; 0 = in the process itself")
-    eval_every_n_epochs: int = Field(2, ge=1, description="epochs between two validations")
-    patience: int = Field(10, ge=0, description="validations without a better full NDCG@10 before stopping; 0 = never")
-    max_skipped_steps: int = Field(
-        0, ge=0, description="steps that may be left out since their loss or a gradient is not finite"
+    num_workers: CountOrZero = Field(0, description="loader processes per training process; 0 = in the process itself")
+    eval_every_n_epochs: Count = Field(2, description="epochs between two validations")
+    patience: CountOrZero = Field(
+        10, description="validations without a better full NDCG@10 before stopping; 0 = never"
+    )
+    max_skipped_steps: CountOrZero = Field(
+        0, description="steps that may be left out since their loss or a gradient is not finite"
     )
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
-    seed: int = Field(1, ge=0, lt=2**32, description="of the initial weights, the order, the masks and dropout")
-
-    @model_validator(mode="after")
-    def _shares_fit(self) -> "Training":
-        if self.mask_token_share + self.random_token_share > 1:
-            raise ValueError(
-                f"training.random_token_share = {self.random_token_share}: with mask_token_share = "
-                f"{self.mask_token_share} the sum is above 1"
-            )
-        return self
+    seed: Seed = Field(1, description="of the initial weights, the order, the masks and dropout")
 
 
 class Parallelism(Table):
@@ -310,7 +189,7 @@ class Parallelism(Table):
     sparse_optimizer: Literal["auto", "sgd", "adagrad", "rowwise_adagrad", "adam"] = Field(
         "auto", description="of the item table; auto = rowwise_adagrad for dmp on CPU, else adam"
     )
-    sparse_learning_rate: float | Literal["auto"] = Field(
+    sparse_learning_rate: Positive | Literal["auto"] = Field(
         "auto", description="of the item table; auto = 0.02 for the adagrads, else training.learning_rate"
     )
     compute_kernel: Literal["fused", "fused_uvm", "fused_uvm_caching"] = Field(
@@ -319,51 +198,23 @@ class Parallelism(Table):
     )
     cache_load_factor: float = Field(0.2, gt=0, lt=1, description="fused_uvm_caching: share of the rows on the GPU")
 
-    @model_validator(mode="after")
-    def _kernel_fits(self) -> "Parallelism":
-        if not has_kernel(self.compute_kernel, self.mode, self.device):
-            raise ValueError(
-                f'parallelism.compute_kernel = "{self.compute_kernel}": only with mode = "dmp" on CUDA; valid with '
-                f'mode = "{self.mode}", device = "{self.device}": "fused"'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _optimizer_fits(self) -> "Parallelism":
-        if self.sparse_learning_rate != "auto" and self.sparse_learning_rate <= 0:
-            raise ValueError(
-                f'parallelism.sparse_learning_rate = {self.sparse_learning_rate}: must be above 0, or "auto"'
-            )
-        if self.mode == "dmp" and not keeps_its_arithmetic(self.sparse_optimizer, self.sharding_type):
-            raise ValueError(
-                'parallelism.sparse_optimizer = "rowwise_adagrad": is another algorithm when a row is cut '
-                'column_wise; valid there: "sgd", "adagrad", on CUDA "adam"'
-            )
-        return self
-
 
 class Evaluation(Table):
     """What the reports measure."""
 
-    ks: list[int] = Field([1, 5, 10], min_length=1, description="cut-offs of HR@k and NDCG@k; 10 is always added")
-    per_device_eval_batch_size: int = Field(128, ge=1, description="users per process and step")
+    ks: list[Count] = Field([1, 5, 10], min_length=1, description="cut-offs of HR@k and NDCG@k; 10 is always added")
+    per_device_eval_batch_size: Count = Field(128, description="users per process and step")
     protocols: list[Literal["full", "popular", "uniform"]] = Field(
         ["full", "popular", "uniform"], min_length=1, description="rank among all items, or among sampled negatives"
     )
-
-    @model_validator(mode="after")
-    def _cut_offs_are_positive(self) -> "Evaluation":
-        if min(self.ks) < 1:
-            raise ValueError(f"evaluation.ks = {self.ks}: every cut-off must be at least 1")
-        return self
 
 
 class Checkpoint(Table):
     """What an interrupted run is resumed from; there is one at the end of every epoch, too."""
 
-    every_steps: int = Field(0, ge=0, description="steps between two checkpoints; 0 = at the ends of epochs only")
+    every_steps: CountOrZero = Field(0, description="steps between two checkpoints; 0 = at the ends of epochs only")
     every_minutes: float = Field(10.0, ge=0, description="minutes between two checkpoints; 0 = as every_steps says")
-    keep: int = Field(2, ge=1, description="the last ones that stay; the best on validation stays besides")
+    keep: Count = Field(2, description="the last ones that stay; the best on validation stays besides")
     async_: bool | Literal["auto"] = Field(
         "auto", alias="async", description="write beside the training, from a copy; auto = where memory has room for it"
     )
@@ -378,34 +229,20 @@ class Checkpoint(Table):
 class Run(Table):
     """Where the results go, and what to resume or to start from."""
 
-    dir: str = Field("runs", description="folder of the run folders")
+    dir: UserPath = Field("runs", description="folder of the run folders")
     name: str = Field(
         "",
         description='name of the run folder; "" = <source>-<mode>, <source>-sasrec-<mode>; a finished run gets -2, -3',
     )
-    resume: str = Field(
+    resume: UserPath = Field(
         "",
         description="resume a run, with its own config.toml and the command line over that: its folder, a checkpoint "
         'in it, or "auto" = the newest unfinished one of that name, or a new one',
     )
-    init_from: str = Field("", description="folder of a run whose best weights this one begins with")
+    init_from: UserPath = Field("", description="folder of a run whose best weights this one begins with")
     reset_optimizer: bool = Field(
         False, description="when resuming: forget the optimizers' state, for instance for others"
     )
-
-    @field_validator("dir", "resume", "init_from")
-    @classmethod
-    def _expanded(cls, path: str) -> str:
-        return expand_user(path)
-
-    @model_validator(mode="after")
-    def _one_beginning(self) -> "Run":
-        if self.resume and self.init_from:
-            raise ValueError(
-                f'run.init_from = "{self.init_from}": with run.resume = "{self.resume}" the weights are there already; '
-                "choose one of them"
-            )
-        return self
 
 
 class Config(Table):
@@ -419,15 +256,6 @@ class Config(Table):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     run: Run = Field(default_factory=Run)
-
-    @model_validator(mode="after")
-    def _tables_fit(self) -> "Config":
-        if self.preprocessing.sliding_step > self.model.max_len:
-            raise ValueError(
-                f"preprocessing.sliding_step = {self.preprocessing.sliding_step}: above model.max_len = "
-                f"{self.model.max_len} items between two windows would never be trained on"
-            )
-        return self
 
     @property
     def window_step(self) -> int:

@@ -13,7 +13,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bert4rec.config.source_of_path import has_sequences
-from bert4rec.config.tables import OWN_DATA, Config, Preprocessing, instant
+from bert4rec.config.tables import OWN_DATA, Config, Preprocessing
+from bert4rec.config.values import instant
 from bert4rec.dataset.card import dataset_card
 from bert4rec.dataset.schema import CARD, FIRST_ITEM_ID, ITEMS, MIN_EVALUATED, ORACLE, SPLITS, TEST, USERS, columns
 from bert4rec.dataset.statistics import describe, lengths_of, order_line

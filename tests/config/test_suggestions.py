@@ -5,18 +5,19 @@ from typing import get_args
 import pytest
 
 from bert4rec.config.setting_errors import all_keys
-from bert4rec.config.suggestions import KEY_ALIASES, SOURCE_ALIASES, did_you_mean, nearest_keys, nearest_values
+from bert4rec.config.suggestions import OTHER_KEYS, OTHER_SOURCES, did_you_mean, nearest_keys, nearest_values
 from bert4rec.config.tables import Source
 
 
-def test_every_alias_leads_to_a_setting_and_every_name_of_a_format_to_a_source() -> None:
-    assert {key for keys in KEY_ALIASES.values() for key in keys} <= {*all_keys()}
-    assert {source for sources in SOURCE_ALIASES.values() for source in sources} <= {*get_args(Source)}
+def test_only_settings_and_sources_have_other_names() -> None:
+    assert OTHER_KEYS.keys() <= {*all_keys()}
+    assert OTHER_SOURCES.keys() <= {*get_args(Source)}
 
 
-def test_no_alias_is_the_name_of_a_setting() -> None:
-    assert not KEY_ALIASES.keys() & {key.partition(".")[2] for key in all_keys()}
-    assert not SOURCE_ALIASES.keys() & {*get_args(Source)}
+def test_no_other_name_is_the_name_of_a_setting() -> None:
+    others = [{name for text in names.values() for name in text.split()} for names in (OTHER_KEYS, OTHER_SOURCES)]
+    assert not others[0] & {key.partition(".")[2] for key in all_keys()}
+    assert not others[1] & {*get_args(Source)}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,7 @@ def test_no_alias_is_the_name_of_a_setting() -> None:
         ("training.max_len", ["model.max_len"]),  # another table's
         ("seed", ["preprocessing.seed", "training.seed"]),
         ("preprocessing.seeed", ["preprocessing.seed"]),  # the same table's before the others'
+        ("dataset", ["data.dataset_dir", "data.source", "data.path"]),
         ("n_epoch", ["training.n_epochs"]),
         ("qqq", []),
     ],
@@ -50,13 +52,14 @@ def test_never_more_than_three() -> None:
         ("json", ["table"]),
         ("ml_1m", ["ml-1m"]),
         ("ml-25", ["ml-25m"]),
+        ("ml-latest", ["ml-32m", "ml-latest-small"]),
         ("movielens", ["ml-1m", "ml-32m", "ml-latest-small"]),
         ("tabel", ["table"]),
         ("qqq", []),
     ],
 )
 def test_the_nearest_sources(value: str, sources: list[str]) -> None:
-    assert nearest_values(value, get_args(Source), SOURCE_ALIASES) == sources
+    assert nearest_values(value, get_args(Source), OTHER_SOURCES) == sources
 
 
 def test_names_as_a_question() -> None:
