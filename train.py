@@ -20,7 +20,7 @@ try:
     from bert4rec.config.tables import Config
     from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
     from bert4rec.runtime.console import log_to_terminal
-    from bert4rec.runtime.errors import BrokenOffError, Interrupted, UserError
+    from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
@@ -77,11 +77,11 @@ def _train(config: Config) -> int:
         if error.errno not in FULL:
             raise
         where = error.filename or "the run folder"
-        return _show(BrokenOffError(f"{where}: {error.strerror}; {free_the_disk()}"))
+        return _show(RunInterruptedError(f"{where}: {error.strerror}; {free_the_disk()}"))
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise
-        return _show(BrokenOffError(f"{LOST_ANOTHER}; {how_to_continue()}"), is_awaited=False)
+        return _show(RunInterruptedError(f"{LOST_ANOTHER}; {how_to_continue()}"), is_awaited=False)
     return 0
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import train
-from bert4rec.runtime.errors import BrokenOffError, SettingsError
+from bert4rec.runtime.errors import RunInterruptedError, SettingsError
 
 
 @pytest.mark.parametrize(
@@ -39,5 +39,5 @@ def test_a_lost_process_is_said_by_all_at_once(
     """The launcher ends them all promptly: nobody knows who still comes to speak."""
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert train._show(BrokenOffError("lost"), is_awaited=False) == 1
+    assert train._show(RunInterruptedError("lost"), is_awaited=False) == 1
     assert capsys.readouterr().err == "error: lost (process 3)\n"

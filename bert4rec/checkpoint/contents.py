@@ -16,7 +16,7 @@ from bert4rec.sharding.sharded_tensors import local_parts
 
 
 class Owner(Protocol):
-    """Who has a part of what a training goes on from."""
+    """Who has a part of what a training is resumed from."""
 
     def tensors(self) -> dict[str, Any]:
         """All of it as it is now, by the names that it has in a checkpoint: Tensor or ShardedTensor."""

@@ -2,9 +2,9 @@
 
 import logging
 import shutil
-import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ class CheckpointManager:
     One is due after `every_steps` and after `every_minutes` (0: never by that). `asynchronous`: written by a thread,
     from a copy in memory; "auto" = where every process has room for it. `on_error`: what to do where the disk does not
     take one; the older ones stay in any case. `about` goes into each of them, `last_step` is of the one that a
-    continued run has already. Every process makes the same calls.
+    resumed run has already. Every process makes the same calls.
     """
 
     def __init__(
@@ -44,9 +44,8 @@ class CheckpointManager:
         self._asynchronous, self._stops, self._seconds_on_signal = asynchronous, on_error == "stop", seconds_on_signal
         self._every_steps, self._every_seconds = every_steps, 60 * every_minutes
         self._group = dist.new_group(backend="gloo")  # the thread must not mix its messages with the training's
-        self._thread: threading.Thread | None = None
-        self._copies = Copies()
-        self._failure: BaseException | None = None
+        self._thread, self._copies = ThreadPoolExecutor(max_workers=1), Copies()
+        self._writing: Future[None] | None = None
         self._bytes_per_second = BYTES_PER_SECOND
         self.last_step = last_step  # with a whole checkpoint, or one that is being written; 0 = none
         self._saved_at = time.monotonic()
@@ -56,33 +55,36 @@ class CheckpointManager:
         by_time = 0 < self._every_seconds <= time.monotonic() - self._saved_at
         return by_time or bool(self._every_steps and step % self._every_steps == 0)
 
-    def save(self, step: int, tensors: Tensors, facts: Mapping[str, Any], *, best_step: int) -> None:
-        """A checkpoint of `tensors` and `facts` as they are after `step` steps; `best_step`: the best so far.
+    def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], *, best_step: int) -> None:
+        """A checkpoint of `tensors` and `metadata` as they are after `step` steps; `best_step`: the best so far.
 
         Raises `SaveError` where `on_error` is "stop", of an earlier one too.
         """
         self.wait()
         self.last_step, self._saved_at = step, time.monotonic()
-        contents = {**self._about, **facts}
-        if self._is_asynchronous(tensors):
-            tensors = self._copies.of(tensors)
-            self._thread = threading.Thread(target=self._try_beside, args=(step, tensors, contents, best_step))
-            self._thread.start()
-            return
-        self._try(step, tensors, contents, best_step)
-        self._report()
+        is_asynchronous = self._is_asynchronous(tensors)
+        tensors = self._copies.of(tensors) if is_asynchronous else tensors
+        self._writing = self._thread.submit(self._write, step, tensors, {**self._about, **metadata}, best_step)
+        if not is_asynchronous:
+            self.wait()
 
     def wait(self) -> None:
         """Until what is being written is written. Raises as `save` does."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-            self._report()
+        writing, self._writing = self._writing, None
+        try:
+            if writing is not None:
+                writing.result()
+        except SaveError as error:
+            self.last_step = 0
+            if self._stops:
+                advice = free_the_disk(self._folder.parent)
+                raise SaveError(f"cannot save: {error}; {self.kept()}; {advice}") from None
+            logger.warning(f"cannot save: {error}; {self.kept()}")
 
     def refuse_to_take_long(self, tensors: Tensors, number: int) -> None:
         """Raise `Interrupted` where the launcher that has sent the signal `number` may not wait for another save.
 
-        Judged by the pace of the last one, for the process that needs longest, and only where there is one to go on
+        Judged by the pace of the last one, for the process that needs longest, and only where there is one to resume
         from.
         """
         milliseconds = all_reduce_min(-round(1e3 * local_bytes(tensors.values()) / self._bytes_per_second))
@@ -95,7 +97,7 @@ class CheckpointManager:
             )
 
     def kept(self) -> str:
-        """What there is to go on from, for people."""
+        """What there is to resume from, for people."""
         paths = found(self._folder)
         return f"{paths[-1].name} is the last checkpoint" if paths else "there is no checkpoint"
 
@@ -108,44 +110,23 @@ class CheckpointManager:
         best, link = self.path_of(step), self._folder / BEST
         return best if best.is_dir() else link.resolve() if link.is_dir() else None
 
-    def _try_beside(self, *arguments: Any) -> None:
+    def _write(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], best_step: int) -> None:
         if self._world.device.type == "cuda":
             torch.cuda.set_device(self._world.device)  # of this thread, which begins with the host's first GPU
-        self._try(*arguments)
-
-    def _try(self, step: int, tensors: Tensors, contents: Mapping[str, Any], best_step: int) -> None:
         began = time.monotonic()
-        try:
-            save(self.path_of(step), tensors, contents, group=self._group)
-        except BaseException as error:  # perhaps in the thread: raised by the next call that waits for it
-            self._failure = error
-            return
+        save(self.path_of(step), tensors, metadata, group=self._group)
         self._bytes_per_second = local_bytes(tensors.values()) / max(1e-3, time.monotonic() - began)
         if self._world.is_first:
             self._remove_old(best_step)
             self._link(best_step)
 
-    def _report(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is None:
-            return
-        if not isinstance(failure, SaveError):
-            raise failure
-        self.last_step = 0
-        if self._stops:
-            raise SaveError(f"cannot save: {failure}; {self.kept()}; {free_the_disk(self._folder.parent)}")
-        logger.warning(f"cannot save: {failure}; {self.kept()}")
-
     def _is_asynchronous(self, tensors: Tensors) -> bool:
         if self._asynchronous == "auto":
             room = host_memory() // self._world.local_world_size - MARGIN * local_bytes(tensors.values())
             self._asynchronous = all_agree(room >= 0)
-            how = (
-                "beside the training, from a copy"
-                if self._asynchronous
-                else "while the training waits: no memory for a copy"
-            )
-            logger.info(f"checkpoints of {local_bytes(tensors.values()) / 1e6:,.1f} MB a process are written {how}")
+            beside, waits = "beside the training, from a copy", "while the training waits: no memory for a copy"
+            when = beside if self._asynchronous else waits
+            logger.info(f"checkpoints of {local_bytes(tensors.values()) / 1e6:,.1f} MB a process are written {when}")
         return self._asynchronous
 
     def _link(self, best_step: int) -> None:

@@ -3,10 +3,11 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, found
+from bert4rec.config.load import read_options
 from bert4rec.config.setting_errors import SHORT_OPTIONS
 
 SCRIPT = "train.py"
@@ -44,18 +45,10 @@ def start_from(run: Path, *options: str) -> str:
     return train_command(f"--config={run / CONFIG}", *options)
 
 
-def without(words: Sequence[str], *options: str) -> list[str]:
-    """The `words` of a command line, an option each, but for those that set the same as one of `options`."""
+def without(argv: Sequence[str], *options: str) -> list[str]:
+    """The options of a command line, a word each, but for those that set the same as one of `options`."""
     names = {_name(option) for option in options}
-    return [option for option in _single(words) if _name(option) not in names]
-
-
-def _single(words: Sequence[str]) -> Iterator[str]:
-    """`--name=text` for each option, written with a sign or with a blank."""
-    rest = iter(words)
-    for word in rest:
-        following = next(rest, None) if word.startswith("--") and "=" not in word else None
-        yield word if following is None else f"{word}={following}"
+    return [f"--{name}={text}" for name, text in read_options(argv) if _name(name) not in names]
 
 
 def _name(option: str) -> str:

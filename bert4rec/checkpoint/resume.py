@@ -1,6 +1,5 @@
 """What a run is resumed from: its folder, the newest checkpoint that is whole, and whether the settings still fit."""
 
-import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,22 +10,22 @@ from bert4rec.checkpoint.run_folder import (
     BEST,
     CHECKPOINTS,
     CONFIG,
-    FACTS,
+    METADATA,
     PICTURE,
     REPORTS,
     found,
     named_run,
-    newest_finished,
-    newest_unfinished,
+    newest_run,
+    numbers,
 )
 from bert4rec.checkpoint.run_settings import how_to_train_longer
-from bert4rec.checkpoint.store import read_facts, tidy, verify
+from bert4rec.checkpoint.store import read_metadata, tidy, verify
 from bert4rec.config.load import load_config
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
 
-SET_ASIDE = "set-aside"  # in the folder of the checkpoints: what is newer than the one from which a run was resumed
-FACTS_VERSION = 2  # of what a checkpoint says of the run and its state
+QUARANTINE = "set-aside"  # in the folder of the checkpoints: what is newer than the one from which a run was resumed
+METADATA_VERSION = 2  # of what a checkpoint says of the run and its state
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -42,11 +41,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resumption:
-    """The `run` folder that is resumed, from the `checkpoint` that holds the `facts`."""
+    """The `run` folder that is resumed, from the `checkpoint` with that `metadata`."""
 
     run: Path
     checkpoint: Path
-    facts: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) -> Resumption | None:
@@ -58,7 +57,7 @@ def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) 
     """
 
     def candidates() -> tuple[Path | None, list[Path]]:
-        run, checkpoint = named_run(resume) if resume != "auto" else (newest_unfinished(parent, name), None)
+        run, checkpoint = named_run(resume) if resume != "auto" else (newest_run(parent, name, is_finished=False), None)
         if run is None:
             return None, []
         claim(run)
@@ -75,66 +74,69 @@ def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) 
         others = on_rank_zero(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
         advice = f"others are there: {', '.join(others)}" if others else "start a new run without --resume"
         raise DataError(f"{run / CHECKPOINTS}: there is no whole checkpoint to resume from; {advice}")
-    return Resumption(run, checkpoint, _facts_of(checkpoint))
+    return Resumption(run, checkpoint, _metadata_of(checkpoint))
 
 
 def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
-    """For `run.init_from`: the best checkpoint of a run, or the one that `path` is, and its facts.
+    """For `run.init_from`: the best checkpoint of a run, or the one that `path` is, and its metadata.
 
     Raises `SettingsError`, `DataError`.
     """
-    folder = on_rank_zero(lambda: next((f for f in (path / CHECKPOINTS / BEST, path) if (f / FACTS).exists()), None))
+    folder = on_rank_zero(lambda: next((f for f in (path / CHECKPOINTS / BEST, path) if (f / METADATA).exists()), None))
     if folder is None:
         raise SettingsError(f"run.init_from: {path} has no best checkpoint; name the folder of a run that has one")
     verify(folder)
-    return folder, _facts_of(folder)
+    return folder, _metadata_of(folder)
 
 
-def check_settings(facts: Mapping[str, Any], settings: Settings, fingerprint: str, *, reset_optimizer: bool) -> None:
+def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: str, *, reset_optimizer: bool) -> None:
     """Raise `SettingsError` for the first setting with which the run cannot be resumed, naming both values."""
-    if facts["fingerprint"] != fingerprint:
+    if saved["fingerprint"] != fingerprint:
         raise SettingsError(
-            f"another dataset: the run was trained on {facts['fingerprint'][:12]}…, this one is {fingerprint[:12]}…; "
+            f"another dataset: the run was trained on {saved['fingerprint'][:12]}…, this one is {fingerprint[:12]}…; "
             "set data.dataset_dir to the folder that the run was trained on, or start another run from its weights "
             "with --run.init_from"
         )
-    changed = changes(facts, settings)
+    changed = changes(saved, settings)
     for name in OPTIMIZERS:
         if name in changed and not reset_optimizer:
-            then, now = changed[name]
+            before, now = changed[name]
             raise SettingsError(
-                f'{name} = "{then}" in the run, "{now}" now: the state of one is no use to the other; set it to '
-                f'"{then}", or start with fresh optimizers by --run.reset_optimizer=true'
+                f'{name} = "{before}" in the run, "{now}" now: the state of one is no use to the other; set it to '
+                f'"{before}", or start with fresh optimizers by --run.reset_optimizer=true'
             )
-    for name, (then, now) in changed.items():
+    for name, (before, now) in changed.items():
         if not _is_free(name):
             raise SettingsError(
-                f"{name} = {then} in the run, {now} now: a resumed run keeps what it began with; set it to {then} "
+                f"{name} = {before} in the run, {now} now: a resumed run keeps what it began with; set it to {before} "
                 "(the run's config.toml has all of them), or start another run without --resume"
             )
 
 
-def wants_fresh_optimizers(facts: Mapping[str, Any], settings: Settings) -> bool:
+def wants_fresh_optimizers(saved: Mapping[str, Any], settings: Settings) -> bool:
     """Whether `run.reset_optimizer` is still to be done: once, though the same command is given again and again."""
-    has_others = not changes(facts, settings).keys().isdisjoint(OPTIMIZERS)
-    return settings["run"]["reset_optimizer"] and (has_others or not facts["config"]["run"]["reset_optimizer"])
+    has_others = not changes(saved, settings).keys().isdisjoint(OPTIMIZERS)
+    return settings["run"]["reset_optimizer"] and (has_others or not saved["config"]["run"]["reset_optimizer"])
 
 
-def changes(facts: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]]:
-    """The settings that differ: their value then and now."""
-    before: Settings = facts["config"]
-    names = [f"{table}.{key}" for table in settings if table != "run" for key in settings[table]]
-    pairs = {name: [_value(tables, name) for tables in (before, settings)] for name in names}
+def changes(saved: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]]:
+    """The settings that differ: their saved and their current value."""
+    pairs = {
+        f"{table}.{key}": [saved["config"].get(table, {}).get(key), value]
+        for table, values in settings.items()
+        for key, value in values.items()
+        if table != "run"
+    }
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def set_aside_newer(resumption: Resumption) -> int:
+def quarantine_newer(resumption: Resumption) -> int:
     """Move newer checkpoints, and the report, out of the way of those to come; how many checkpoints there were."""
     newer = [path for path in found(resumption.run / CHECKPOINTS) if path.name > resumption.checkpoint.name]
-    target = resumption.run / CHECKPOINTS / SET_ASIDE
+    target = resumption.run / CHECKPOINTS / QUARANTINE
     for path in newer:
         target.mkdir(exist_ok=True)
-        path.rename(_free(target / path.name))
+        path.rename(next(free for number in numbers() if not (free := target / f"{path.name}{number}").exists()))
     _keep_report(resumption.run)
     return len(newer)
 
@@ -142,9 +144,8 @@ def set_aside_newer(resumption: Resumption) -> int:
 def _keep_report(run: Path) -> None:
     """Under other names, of one number: what stood in the run when it was finished before."""
     present = [run / name for name in REPORTS if (run / name).exists()]
-    for number in itertools.count(1):
-        ending = "-before" if number == 1 else f"-before-{number}"
-        kept = {path: path.with_name(f"{path.stem}{ending}{path.suffix}") for path in present}
+    for number in numbers():
+        kept = {path: path.with_name(f"{path.stem}-before{number}{path.suffix}") for path in present}
         if not any(path.exists() for path in kept.values()):
             break
     for path, new in kept.items():
@@ -155,7 +156,7 @@ def _keep_report(run: Path) -> None:
 
 def _hint(parent: Path, name: str) -> str:
     """How the newest finished run could be trained longer, where there is one of which that can be said."""
-    if (run := newest_finished(parent, name)) is None:
+    if (run := newest_run(parent, name, is_finished=True)) is None:
         return ""
     try:
         saved = load_config(run / CONFIG)
@@ -165,14 +166,14 @@ def _hint(parent: Path, name: str) -> str:
     return f"; {advice}" if advice else ""
 
 
-def _facts_of(checkpoint: Path) -> dict[str, Any]:
-    facts = read_facts(checkpoint)
-    if facts["facts_version"] != FACTS_VERSION:
+def _metadata_of(checkpoint: Path) -> dict[str, Any]:
+    metadata = read_metadata(checkpoint)
+    if metadata["facts_version"] != METADATA_VERSION:
         raise DataError(
-            f"{checkpoint}: written by another version of this program (form {facts['facts_version']}, here it is "
-            f"{FACTS_VERSION}); resume it with that version"
+            f"{checkpoint}: written by another version of this program (form {metadata['facts_version']}, here it is "
+            f"{METADATA_VERSION}); resume it with that version"
         )
-    return facts
+    return metadata
 
 
 def _newest_whole(paths: list[Path]) -> Path | None:
@@ -188,17 +189,3 @@ def _newest_whole(paths: list[Path]) -> Path | None:
 def _is_free(name: str) -> bool:
     table, _, key = name.partition(".")
     return table in FREE_TABLES or key in FREE_KEYS or name in OPTIMIZERS
-
-
-def _value(settings: Settings, name: str) -> Any:
-    table, _, key = name.partition(".")
-    return settings.get(table, {}).get(key)
-
-
-def _free(path: Path) -> Path:
-    """`path`, with a number where it is taken."""
-    return next(
-        candidate
-        for number in itertools.count(1)
-        if not (candidate := path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")).exists()
-    )

@@ -7,8 +7,9 @@ import itertools
 import os
 import re
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.files import locked
@@ -20,7 +21,7 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 PICTURE, PAGE, REPORT = REPORTS = ("learning_curve.png", "report.md", "report.json")  # the last: the run is finished
 CHECKPOINTS = "checkpoints"
-FACTS = "facts.json"  # in a checkpoint: all that is no tensor
+METADATA = "facts.json"  # in a checkpoint: all that is no tensor
 BEST = "best"  # in that: a link to the best of them
 STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
 UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
@@ -29,8 +30,8 @@ REPLACED = ".old"  # and that of one of which there is a newer version
 
 def new_folder(parent: Path, name: str) -> Path:
     """`parent`/`name`, made, or `name`-2, -3, … where there is such a run. Raises `SettingsError`."""
-    for number in itertools.count(1):
-        folder = parent / (name if number == 1 else f"{name}-{number}")
+    for number in numbers():
+        folder = parent / f"{name}{number}"
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
@@ -39,6 +40,11 @@ def new_folder(parent: Path, name: str) -> Path:
             raise SettingsError(f"run.dir: cannot make {folder}: {error.strerror}; choose another folder") from None
         return folder
     raise AssertionError
+
+
+def numbers() -> Iterator[str]:
+    """Endings for names that are taken: nothing, -2, -3, …"""
+    return ("" if number == 1 else f"-{number}" for number in itertools.count(1))
 
 
 def runs(parent: Path, name: str) -> list[Path]:
@@ -59,16 +65,10 @@ def step_folder(folder: Path, step: int) -> Path:
     return folder / f"{STEP}{step:09d}"
 
 
-def newest_unfinished(parent: Path, name: str) -> Path | None:
-    """The newest run of that name with a checkpoint and without a report."""
-    unfinished = [run for run in runs(parent, name) if found(run / CHECKPOINTS) and not (run / REPORT).exists()]
-    return unfinished[-1] if unfinished else None
-
-
-def newest_finished(parent: Path, name: str) -> Path | None:
-    """The newest run of that name with a checkpoint and a report."""
-    finished = [run for run in runs(parent, name) if found(run / CHECKPOINTS) and (run / REPORT).exists()]
-    return finished[-1] if finished else None
+def newest_run(parent: Path, name: str, *, is_finished: bool) -> Path | None:
+    """The newest run of that name with a checkpoint, and with a report or without one."""
+    with_checkpoint = (run for run in reversed(runs(parent, name)) if found(run / CHECKPOINTS))
+    return next((run for run in with_checkpoint if (run / REPORT).exists() == is_finished), None)
 
 
 def named_run(resume: str) -> tuple[Path, Path | None]:
@@ -87,30 +87,22 @@ def named_run(resume: str) -> tuple[Path, Path | None]:
     )
 
 
-class Lock:
-    """As a context: nobody else works in `folder`, on this host, or on others where the file system tells them.
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Nobody else works in `folder`, on this host, or on others where the file system tells them.
 
     Raises `SettingsError` where somebody does. The lock goes with the process, however it ends.
     """
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            self._file = (folder / LOCK).open("a+")
-        except OSError as error:
-            raise SettingsError(f"{folder}: cannot be written to: {error.strerror}") from None
-        if not locked(self._file):
-            self._file.seek(0)
-            holder = self._file.read() or "who it is stands nowhere"
-            self._file.close()
+    try:
+        file = (folder / LOCK).open("a+")
+    except OSError as error:
+        raise SettingsError(f"{folder}: cannot be written to: {error.strerror}") from None
+    with file:
+        if not locked(file):
+            file.seek(0)
+            holder = file.read() or "who it is stands nowhere"
             raise SettingsError(f"{folder}: another job is at work there ({holder}); stop it, or wait for it")
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._file.flush()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._file.close()
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield

@@ -13,8 +13,9 @@ from typing import Any
 import tomli
 
 from bert4rec.checkpoint.next_command import train_command, without
-from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_unfinished
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
 from bert4rec.config.load import Overrides, load_config, parse_command_line
+from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.wording import counted
@@ -47,7 +48,7 @@ def load_run_settings(argv: Sequence[str]) -> RunSettings:
     else:
         usual = load_config(path, overrides)
     if usual.run.resume == "auto":
-        run = newest_unfinished(Path(usual.run.dir), usual.run_name)
+        run = newest_run(Path(usual.run.dir), usual.run_name, is_finished=False)
         place = {"run.dir": usual.run.dir, "run.name": usual.run_name}  # where it is found again, on every host
         return RunSettings(usual) if run is None else _resumed(run, None, overrides, place, argv, path)
     if not usual.run.resume:
@@ -62,7 +63,8 @@ def how_to_train_longer(run: Path, config: Config, saved: Config, argv: Sequence
     `SettingsError` where the report cannot be read.
     """
     training = _training_of(run)
-    if not (options := list(_longer(training, config, saved))):
+    options = list(_longer(training, config, saved))
+    if not options:
         return ""
     words = [f"--resume={run}", *without(argv, "--config", "--resume", *options), *options]
     return (
@@ -114,7 +116,7 @@ def _unused(file: str, overrides: Mapping[str, Any], saved: Config, run: Path) -
     theirs, mine = (config.model_dump(mode="json") for config in (load_config(file), saved))
     names = [(table, key) for table in stated if table != "run" for key in stated[table]]
     unused = [
-        f"{table}.{key} = {_shown(mine[table][key])}, not {_shown(theirs[table][key])}"
+        f"{table}.{key} = {shown(mine[table][key])}, not {shown(theirs[table][key])}"
         for table, key in names
         if theirs[table][key] not in ("auto", mine[table][key]) and f"{table}.{key}" not in overrides
     ]
@@ -127,10 +129,6 @@ def _unused(file: str, overrides: Mapping[str, Any], saved: Config, run: Path) -
     )
 
 
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _training_of(run: Path) -> dict[str, Any]:
     try:
         training: dict[str, Any] = json.loads((run / REPORT).read_text())["training"]
@@ -139,15 +137,15 @@ def _training_of(run: Path) -> dict[str, Any]:
     return training
 
 
-def _longer(training: Mapping[str, Any], config: Config, saved: Config) -> Iterator[str]:
+def _longer(report: Mapping[str, Any], config: Config, saved: Config) -> Iterator[str]:
     """Options for twice as much of what has ended the training, and would end it again."""
-    wanted = config.training
-    if training["epochs"] >= wanted.n_epochs:
-        yield f"--training.n_epochs={2 * math.ceil(training['epochs'])}"
-    if training["stopped_by"] == "patience" and 0 < wanted.patience <= saved.training.patience:
-        yield f"--training.patience={2 * wanted.patience}"
-    minutes = training["seconds"] / 60
-    if 0 < wanted.max_minutes <= minutes:
+    training = config.training
+    if report["epochs"] >= training.n_epochs:
+        yield f"--training.n_epochs={2 * math.ceil(report['epochs'])}"
+    if report["stopped_by"] == "patience" and 0 < training.patience <= saved.training.patience:
+        yield f"--training.patience={2 * training.patience}"
+    minutes = report["seconds"] / 60
+    if 0 < training.max_minutes <= minutes:
         yield f"--training.max_minutes={max(2 * minutes, 0.01):.2g}"
 
 

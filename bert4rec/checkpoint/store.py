@@ -18,7 +18,7 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.checkpoint.api import CheckpointException
 
-from bert4rec.checkpoint.run_folder import FACTS, REPLACED, UNFINISHED
+from bert4rec.checkpoint.run_folder import METADATA, REPLACED, UNFINISHED
 from bert4rec.runtime import manifest
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError, UserError
@@ -37,7 +37,7 @@ class SaveError(UserError):
     status = 1
 
 
-def save(folder: Path, tensors: Tensors, facts: Mapping[str, Any], *, group: Group = None) -> None:
+def save(folder: Path, tensors: Tensors, metadata: Mapping[str, Any], *, group: Group = None) -> None:
     """Write a checkpoint to `folder`, which all hosts share; every process of `group` calls this.
 
     Raises `SaveError` on all of them where one cannot write; then nothing is left of it.
@@ -46,7 +46,7 @@ def save(folder: Path, tensors: Tensors, facts: Mapping[str, Any], *, group: Gro
     try:
         _on_all(lambda: _begin(unfinished), group, first_only=True)
         _write_shards(unfinished, tensors, group)
-        files = _on_all(lambda: _describe(unfinished, facts, group), group)
+        files = _on_all(lambda: _describe(unfinished, metadata, group), group)
         _on_all(lambda: _finish(unfinished, folder, files), group, first_only=True)
     except SaveError:
         if dist.get_rank() == 0:
@@ -65,10 +65,10 @@ def load(folder: Path, tensors: Tensors) -> None:
         raise DataError(f"{folder}: cannot be read: {_first_failure(error)}") from None
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
+def read_metadata(folder: Path) -> dict[str, Any]:
     """What a checkpoint that was verified holds beside tensors."""
-    facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
-    return facts
+    metadata: dict[str, Any] = json.loads((folder / METADATA).read_text())
+    return metadata
 
 
 def verify(folder: Path) -> None:
@@ -130,13 +130,13 @@ def _first_failure(error: CheckpointException) -> str:
     return f"{_reason(cause)} (process {rank})"
 
 
-def _describe(unfinished: Path, facts: Mapping[str, Any], group: Group) -> manifest.Files:
+def _describe(unfinished: Path, metadata: Mapping[str, Any], group: Group) -> manifest.Files:
     """Sizes and checksums of what this process has written."""
     rank = dist.get_rank(group)
     mine = [path.name for path in unfinished.glob(f"__{rank}_*")]
     if rank == 0:
-        write_whole(unfinished / FACTS, json.dumps(facts, indent=1) + "\n")
-        mine += [FACTS, ".metadata"]
+        write_whole(unfinished / METADATA, json.dumps(metadata, indent=1) + "\n")
+        mine += [METADATA, ".metadata"]
     return manifest.describe(unfinished, mine)
 
 

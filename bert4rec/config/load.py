@@ -108,7 +108,7 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str, Overrides]:
     """
     path: str = "config.toml"
     overrides = Overrides()
-    for name, text in _options(argv):
+    for name, text in read_options(argv):
         if name == "config":
             path = text
             continue
@@ -154,8 +154,8 @@ def _literals(annotation: Any) -> Iterator[str]:
             yield from _literals(argument)
 
 
-def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(name, text) for each `--name=text` or `--name text`."""
+def read_options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(name, text) for each `--name=text` or `--name text`; raises `SettingsError` for any other word."""
     words = iter(argv)
     for word in words:
         if not word.startswith("--") or word == "--":

@@ -15,14 +15,14 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
     Raises `SettingsError` for what this device cannot do.
     """
     config = _resolve_loss(config, n_items)
-    how = config.parallelism
-    optimizer = how.sparse_optimizer
+    parallelism = config.parallelism
+    optimizer = parallelism.sparse_optimizer
     on_cpu = device_type == "cpu"
     if optimizer == "auto":
-        optimizer = "rowwise_adagrad" if how.mode == "dmp" and on_cpu else "adam"
+        optimizer = "rowwise_adagrad" if parallelism.mode == "dmp" and on_cpu else "adam"
     updates = table_updates(
-        mode=how.mode, loss=config.training.loss, is_scored=config.model.head == "tied",
-        sharding_type=how.sharding_type, compute_kernel=how.compute_kernel,
+        mode=parallelism.mode, loss=config.training.loss, is_scored=config.model.head == "tied",
+        sharding_type=parallelism.sharding_type, compute_kernel=parallelism.compute_kernel,
     )  # fmt: skip
     if not has_optimizer(optimizer, updates, device_type):
         raise SettingsError(
@@ -30,16 +30,16 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
             'with training.loss = "softmax" and sharding_type = "row_wise" only; else valid: "sgd", "adagrad", '
             '"rowwise_adagrad", or --mode=ddp'
         )
-    if not has_kernel(how.compute_kernel, how.mode, device_type):
+    if not has_kernel(parallelism.compute_kernel, parallelism.mode, device_type):
         raise SettingsError(
-            f'parallelism.compute_kernel = "{how.compute_kernel}": only on CUDA, these processes are on CPU; '
+            f'parallelism.compute_kernel = "{parallelism.compute_kernel}": only on CUDA, these processes are on CPU; '
             'valid there: "fused"'
         )
     if config.training.compile and on_cpu and not _has_compiler():
         raise SettingsError(
             "training.compile = true: torch.compile needs a C++ compiler on CPU; install g++, or set it to false"
         )
-    rate = how.sparse_learning_rate
+    rate = parallelism.sparse_learning_rate
     if rate == "auto":
         rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
     changed = {"sparse_optimizer": optimizer, "sparse_learning_rate": rate, "device": device_type}

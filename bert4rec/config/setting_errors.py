@@ -1,5 +1,6 @@
 """What is said of a setting that does not fit: one line with where it stands, key, value, and what is valid."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,9 +68,7 @@ def keys_of(table: Any) -> dict[str, Any]:
 
 def shown(value: Any) -> str:
     """A value as it would stand in the file."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def with_origin(message: str, origins: Origins) -> str:

@@ -10,8 +10,8 @@ class UserError(Exception):
     is_on_all = False  # whether all processes have met it, so that one of each host says it for the others
 
 
-class BrokenOffError(UserError):
-    """Something outside ended a run: a full disk, another process that died."""
+class RunInterruptedError(UserError):
+    """Something outside has interrupted a run: a full disk, another process that died."""
 
     status = 1
 

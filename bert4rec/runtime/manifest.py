@@ -32,8 +32,8 @@ def problem_of(folder: Path, *, looks_at: Callable[[int], bool] = lambda _: True
         files = json.loads(text)
         if text != _text(files):
             return f"{MANIFEST} is damaged"
-        for number, (name, wanted) in enumerate(files.items()):
-            if looks_at(number) and (found := _problem_of_file(folder / name, wanted)):
+        for number, (name, entry) in enumerate(files.items()):
+            if looks_at(number) and (found := _problem_of_file(folder / name, entry)):
                 return found
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
@@ -42,12 +42,12 @@ def problem_of(folder: Path, *, looks_at: Callable[[int], bool] = lambda _: True
     return ""
 
 
-def _problem_of_file(path: Path, wanted: dict[str, int | str]) -> str:
+def _problem_of_file(path: Path, entry: dict[str, int | str]) -> str:
     try:
         size = path.stat().st_size
-        if size != wanted["bytes"]:
-            return f"{path.name} has {size:,} bytes, not {wanted['bytes']:,}"
-        return "" if sha256(path) == wanted["sha256"] else f"{path.name} has another checksum"
+        if size != entry["bytes"]:
+            return f"{path.name} has {size:,} bytes, not {entry['bytes']:,}"
+        return "" if sha256(path) == entry["sha256"] else f"{path.name} has another checksum"
     except FileNotFoundError:
         return f"{path.name} is missing"
     except OSError as error:

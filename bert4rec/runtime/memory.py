@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -30,7 +29,7 @@ def available(device: torch.device, local_world_size: int) -> Memory:
 
 def host_memory() -> int:
     """Bytes that programs on this host can still take: what Linux has, or the control group lets them have."""
-    return min([_free_of_host(), *_free_of_group()])
+    return min([_reported("MemAvailable", Path("/proc/meminfo")), *_free_of_group()])
 
 
 class PeakMemory:
@@ -48,9 +47,7 @@ class PeakMemory:
             threading.Thread(target=self._watch, name="peak memory", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_closed.set()
 
     def read(self) -> int:
@@ -76,19 +73,18 @@ def release_free_memory() -> None:
 
 def proportional_set_size() -> int:
     """This process's PSS in bytes."""
-    found = re.search(r"^Pss:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
-    assert found is not None, "the kernel reports a Pss line"
-    return int(found[1]) * 1024
+    return _reported("Pss", Path("/proc/self/smaps_rollup"))
 
 
-def _free_of_host() -> int:
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    assert found is not None, "the kernel reports a MemAvailable line"
+def _reported(name: str, file: Path) -> int:
+    """Bytes that the kernel reports in a line of `file`."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", file.read_text(), re.MULTILINE)
+    assert found is not None, f"the kernel reports a {name} line"
     return int(found[1]) * 1024
 
 
 def _free_of_group(groups: str | None = None, root: Path = CGROUPS) -> Iterator[int]:
-    """What the limit of each control group above this process leaves, version 2 and 1; nothing where there is none.
+    """What the limit of each control group above this process leaves, version 2 and 1; nothing where no group has one.
 
     `groups` is the text of /proc/self/cgroup. A page that was only read from a file counts as free.
     """

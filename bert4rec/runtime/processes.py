@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from bert4rec.runtime.errors import BrokenOffError, SettingsError
+from bert4rec.runtime.errors import RunInterruptedError, SettingsError
 from bert4rec.runtime.wording import counted
 
 SECONDS_TO_COME = 300.0  # for all processes of a run: torch's own limit for a store
@@ -40,34 +40,34 @@ class Processes:
         return self.rank == 0
 
 
-def this_process(wanted_device: str) -> Processes:
+def this_process(device_setting: str) -> Processes:
     """Who this process is, by torchrun's variables, or the only one where there is no launcher.
 
     Raises `SettingsError` where there are too few GPUs.
     """
     if "RANK" not in os.environ:
-        return Processes(0, 0, 1, 1, choose_device(wanted_device, local_rank=0, local_world_size=1))
+        return Processes(0, 0, 1, 1, choose_device(device_setting, local_rank=0, local_world_size=1))
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     rank, local_rank, world_size, local_world_size = (int(os.environ[name]) for name in names)
-    device = choose_device(wanted_device, local_rank=local_rank, local_world_size=local_world_size)
-    if rank == 0 and wanted_device == "auto" and device.type == "cpu" and torch.cuda.device_count():
+    device = choose_device(device_setting, local_rank=local_rank, local_world_size=local_world_size)
+    if rank == 0 and device_setting == "auto" and device.type == "cpu" and torch.cuda.device_count():
         shared = f"{counted(local_world_size, 'process')} share {counted(torch.cuda.device_count(), 'GPU')}"
         logger.info(f"training on CPU: {shared}; start one per GPU")
     return Processes(rank, local_rank, world_size, local_world_size, device)
 
 
-def choose_device(wanted: str, *, local_rank: int, local_world_size: int) -> torch.device:
+def choose_device(setting: str, *, local_rank: int, local_world_size: int) -> torch.device:
     """The device of this process: "cpu", or a GPU of its own; "auto" takes GPUs where each process can have one.
 
-    Raises `SettingsError` where `wanted` is "cuda" and there are fewer GPUs than processes.
+    Raises `SettingsError` where `setting` is "cuda" and there are fewer GPUs than processes.
     """
     n_gpus = torch.cuda.device_count()
-    if wanted == "cuda" and n_gpus < local_world_size:
+    if setting == "cuda" and n_gpus < local_world_size:
         raise SettingsError(
             f'parallelism.device = "cuda": {counted(local_world_size, "process")} on this host but '
             f'{counted(n_gpus, "GPU")}; start at most one process per GPU, or set parallelism.device = "cpu"'
         )
-    if wanted == "cpu" or n_gpus < local_world_size:
+    if setting == "cpu" or n_gpus < local_world_size:
         return torch.device("cpu")
     return torch.device("cuda", local_rank)
 
@@ -88,7 +88,7 @@ def process_seed(seed: int, rank: int) -> int:
 def rendezvous() -> tuple[dist.Store, int, int]:
     """The store in which the processes of a run meet, this one's rank among them, and how many they are.
 
-    Raises `BrokenOffError` where they do not come together.
+    Raises `RunInterruptedError` where they do not come together.
     """
     if "RANK" not in os.environ:
         return dist.TCPStore("localhost", 0, 1, is_master=True), 0, 1
@@ -97,7 +97,7 @@ def rendezvous() -> tuple[dist.Store, int, int]:
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         reason = str(error).splitlines()[0].rstrip(".")
-        raise BrokenOffError(
+        raise RunInterruptedError(
             f"the processes of this run do not meet at {where} ({reason}); start all hosts at the same time, with a "
             "--master-addr and --master-port that each of them can reach"
         ) from None

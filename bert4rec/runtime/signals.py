@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 8.0  # seconds; torchx kills ten seconds after it has asked
@@ -37,9 +36,7 @@ class Interruption:
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before:
             for number, handler in self._before.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torchrec
 
 import bert4rec
-from bert4rec.runtime.errors import BrokenOffError, UserError
+from bert4rec.runtime.errors import RunInterruptedError, UserError
 from bert4rec.runtime.processes import SECONDS_TO_COME
 
 SECONDS_TO_READ = 10.0  # for all to read the findings before the first one ends, and perhaps the store with it
@@ -119,7 +119,7 @@ def _exchange(store: dist.Store, report: Report, world_size: int) -> str:
         return problem
     except dist.DistError as error:
         reason = str(error).splitlines()[0]
-        raise BrokenOffError(
+        raise RunInterruptedError(
             f"the first process of this run does not answer ({reason}); look at what its host says"
         ) from None
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from bert4rec.checkpoint.resume import SET_ASIDE, Resumption, changes, set_aside_newer, wants_fresh_optimizers
+from bert4rec.checkpoint.resume import QUARANTINE, Resumption, changes, quarantine_newer, wants_fresh_optimizers
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, step_folder
 from bert4rec.checkpoint.store import verify
 from bert4rec.report.log import MetricsLog
@@ -30,23 +30,23 @@ def begin(context: Context, trainer: Trainer, checkpoints: Checkpoints, log: Met
 def _resume(
     context: Context, resumption: Resumption, trainer: Trainer, checkpoints: Checkpoints, log: MetricsLog | None
 ) -> None:
-    facts, state = resumption.facts, trainer.state
-    is_reset = wants_fresh_optimizers(facts, context.settings)
-    before = _dropout_draws_from(facts["world_size"], facts["config"])
+    saved, state = resumption.metadata, trainer.state
+    is_reset = wants_fresh_optimizers(saved, context.settings)
+    before = _dropout_draws_from(saved["world_size"], saved["config"])
     now = _dropout_draws_from(context.world.world_size, context.settings)
     checkpoints.restore(resumption.checkpoint, state, optimizers=not is_reset, random=before == now)
     _check_best(context, resumption, trainer)
-    n_newer = on_rank_zero(lambda: set_aside_newer(resumption))
+    n_newer = on_rank_zero(lambda: quarantine_newer(resumption))
     logger.info(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
     if n_newer:
-        logger.info(f"moved out of the way: {counted(n_newer, 'newer checkpoint')}, to {SET_ASIDE}/")
+        logger.info(f"moved out of the way: {counted(n_newer, 'newer checkpoint')}, to {QUARANTINE}/")
     if before != now:
         logger.info(f"{now} in place of {before}: dropout draws other numbers")
     if is_reset:
         logger.info("with fresh optimizers")
-    if facts["global_batch"] != context.global_batch:
-        logger.info(f"global batches of {context.global_batch} in place of {facts['global_batch']} sequences")
-    changed = changes(facts, context.settings)
+    if saved["global_batch"] != context.global_batch:
+        logger.info(f"global batches of {context.global_batch} in place of {saved['global_batch']} sequences")
+    changed = changes(saved, context.settings)
     for name, (previous, current) in changed.items():
         logger.info(f"{name} = {current} in place of {previous}")
     if log:

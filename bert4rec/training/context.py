@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.resume import FACTS_VERSION, Resumption, best_of, check_settings, find
-from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, PLAN, Lock, new_folder
+from bert4rec.checkpoint.resume import METADATA_VERSION, Resumption, best_of, check_settings, find
+from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, PLAN, lock, new_folder
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Context:
     """One run: its resolved settings, its place, and from where it begins.
 
-    `resumption` is what it goes on from, `origin` the checkpoint with whose weights it begins, if there is either.
+    `resumption` is what it is resumed from, `origin` the checkpoint with whose weights it begins, if there is either.
     """
 
     config: Config
@@ -64,16 +64,16 @@ class Context:
         """How far the run is."""
         if not self.resumption:
             return State()
-        training, state = self.config.training, State(**self.resumption.facts["state"])
+        training, state = self.config.training, State(**self.resumption.metadata["state"])
         is_worse = 0 < training.patience <= state.n_worse
         is_late = 0 < training.max_minutes <= state.seconds / 60
         state.stopped_by = "max_minutes" if is_late else "patience" if is_worse else ""
         return state
 
-    def facts(self) -> dict[str, Any]:
+    def checkpoint_metadata(self) -> dict[str, Any]:
         """What every checkpoint says of the run."""
         return {
-            "facts_version": FACTS_VERSION,
+            "facts_version": METADATA_VERSION,
             "config": self.settings,
             "fingerprint": self.dataset.metadata["fingerprint"],
             "n_items": self.dataset.n_items,
@@ -92,7 +92,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, held: ExitS
     """
 
     def claim(folder: Path) -> None:
-        held.enter_context(Lock(folder))
+        held.enter_context(lock(folder))
 
     run = config.run
     resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
@@ -100,7 +100,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, held: ExitS
     plan = plan_of_all(config, world, dataset.n_items)
     if resumption:
         settings, fingerprint = config.model_dump(mode="json"), dataset.metadata["fingerprint"]
-        check_settings(resumption.facts, settings, fingerprint, reset_optimizer=run.reset_optimizer)
+        check_settings(resumption.metadata, settings, fingerprint, reset_optimizer=run.reset_optimizer)
     origin = _origin(config, dataset)
 
     def new() -> Path:
@@ -132,7 +132,7 @@ def describe(context: Context) -> None:
 def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Resumption | None) -> Config:
     """What is left to the program stays as it was, where a run is resumed, whatever this device would prefer."""
     if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
-        optimizer = resumption.facts["config"]["parallelism"]["sparse_optimizer"]
+        optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
         config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
     return resolve(config, world.device.type, dataset.n_items)
 

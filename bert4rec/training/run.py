@@ -105,7 +105,8 @@ def _trainer(
         config, dataset.splits["train"], world, n_items=dataset.n_items, sampler=sampler(config, dataset),
         start=state.position,
     )  # fmt: skip
-    manager = checkpoint_manager(config, world, context.folder, about=context.facts(), last_step=state.step)
+    metadata = context.checkpoint_metadata()
+    manager = checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
     return make_trainer(
         config, world, model, optimizers, batches, manager, log=log, state=state,
         measure=lambda between: validation_metrics(context, model, between), interruption=interruption,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import Lock, found, named_run, new_folder, newest_finished, newest_unfinished, runs
+from bert4rec.checkpoint.run_folder import found, lock, named_run, new_folder, newest_run, runs
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def test_one_job_at_a_time_works_in_a_folder(make: Make, whole: Path) -> None:
-    with Lock(whole), pytest.raises(SettingsError, match=rf"another job is at work there \(process {os.getpid()} on "):
+    with lock(whole), pytest.raises(SettingsError, match=rf"another job is at work there \(process {os.getpid()} on "):
         run(make(**{"run.resume": str(whole)}))
     leave_group()
     run(make(**{"run.resume": str(whole)}))
@@ -64,10 +64,13 @@ def test_runs_are_found_by_number_and_told_by_their_reports(tmp_path: Path) -> N
         (tmp_path / name / "checkpoints" / "step-000000004").mkdir(parents=True)
     (tmp_path / "x-11").mkdir()  # without a checkpoint
     assert [path.name for path in runs(tmp_path, "x")] == ["x", "x-2", "x-3", "x-10", "x-11"]
-    assert (newest_unfinished(tmp_path, "x"), newest_finished(tmp_path, "x")) == (tmp_path / "x-10", None)
+    assert tuple(newest_run(tmp_path, "x", is_finished=done) for done in (False, True)) == (tmp_path / "x-10", None)
     for name in ("x-2", "x-10"):
         (tmp_path / name / "report.json").touch()
-    assert (newest_unfinished(tmp_path, "x"), newest_finished(tmp_path, "x")) == (tmp_path / "x-3", tmp_path / "x-10")
+    assert tuple(newest_run(tmp_path, "x", is_finished=done) for done in (False, True)) == (
+        tmp_path / "x-3",
+        tmp_path / "x-10",
+    )
 
 
 def test_only_whole_checkpoints_are_found_and_can_be_named(tmp_path: Path) -> None:

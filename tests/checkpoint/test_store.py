@@ -11,7 +11,7 @@ from torch.distributed._shard.sharding_spec import ShardMetadata
 
 from bert4rec.checkpoint import store
 from bert4rec.checkpoint.run_folder import found
-from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, read_facts, save, tidy, verify
+from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, read_metadata, save, tidy, verify
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
 from tests.processes import jobs
@@ -65,7 +65,7 @@ def test_what_was_saved_is_read_back_in_place(group_of_one: None, tmp_path: Path
     save(tmp_path / "one", {"table": sharded(table), "weight": weight}, {"step": 3, "name": "ä"})
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
     verify(tmp_path / "one")
-    assert read_facts(tmp_path / "one") == {"step": 3, "name": "ä"}
+    assert read_metadata(tmp_path / "one") == {"step": 3, "name": "ä"}
     wanted = {"table": sharded(torch.zeros(5, 4)), "weight": torch.zeros(2)}
     load(tmp_path / "one", wanted)
     assert torch.equal(wanted["table"].local_shards()[0].tensor, torch.arange(20.0).view(5, 4))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import FACTS, found
+from bert4rec.checkpoint.run_folder import METADATA, found
 from bert4rec.config.tables import Config
 from tests.end_to_end.test_scripts import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
 
@@ -86,7 +86,7 @@ def kill_and_go_on(config: Config, folder: Path, n_kills: int, seed: int) -> lis
         seconds.append(started.end())
         assert started.process.returncode == 1, started.output
         assert "Signal 9 (SIGKILL)" in started.output
-        whole = [path for path in found(run / "checkpoints") if (path / FACTS).exists()]
+        whole = [path for path in found(run / "checkpoints") if (path / METADATA).exists()]
         newest = int(whole[-1].name.removeprefix("step-")) if whole else 0
 
 

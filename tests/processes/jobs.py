@@ -18,7 +18,7 @@ from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.remote_device import _remote_device
 
 from bert4rec.checkpoint.manager import CheckpointManager
-from bert4rec.checkpoint.store import Copies, in_pieces, read_facts, verify
+from bert4rec.checkpoint.store import Copies, in_pieces, read_metadata, verify
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
@@ -140,7 +140,7 @@ def train_part(
     console.SECONDS_BETWEEN_LINES = -1.0  # a record at every step
     if go_on_from:
         verify(go_on_from)
-        facts = read_facts(go_on_from)
+        facts = read_metadata(go_on_from)
     state = State(**facts["state"]) if facts else State()
     about = {"world_size": dist.get_world_size()}
     trainer, checkpoints = _trainer(

@@ -5,17 +5,17 @@ import signal
 import pytest
 
 from bert4rec.runtime.errors import (
-    BrokenOffError,
     DataError,
     DivergenceError,
     Interrupted,
+    RunInterruptedError,
     SettingsError,
     UserError,
 )
 
 
 def test_what_can_be_mended_at_the_keyboard_has_status_2_and_what_came_in_between_1() -> None:
-    classes = (UserError, SettingsError, DataError, BrokenOffError, DivergenceError)
+    classes = (UserError, SettingsError, DataError, RunInterruptedError, DivergenceError)
     assert [cls("a line").status for cls in classes] == [2, 2, 2, 1, 1]
     assert [str(cls("a line")) for cls in classes] == ["a line"] * 5
     assert not any(cls("a line").is_on_all for cls in classes)

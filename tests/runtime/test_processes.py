@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.runtime.errors import BrokenOffError, SettingsError
+from bert4rec.runtime.errors import RunInterruptedError, SettingsError
 from bert4rec.runtime.processes import choose_device, process_seed, rendezvous, seed_everything, this_process
 
 
@@ -72,7 +72,7 @@ def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch
         port = probe.getsockname()[1]
         for name, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}.items():
             monkeypatch.setenv(name, str(value))
-        with pytest.raises(BrokenOffError) as caught:
+        with pytest.raises(RunInterruptedError) as caught:
             rendezvous()
     assert str(caught.value) == (
         f"the processes of this run do not meet at localhost:{port} (The client socket has timed out after 1000ms "

@@ -47,5 +47,5 @@ def test_all_processes_end_alike(pools: Any, parts: list[str], ends: list[tuple[
 def test_without_the_first_process_the_others_end_too(pools: Any) -> None:
     _, *others = pools(3).run(jobs.begin, "no first", ["never comes", "a", "a"])
     for kind, text in others:
-        assert kind == "BrokenOffError"
+        assert kind == "RunInterruptedError"
         assert text.startswith("the first process of this run does not answer (wait timeout after 4000ms, ")

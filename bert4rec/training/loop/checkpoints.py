@@ -9,7 +9,7 @@ from torch import nn
 
 from bert4rec.checkpoint.contents import Moments, Owner, RandomState, Weights
 from bert4rec.checkpoint.manager import CheckpointManager
-from bert4rec.checkpoint.store import read_facts, verify
+from bert4rec.checkpoint.store import read_metadata, verify
 from bert4rec.runtime.collectives import all_agree, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.processes import Processes
@@ -99,7 +99,7 @@ class Checkpoints:
             return
         if best.name != wanted.name:
             logger.info(f"{wanted}: could not be saved; the best that could is tested in its place: {best.name}")
-            saved = State(**read_facts(best)["state"])
+            saved = State(**read_metadata(best)["state"])
             state.best_step, state.best_epoch, state.best_ndcg = saved.best_step, saved.best_epoch, saved.best_ndcg
 
     def tensors(self) -> dict[str, Any]:
