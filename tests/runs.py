@@ -1,4 +1,4 @@
-"""Whole runs in this process, broken off and damaged."""
+"""Whole runs in this process, interrupted and damaged."""
 
 import json
 import os

@@ -5,7 +5,6 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,17 +21,6 @@ SUMMARY = "who would hold what on a cluster that need not be there, and whether 
 GB = 1e9
 DEFAULT_GPU_GB = 80.0
 DEFAULT_PROCESSES_PER_HOST = 8
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """What is asked about: `gpu_gb` and `host_gb` are None where nothing was said."""
-
-    world_size: int
-    local_world_size: int
-    device_type: str
-    gpu_gb: float | None
-    host_gb: float | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,17 +55,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises `UserError` for arguments or settings that cannot be.
     """
-    cluster = _cluster(arguments)
-    overrides = parse_command_line([*arguments.settings, f"--parallelism.device={cluster.device_type}"])[1]
+    _check_cluster(arguments)
+    overrides = parse_command_line([*arguments.settings, f"--parallelism.device={arguments.device}"])[1]
     config = load_config(arguments.config, overrides)
     n_items = arguments.items or _catalogue(config)
     warnings.simplefilter("ignore")
     logging.getLogger("torchrec").setLevel(logging.ERROR)
-    plan = _plan(config, cluster, n_items)
+    plan = _plan(config, arguments, n_items)
     from bert4rec.sharding.advice import refuse_unless_it_fits
     from bert4rec.sharding.plan import summary
 
-    print("\n".join([summary(plan), *_assumptions(cluster), *_times(plan)]), flush=True)
+    print("\n".join([summary(plan), *_assumptions(arguments), *_times(plan)]), flush=True)
     try:
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
     except SettingsError as refusal:
@@ -87,32 +75,32 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(config: Config, cluster: Cluster, n_items: int) -> "Plan":
+def _plan(config: Config, arguments: argparse.Namespace, n_items: int) -> "Plan":
     from bert4rec.config.resolve import resolve
     from bert4rec.sharding.plan import make_plan
     from bert4rec.training.build import job
 
     planned = job(
-        resolve(config, cluster.device_type, n_items),
+        resolve(config, arguments.device, n_items),
         n_items,
-        device_type=cluster.device_type,
-        world_size=cluster.world_size,
-        local_world_size=cluster.local_world_size,
+        device_type=arguments.device,
+        world_size=arguments.world_size,
+        local_world_size=arguments.local_world_size,
     )
-    return make_plan(planned, _memory(cluster))
+    return make_plan(planned, _memory(arguments))
 
 
-def _cluster(arguments: argparse.Namespace) -> Cluster:
+def _check_cluster(arguments: argparse.Namespace) -> None:
+    """Decide how many processes a host has, where nothing was said of it, and refuse a cluster that cannot be."""
     if arguments.device == "cpu" and arguments.memory_gb is not None:
         raise SettingsError("--memory-gb: is the memory of a GPU; with --device=cpu use --host-memory-gb")
     world_size = arguments.world_size
-    local_world_size = arguments.local_world_size or min(DEFAULT_PROCESSES_PER_HOST, world_size)
-    if world_size % local_world_size:
+    arguments.local_world_size = arguments.local_world_size or min(DEFAULT_PROCESSES_PER_HOST, world_size)
+    if world_size % arguments.local_world_size:
         raise SettingsError(
-            f"--world-size={world_size}: must be a multiple of the {local_world_size} processes of a host "
+            f"--world-size={world_size}: must be a multiple of the {arguments.local_world_size} processes of a host "
             "(--local-world-size)"
         )
-    return Cluster(world_size, local_world_size, arguments.device, arguments.memory_gb, arguments.host_memory_gb)
 
 
 def _count(option: str, text: str) -> int:
@@ -146,23 +134,23 @@ def _catalogue(config: Config) -> int:
         ) from None
 
 
-def _memory(cluster: Cluster) -> "Memory":
+def _memory(arguments: argparse.Namespace) -> "Memory":
     """What each process may take."""
     from bert4rec.runtime.memory import Memory, host_memory
 
-    host = None if cluster.host_gb is None else int(cluster.host_gb * GB)
-    if cluster.device_type == "cpu":
-        return Memory(host=(host_memory() if host is None else host) // cluster.local_world_size)
-    gpu = DEFAULT_GPU_GB if cluster.gpu_gb is None else cluster.gpu_gb
-    return Memory(host=None if host is None else host // cluster.local_world_size, device=int(gpu * GB))
+    host = None if arguments.host_memory_gb is None else int(arguments.host_memory_gb * GB)
+    if arguments.device == "cpu":
+        return Memory(host=(host_memory() if host is None else host) // arguments.local_world_size)
+    gpu = DEFAULT_GPU_GB if arguments.memory_gb is None else arguments.memory_gb
+    return Memory(host=None if host is None else host // arguments.local_world_size, device=int(gpu * GB))
 
 
-def _assumptions(cluster: Cluster) -> Iterator[str]:
+def _assumptions(arguments: argparse.Namespace) -> Iterator[str]:
     """What was taken for granted where nothing was said."""
-    if cluster.device_type == "cuda" and cluster.gpu_gb is None:
+    if arguments.device == "cuda" and arguments.memory_gb is None:
         yield f"  assumed: {DEFAULT_GPU_GB:.0f} GB a GPU (--memory-gb)"
-    if cluster.host_gb is None:
-        host = "this host's available memory" if cluster.device_type == "cpu" else "as much host memory as it takes"
+    if arguments.host_memory_gb is None:
+        host = "this host's available memory" if arguments.device == "cpu" else "as much host memory as it takes"
         yield f"  assumed: {host} (--host-memory-gb)"
 
 

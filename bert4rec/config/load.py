@@ -23,7 +23,6 @@ from bert4rec.config.setting_errors import (
     no_such_option,
     one_line,
     shown,
-    with_origin,
 )
 from bert4rec.config.source_of_path import Recognized, recognize
 from bert4rec.config.suggestions import did_you_mean, nearest_keys, nearest_values
@@ -81,8 +80,9 @@ def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
         config = Config.model_validate(tables)
     except ValidationError as error:
         raise SettingsError(one_line(error, origins)) from None
-    for conflict in conflicts(config):
-        raise SettingsError(with_origin(conflict, origins))
+    for name, reason in conflicts(config):
+        table, key = name.split(".")
+        raise SettingsError(origins.blame(name, getattr(getattr(config, table), key), reason))
     return config
 
 

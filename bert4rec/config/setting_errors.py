@@ -14,7 +14,6 @@ from bert4rec.config.tables import Config
 SHORT_OPTIONS = {"mode": "parallelism.mode", "resume": "run.resume"}
 ALL = "--help lists all"
 MANY = 4  # choices of which the nearest is named, too
-BLAMED = re.compile(r'(\w+\.\w+) = (?:"[^"]*"|[^":]+)(?=: )')  # how the message of an impossible combination begins
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,13 @@ class Origins:
     in_file: frozenset[str] = frozenset()
     typed: Mapping[str, str] = field(default_factory=dict)
 
-    def place(self, name: str) -> str:
-        """The beginning of a message about the setting `name`, where that stands in the file."""
-        return f"{self.file}: " if name in self.in_file else ""
+    def blame(self, name: str, value: Any, reason: str) -> str:
+        """A line about a setting as it was typed, or else behind the name of the file that it or the reason is in."""
+        if name in self.typed:
+            return f"{self.typed[name]}: {reason}"
+        line = f"{name} = {shown(value)}: {reason}"
+        is_of_file = any(re.search(rf"\b{re.escape(setting)}\b", line) for setting in self.in_file)
+        return f"{self.file}: {line}" if is_of_file else line
 
 
 NOWHERE = Origins()
@@ -42,10 +45,11 @@ def one_line(error: ValidationError, origins: Origins) -> str:
         if name in origins.typed:
             return no_such_option(name)
         nearest = did_you_mean(nearest_keys(name, all_keys()))
-        return f"{origins.place(name)}{name}: no such key{nearest or ';'} {ALL}"
+        place = f"{origins.file}: " if name in origins.in_file else ""
+        return f"{place}{name}: no such key{nearest or ';'} {ALL}"
     first, *others = dict.fromkeys(_wish(p) for p in error.errors() if [str(x) for x in p["loc"]][:2] == keys[:2])
-    blamed = origins.typed.get(name) or f"{origins.place(name)}{name} = {shown(problem['input'])}"
-    return f"{blamed}: {' or '.join([first, *(wish.removeprefix('must be ') for wish in others)])}"
+    wish = " or ".join([first, *(wish.removeprefix("must be ") for wish in others)])
+    return origins.blame(name, problem["input"], wish)
 
 
 def no_such_option(name: str) -> str:
@@ -69,15 +73,6 @@ def keys_of(table: Any) -> dict[str, Any]:
 def shown(value: Any) -> str:
     """A value as it would stand in the file."""
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def with_origin(message: str, origins: Origins) -> str:
-    """A conflict, which begins with `table.key = value: `, with that as it was typed, or behind the file's name."""
-    found = BLAMED.match(message)
-    if found and found[1] in origins.typed:
-        return origins.typed[found[1]] + message[found.end() :]
-    named = {name for name in origins.in_file if re.search(rf"\b{re.escape(name)}\b", message)}
-    return f"{origins.file}: {message}" if named else message
 
 
 def _wish(problem: Any) -> str:

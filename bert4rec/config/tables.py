@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from bert4rec.config.values import Count, CountOrZero, Positive, Seed, Share, ShareOrTime, Time, UserPath, name_of_path
+from bert4rec.config.values import Count, Positive, Seed, Share, ShareOrTime, Time, UserPath, Whole, name_of_path
 
 Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
@@ -31,12 +31,8 @@ class Table(BaseModel):
 class Data(Table):
     """Where the interactions come from and where the dataset folder stands."""
 
-    source: Source = Field(
-        "synthetic", description="format of the interactions; known by the path where only that is given"
-    )
-    path: UserPath = Field(
-        "", description="file, folder or pattern of the interactions; synthetic and random have none"
-    )
+    source: Source = Field("synthetic", description="format of the interactions; known by a path if only that is given")
+    path: UserPath = Field("", description="file, folder or pattern of the interactions; synthetic, random: none")
     dataset_dir: UserPath = Field(
         "",
         description='dataset folder; "" = data/<name of the file or folder> for table, sequences, else data/<source>',
@@ -81,12 +77,10 @@ class Preprocessing(Table):
     time_until: Time = Field("", description='ISO 8601 or seconds; rows from then on are dropped; "" = no limit')
     drop_consecutive_duplicates: bool = Field(False, description="of an item several times in a row the first stays")
     min_user_interactions: Count = Field(1, description="interactions; users with fewer are dropped")
-    max_user_interactions: CountOrZero = Field(0, description="interactions; users with more are dropped; 0 = no limit")
+    max_user_interactions: Whole = Field(0, description="interactions; users with more are dropped; 0 = no limit")
     min_item_interactions: Count = Field(1, description="interactions; items with fewer are dropped, before users")
     k_core: bool = Field(True, description="repeat the limits of items and users until all of them hold")
-    repeats: Literal["keep", "first", "last"] = Field(
-        "keep", description="which of a user's interactions with one item stay"
-    )
+    repeats: Literal["keep", "first", "last"] = Field("keep", description="which of a user's repeats of an item stay")
     reverse_file_order: bool | Literal["auto"] = Field(
         "auto", description="a source without times stands newest first; auto = true for goodreads"
     )
@@ -97,12 +91,12 @@ class Preprocessing(Table):
         0.1, description="time: the last share of rows (below 1), or one instant for all: ISO 8601 or seconds"
     )
     validation_users: Count | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
-    sliding_step: CountOrZero = Field(0, description="items between the ends of two windows; 0 = model.max_len")
+    sliding_step: Whole = Field(0, description="items between the ends of two windows; 0 = model.max_len")
     n_eval_negatives: Count = Field(
         100, description="negatives per user and sampled protocol; none for a user with fewer unseen items"
     )
     max_bad_rows: Share = Field(0.001, description="share of rows that may be unusable before the run stops; 0 = none")
-    few_bad_rows: CountOrZero = Field(
+    few_bad_rows: Whole = Field(
         10, description="unusable rows that never stop a run, up to a tenth of all, unless max_bad_rows is 0"
     )
     memory_gb: float = Field(4.0, ge=1, description="GB that preprocessing may take, whatever the size of the data")
@@ -144,7 +138,7 @@ class Training(Table):
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="decay to 0 over n_epochs, dense part and item table"
     )
-    warmup_steps: CountOrZero = Field(0, description="steps of linear warm-up")
+    warmup_steps: Whole = Field(0, description="steps of linear warm-up")
     max_grad_norm: float = Field(1.0, ge=0, description="clips the gradient of the dense part; 0 = no clipping")
     mask_prob: float = Field(0.2, gt=0, lt=1, description="bert4rec: share of a window's positions to predict")
     last_item_mask_prob: Share = Field(0.1, description="bert4rec: share of windows with only the last item masked")
@@ -157,21 +151,17 @@ class Training(Table):
         description="softmax = exact, over the whole catalogue; the others against n_train_negatives; "
         f"auto = softmax up to {FULL_SOFTMAX_UP_TO:,} items, else sampled_softmax",
     )
-    n_train_negatives: Count = Field(256, description="items; drawn anew for each step, shared by its positions")
+    n_train_negatives: Count = Field(256, description="items; drawn for each step, shared by its positions")
     negatives_power: Share = Field(0.0, description="items are drawn by their popularity to this power; 0 = uniformly")
     gbce_calibration: Share = Field(
-        0.75, description="gbce: how much of the overconfidence to undo (t of gSASRec); 0 = plain BCE"
+        0.75, description="gbce: share of overconfidence to undo (gSASRec's t); 0 = plain BCE"
     )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 = autocast; weights stay fp32")
     compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
-    num_workers: CountOrZero = Field(0, description="loader processes per training process; 0 = in the process itself")
+    num_workers: Whole = Field(0, description="loader processes per training process; 0 = in the process itself")
     eval_every_n_epochs: Count = Field(2, description="epochs between two validations")
-    patience: CountOrZero = Field(
-        10, description="validations without a better full NDCG@10 before stopping; 0 = never"
-    )
-    max_skipped_steps: CountOrZero = Field(
-        0, description="steps that may be left out since their loss or a gradient is not finite"
-    )
+    patience: Whole = Field(10, description="validations without a better full NDCG@10 before stopping; 0 = never")
+    max_skipped_steps: Whole = Field(0, description="steps that may be skipped since a loss or gradient is not finite")
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
     seed: Seed = Field(1, description="of the initial weights, the order, the masks and dropout")
 
@@ -180,9 +170,7 @@ class Parallelism(Table):
     """Who holds what: the item table and the dense part over the processes."""
 
     mode: Literal["dmp", "ddp"] = Field("dmp", description="dmp = item table sharded by TorchRec; ddp = replicated")
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="auto = CUDA where there is a GPU for every process"
-    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = CUDA with a GPU for every process")
     sharding_type: Literal["row_wise", "table_wise", "column_wise", "auto"] = Field(
         "row_wise", description="dmp: how the item table is cut; auto = TorchRec's planner decides"
     )
@@ -212,7 +200,7 @@ class Evaluation(Table):
 class Checkpoint(Table):
     """What an interrupted run is resumed from; there is one at the end of every epoch, too."""
 
-    every_steps: CountOrZero = Field(0, description="steps between two checkpoints; 0 = at the ends of epochs only")
+    every_steps: Whole = Field(0, description="steps between two checkpoints; 0 = at the ends of epochs only")
     every_minutes: float = Field(10.0, ge=0, description="minutes between two checkpoints; 0 = as every_steps says")
     keep: Count = Field(2, description="the last ones that stay; the best on validation stays besides")
     async_: bool | Literal["auto"] = Field(
@@ -221,9 +209,7 @@ class Checkpoint(Table):
     on_error: Literal["continue", "stop"] = Field(
         "continue", description="where the disk is full; the last good checkpoint stays in any case"
     )
-    seconds_on_signal: float = Field(
-        8.0, ge=0, description="of a save after SIGTERM or Ctrl-C at most; torchx kills after 10"
-    )
+    seconds_on_signal: float = Field(8.0, ge=0, description="for a save on a signal, at most; torchx kills after 10")
 
 
 class Run(Table):
@@ -239,10 +225,8 @@ class Run(Table):
         description="resume a run, with its own config.toml and the command line over that: its folder, a checkpoint "
         'in it, or "auto" = the newest unfinished one of that name, or a new one',
     )
-    init_from: UserPath = Field("", description="folder of a run whose best weights this one begins with")
-    reset_optimizer: bool = Field(
-        False, description="when resuming: forget the optimizers' state, for instance for others"
-    )
+    init_from: UserPath = Field("", description="folder of a run whose best weights this one starts from")
+    reset_optimizer: bool = Field(False, description="when resuming: forget the optimizers' state, e.g. for others")
 
 
 class Config(Table):

@@ -63,7 +63,7 @@ def _share_or_time(value: float | str) -> float | str:
 
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
-CountOrZero: TypeAlias = Annotated[int, Field(ge=0)]
+Whole: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]

@@ -1,4 +1,4 @@
-"""Whole runs that are broken off, damaged, and gone on with: in one process, by the function that train.py calls."""
+"""Whole runs that are interrupted, damaged, and resumed: in one process, by the function that train.py calls."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_the_reports_of_before_have_one_number(make: Make, whole: Path) -> None:
     assert "](learning_curve-before-2.png)" in (whole / "report-before-2.md").read_text()
 
 
-def test_from_an_earlier_checkpoint_the_newer_ones_are_set_aside(make: Make, whole: Path) -> None:
+def test_from_an_earlier_checkpoint_the_newer_ones_are_quarantined(make: Make, whole: Path) -> None:
     before = report_of(whole)
     run(make(**{"run.resume": str(whole / "checkpoints" / "step-000000007")}))
     assert report_of(whole)["test"] == before["test"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.setting_errors import NOWHERE, SHORT_OPTIONS, Origins, all_keys, shown, with_origin
+from bert4rec.config.setting_errors import NOWHERE, SHORT_OPTIONS, Origins, all_keys, shown
 from bert4rec.runtime.errors import SettingsError
 
 
@@ -66,7 +66,7 @@ def test_an_unknown_key_or_value_is_one_line_with_what_is_valid(argument: str, m
 )  # fmt: skip
 def test_a_combination_is_laid_to_where_it_was_written(origins: Origins, blamed: str) -> None:
     rest = "above model.max_len = 10 items between two windows would never be trained on"
-    assert with_origin(f"preprocessing.sliding_step = 11: {rest}", origins) == f"{blamed}: {rest}"
+    assert origins.blame("preprocessing.sliding_step", 11, rest) == f"{blamed}: {rest}"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Settings of runs that are broken off."""
+"""Settings of runs that are interrupted."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A training that is broken off and goes on is the training without a break."""
+"""A training that is interrupted and resumed is the training without a break."""
 
 import itertools
 from collections.abc import Callable
