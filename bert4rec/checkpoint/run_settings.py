@@ -14,7 +14,7 @@ import tomli
 
 from bert4rec.checkpoint.next_command import train_command, without
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
-from bert4rec.config.load import Overrides, load_config, parse_command_line
+from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
@@ -42,7 +42,8 @@ def load_run_settings(argv: Sequence[str]) -> RunSettings:
     more than either. Raises `SettingsError`.
     """
     path, overrides = parse_command_line(argv)
-    if overrides.get("run.resume", "auto") not in ("", "auto") and not _names_a_file(argv):
+    names_a_file = any(name == "config" for name, _ in read_options(argv))
+    if overrides.get("run.resume", "auto") not in ("", "auto") and not names_a_file:
         path = ""  # config.toml has no part in it, and need not be there
         usual = load_config(None, {"run.resume": overrides["run.resume"]})
     else:
@@ -147,7 +148,3 @@ def _longer(report: Mapping[str, Any], config: Config, saved: Config) -> Iterato
     minutes = report["seconds"] / 60
     if 0 < training.max_minutes <= minutes:
         yield f"--training.max_minutes={max(2 * minutes, 0.01):.2g}"
-
-
-def _names_a_file(argv: Sequence[str]) -> bool:
-    return any(word.partition("=")[0] == "--config" for word in argv)

@@ -20,13 +20,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from bert4rec.checkpoint.run_folder import METADATA, REPLACED, UNFINISHED
 from bert4rec.runtime import manifest
-from bert4rec.runtime.collectives import gather_objects
+from bert4rec.runtime.collectives import Group, gather_objects
 from bert4rec.runtime.errors import DataError, UserError
 from bert4rec.runtime.files import put_back, put_in_place, sync, write_whole
 from bert4rec.sharding.footprint import PIECE_BYTES
 from bert4rec.sharding.sharded_tensors import local_parts, sharded_like
 
-Group: TypeAlias = dist.ProcessGroup | None
 Tensors: TypeAlias = Mapping[str, Any]
 """Name → Tensor, the same on every process, or ShardedTensor."""
 

@@ -41,9 +41,7 @@ class Data(Table):
     titles_path: UserPath = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
     user_column: str = Field("user", description="table: column of the user ids")
     item_column: str = Field("item", description="table: column of the item ids")
-    time_column: str = Field(
-        "", description='table: column of the times, numbers, dates or ISO 8601; "" = none, file order counts'
-    )
+    time_column: str = Field("", description='table: times as numbers, dates or ISO 8601; "" = none, file order counts')
     rating_column: str = Field("", description='table: column of the ratings; "" = none')
     title_column: str = Field("", description="table: column of the items' titles; the first of an item counts")
     separator: str = Field("auto", description='table: what stands between two fields; auto = "\\t", "::", ";" or ","')
@@ -51,9 +49,7 @@ class Data(Table):
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
         "auto", description="of times that are numbers; auto = by the size of the first ones"
     )
-    time_format: str = Field(
-        "", description='table: form of times that are text, as strptime has it, UTC without %z; "" = ISO 8601'
-    )
+    time_format: str = Field("", description='table: strptime form of times in text, UTC without %z; "" = ISO 8601')
     extends: UserPath = Field(
         "", description='dataset folder whose ids are kept, new ones come after (path: old and new files); "" = none'
     )
@@ -88,17 +84,13 @@ class Preprocessing(Table):
         "leave_one_out", description="the test: the last item, the first after split_at, or no test"
     )
     split_at: ShareOrTime = Field(
-        0.1, description="time: the last share of rows (below 1), or one instant for all: ISO 8601 or seconds"
+        0.1, description="time: last share of rows (below 1), or an instant: ISO 8601, seconds"
     )
     validation_users: Count | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
     sliding_step: Whole = Field(0, description="items between the ends of two windows; 0 = model.max_len")
-    n_eval_negatives: Count = Field(
-        100, description="negatives per user and sampled protocol; none for a user with fewer unseen items"
-    )
+    n_eval_negatives: Count = Field(100, description="per user and sampled protocol; none where unseen items are fewer")
     max_bad_rows: Share = Field(0.001, description="share of rows that may be unusable before the run stops; 0 = none")
-    few_bad_rows: Whole = Field(
-        10, description="unusable rows that never stop a run, up to a tenth of all, unless max_bad_rows is 0"
-    )
+    few_bad_rows: Whole = Field(10, description="so many unusable rows stop no run (a tenth at most, max_bad_rows > 0)")
     memory_gb: float = Field(4.0, ge=1, description="GB that preprocessing may take, whatever the size of the data")
     seed: Seed = Field(1, description="of the item ids, validation users, negatives, synthetic data")
 
@@ -153,9 +145,7 @@ class Training(Table):
     )
     n_train_negatives: Count = Field(256, description="items; drawn for each step, shared by its positions")
     negatives_power: Share = Field(0.0, description="items are drawn by their popularity to this power; 0 = uniformly")
-    gbce_calibration: Share = Field(
-        0.75, description="gbce: share of overconfidence to undo (gSASRec's t); 0 = plain BCE"
-    )
+    gbce_calibration: Share = Field(0.75, description="gbce: share of overconfidence to undo (gSASRec's t); 0 = BCE")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 = autocast; weights stay fp32")
     compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
     num_workers: Whole = Field(0, description="loader processes per training process; 0 = in the process itself")

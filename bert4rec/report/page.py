@@ -41,7 +41,7 @@ def report_page(report: Mapping[str, Any]) -> str:
     """The report as Markdown; what was not measured is left out."""
     sections = [
         f"# {_model(report)} on {report['dataset']['source']}",
-        _facts(report),
+        _training(report),
         f"## Test\n\n{metrics_table(report)}",
     ]
     if "validation" in report:
@@ -71,7 +71,7 @@ def _repeats(report: Mapping[str, Any]) -> str:
     return f" Seen by their users before: {', '.join(shares)}." if shares else ""
 
 
-def _facts(report: Mapping[str, Any]) -> str:
+def _training(report: Mapping[str, Any]) -> str:
     """On what was trained, and how it went."""
     dataset, training = report["dataset"], report["training"]
     peak = max(training["peak_memory_bytes"]) / 2**20
