@@ -1,8 +1,9 @@
 """What a checkpoint holds of a training: each owner of a part gives its tensors, and takes them back."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,19 +16,19 @@ from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.sharded_tensors import local_parts
 
 
-class Owner(Protocol):
+class Owner(ABC):
     """Who has a part of what a training is resumed from."""
 
+    @abstractmethod
     def tensors(self) -> dict[str, Any]:
         """All of it as it is now, by the names that it has in a checkpoint: Tensor or ShardedTensor."""
-        ...
 
     def load(self, folder: Path) -> None:
-        """Take it back from a checkpoint that was verified; every process calls this."""
-        ...
+        """Take it back from a checkpoint that was verified, here in place; every process calls this."""
+        load(folder, self.tensors())
 
 
-class Weights:
+class Weights(Owner):
     """Of a parallelized model; they fit it however either is sharded."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -48,7 +49,7 @@ class Weights:
         return (part for value in self._model.state_dict().values() for part in local_parts(value))
 
 
-class Moments:
+class Moments(Owner):
     """The state of the optimizers, but for the number of their steps."""
 
     def __init__(self, optimizers: Optimizers) -> None:
@@ -58,12 +59,8 @@ class Moments:
         """By parameter and slot."""
         return _named("optimizer.", self._optimizers.tensors())
 
-    def load(self, folder: Path) -> None:
-        """Of a checkpoint."""
-        load(folder, self.tensors())
 
-
-class RandomState:
+class RandomState(Owner):
     """Of the generators from which dropout draws on this process; it fits as many processes, on the same devices."""
 
     def __init__(self, world: Processes) -> None:

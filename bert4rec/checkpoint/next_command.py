@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, found
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, found
 from bert4rec.config.load import read_options
 from bert4rec.config.setting_errors import SHORT_OPTIONS
 
@@ -38,11 +38,6 @@ def how_to_continue(run: Path | None = None) -> str:
 def free_the_disk(run: Path | None = None) -> str:
     """The advice where a disk is full."""
     return f"free the disk, then {how_to_continue(run)}"
-
-
-def start_from(run: Path, *options: str) -> str:
-    """The command for another run with the settings of `run`, changed by `options`."""
-    return train_command(f"--config={run / CONFIG}", *options)
 
 
 def without(argv: Sequence[str], *options: str) -> list[str]:

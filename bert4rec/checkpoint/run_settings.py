@@ -88,10 +88,8 @@ def _resumed(
     `file` names the settings that do not count, "" where none were meant to.
     """
     saved = _saved_settings(run)
-    changed = Overrides()
-    changed.update({"run.init_from": "", "run.resume": "auto", **overrides, **place})
-    changed.typed = overrides.typed
-    config = load_config(run / CONFIG, changed)
+    changed = {"run.init_from": "", "run.resume": "auto", **overrides, **place}
+    config = load_config(run / CONFIG, Overrides(changed, overrides.typed))
     notes = [_unused(file, overrides, saved, run)] if file else []
     is_last = checkpoint is None or checkpoint == found(run.resolve() / CHECKPOINTS)[-1]
     advice = how_to_train_longer(run, config, saved, argv) if is_last and (run / REPORT).exists() else ""

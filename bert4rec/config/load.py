@@ -4,6 +4,7 @@ An unknown key, a wrong type, an impossible value or combination raises `Setting
 file or the option, the key, the value and the valid choices.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,9 @@ from bert4rec.runtime.errors import SettingsError
 class Overrides(dict[str, Any]):
     """What the command line says: "table.key" → value; `typed`: the same keys → the option as it was typed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.typed: dict[str, str] = {}
+    def __init__(self, values: Mapping[str, Any] | None = None, typed: Mapping[str, str] | None = None) -> None:
+        super().__init__(values or {})
+        self.typed: dict[str, str] = dict(typed or {})
 
 
 def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -142,16 +143,8 @@ def usage(script: str) -> str:
 
 
 def _choices(setting: Any) -> str:
-    values = list(_literals(setting.annotation))
+    values = re.findall("'(.*?)'", str(setting.annotation))  # of its Literal
     return f" [{', '.join(values)}]" if len(values) > 1 else ""
-
-
-def _literals(annotation: Any) -> Iterator[str]:
-    for argument in getattr(annotation, "__args__", ()):
-        if isinstance(argument, str):
-            yield argument
-        else:
-            yield from _literals(argument)
 
 
 def read_options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -50,9 +50,7 @@ class Data(Table):
         "auto", description="of times that are numbers; auto = by the size of the first ones"
     )
     time_format: str = Field("", description='table: strptime form of times in text, UTC without %z; "" = ISO 8601')
-    extends: UserPath = Field(
-        "", description='dataset folder whose ids are kept, new ones come after (path: old and new files); "" = none'
-    )
+    extends: UserPath = Field("", description='dataset folder whose ids are kept (path: old and new files); "" = none')
     n_users: Count = Field(3000, description="synthetic, random: number of users")
     n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
     n_rows: Count = Field(120_000, description="synthetic, random: about how many rows, 5 to n_items/2 per user")
@@ -88,9 +86,13 @@ class Preprocessing(Table):
     )
     validation_users: Count | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
     sliding_step: Whole = Field(0, description="items between the ends of two windows; 0 = model.max_len")
-    n_eval_negatives: Count = Field(100, description="per user and sampled protocol; none where unseen items are fewer")
+    n_eval_negatives: Count = Field(
+        100, description="negatives per user and sampled protocol; none for a user with fewer unseen items"
+    )
     max_bad_rows: Share = Field(0.001, description="share of rows that may be unusable before the run stops; 0 = none")
-    few_bad_rows: Whole = Field(10, description="so many unusable rows stop no run (a tenth at most, max_bad_rows > 0)")
+    few_bad_rows: Whole = Field(
+        10, description="unusable rows that never stop a run, up to a tenth of all, unless max_bad_rows is 0"
+    )
     memory_gb: float = Field(4.0, ge=1, description="GB that preprocessing may take, whatever the size of the data")
     seed: Seed = Field(1, description="of the item ids, validation users, negatives, synthetic data")
 

@@ -23,7 +23,7 @@ def instant(text: str) -> int:
 
 
 def expand_user(path: str) -> str:
-    """`path` with `~` or `~user` at its beginning as that home folder; `ValueError` where there is none."""
+    """`path` with `~` or `~user` at its beginning as that home folder; `ValueError` where that is missing."""
     whole = os.path.expanduser(path)
     if path.startswith("~") and whole == path:
         raise ValueError(f"there is no home folder {path.partition('/')[0]} on this machine; write the whole path")

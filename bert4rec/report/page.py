@@ -39,24 +39,22 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def report_page(report: Mapping[str, Any]) -> str:
     """The report as Markdown; what was not measured is left out."""
+    dataset = report["dataset"]
+    validation, curve, held_out = "", "Training loss", ""
+    if "validation" in report:
+        validation = f"## Validation\n\n{metrics_table(report, 'validation')}"
+        curve = "Training loss and validation metrics"
+    if "test" in report:
+        held_out = f"{HELD_OUT[dataset['split']]}{_repeats(report)} Ties go to the lower id. "
     sections = [
-        f"# {_model(report)} on {report['dataset']['source']}",
+        f"# {_model(report)} on {dataset['source']}",
         _training(report),
         f"## Test\n\n{metrics_table(report)}",
+        validation,
+        f"## Learning curve\n\n![{curve} by step]({PICTURE})",
+        f"{held_out}Settings: `{CONFIG}`; every record: `{METRICS}`; versions: `{ENVIRONMENT}`; shards: `{PLAN}`.",
     ]
-    if "validation" in report:
-        sections.append(f"## Validation\n\n{metrics_table(report, 'validation')}")
-    shown = "Training loss and validation metrics" if "validation" in report else "Training loss"
-    sections.append(f"## Learning curve\n\n![{shown} by step]({PICTURE})")
-    measured = (
-        f"{HELD_OUT[report['dataset']['split']]}{_repeats(report)} Ties go to the lower id. "
-        if "test" in report
-        else ""
-    )
-    sections.append(
-        f"{measured}Settings: `{CONFIG}`; every record: `{METRICS}`; versions: `{ENVIRONMENT}`; shards: `{PLAN}`."
-    )
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(filter(None, sections)) + "\n"
 
 
 def _model(report: Mapping[str, Any]) -> str:

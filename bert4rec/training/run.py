@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue, start_from
-from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, PAGE
+from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue, train_command
+from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, PAGE
 from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
@@ -138,4 +138,5 @@ def _with_lower_rates(context: Context) -> str:
     lower = [f"--training.learning_rate={dense / 10:.2g}", f"--parallelism.sparse_learning_rate={table / 10:.2g}"]
     has_best = (folder / CHECKPOINTS / BEST).is_dir()
     origin, words = ([f"--run.init_from={folder}"], ", from the best weights") if has_best else ([], "")
-    return f"start again with lower learning rates{words}: {start_from(folder, *lower, *origin)}"
+    options = [f"--config={folder / CONFIG}", *lower, *origin]
+    return f"start again with lower learning rates{words}: {train_command(*options)}"

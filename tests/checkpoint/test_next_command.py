@@ -8,7 +8,6 @@ from bert4rec.checkpoint.next_command import (
     free_the_disk,
     how_to_continue,
     on_processes,
-    start_from,
     train_command,
     without,
 )
@@ -56,7 +55,6 @@ def test_a_run_with_a_checkpoint_is_named_and_needs_no_other_option(
     (run / "checkpoints" / "step-000000004").mkdir(parents=True)
     assert how_to_continue(run) == f"continue with: python train.py '--resume={run}'"
     assert free_the_disk(run) == f"free the disk, then continue with: python train.py '--resume={run}'"
-    assert start_from(run, "--mode=ddp") == f"python train.py '--config={run}/config.toml' --mode=ddp"
 
 
 def test_a_run_that_is_not_known_here_is_found_by_the_same_command(monkeypatch: pytest.MonkeyPatch) -> None:
