@@ -89,16 +89,15 @@ def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
 
 def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> None:
     """A generated source and a path: an error where the source was chosen for this path or over it."""
-    path, source = f'data.path = "{config.data.path}"', f'data.source = "{config.data.source}"'
     if is_chosen:
         clear = " (--data.path= clears the one in the file)" if "data.path" in origins.in_file else ""
-        source = origins.typed.get("data.source", source)
-        raise SettingsError(f"{source}: reads no file, but {path}; leave one of them out{clear}")
-    if {"data.path", "data.source"} <= origins.in_file:
-        raise SettingsError(
-            f"{origins.file}: {source}: reads no file, but {path}; set data.source to what the file is (table, ml-1m, "
-            "…), or leave it out so that the file is recognized"
-        )
+        advice = f"leave one of them out{clear}"
+    elif {"data.path", "data.source"} <= origins.in_file:
+        advice = "set data.source to what the file is (table, ml-1m, …), or leave it out so that the file is recognized"
+    else:
+        return
+    reason = f'reads no file, but data.path = "{config.data.path}"; {advice}'
+    raise SettingsError(origins.blame("data.source", config.data.source, reason))
 
 
 def parse_command_line(argv: Sequence[str]) -> tuple[str, Overrides]:

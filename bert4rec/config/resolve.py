@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from bert4rec.config.abilities import has_kernel, has_optimizer, needs_negatives, table_updates
+from bert4rec.config.abilities import has_optimizer, needs_negatives, table_updates
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.runtime.errors import SettingsError
@@ -30,11 +30,6 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
             'with training.loss = "softmax" and sharding_type = "row_wise" only; else valid: "sgd", "adagrad", '
             '"rowwise_adagrad", or --mode=ddp'
         )
-    if not has_kernel(parallelism.compute_kernel, parallelism.mode, device_type):
-        raise SettingsError(
-            f'parallelism.compute_kernel = "{parallelism.compute_kernel}": only on CUDA, these processes are on CPU; '
-            'valid there: "fused"'
-        )
     if config.training.compile and on_cpu and not _has_compiler():
         raise SettingsError(
             "training.compile = true: torch.compile needs a C++ compiler on CPU; install g++, or set it to false"
@@ -43,7 +38,7 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
     if rate == "auto":
         rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
     changed = {"sparse_optimizer": optimizer, "sparse_learning_rate": rate, "device": device_type}
-    # Checked again: what "auto" became must fit the sharding type too.
+    # Checked again: what "auto" became must fit the sharding type and the kernel too.
     return with_changes(config, "parallelism", changed)
 
 

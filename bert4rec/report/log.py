@@ -55,7 +55,7 @@ class MetricsLog:
             yield
         except OSError as error:
             if not self._is_full:
-                logger.info(f"{self._file.name}: {error.strerror}; the training goes on, its log may have gaps")
+                logger.info(f"{self._file.name}: {error.strerror}; the training continues, its log may have gaps")
             self._is_full = True
 
 

@@ -23,8 +23,8 @@ def test_tables_in_host_memory_need_gpus() -> None:
     with pytest.raises(SettingsError) as caught:
         resolve(config, "cpu", 100)
     assert str(caught.value) == (
-        'parallelism.compute_kernel = "fused_uvm_caching": only on CUDA, these processes are on CPU; valid there: '
-        '"fused"'
+        'parallelism.compute_kernel = "fused_uvm_caching": only with mode = "dmp" on CUDA; valid with mode = "dmp", '
+        'device = "cpu": "fused"'
     )
 
 
@@ -34,12 +34,12 @@ def test_what_auto_becomes_must_fit_the_sharding() -> None:
 
 
 def test_adam_of_shards_on_cpu_goes_with_the_exact_softmax_only() -> None:
-    wanted = {"parallelism.sparse_optimizer": "adam"}
-    assert resolve(load_config(None, wanted), "cpu", 100_000).parallelism.sparse_optimizer == "adam"
-    assert resolve(load_config(None, wanted), "cuda", 100_001).parallelism.sparse_optimizer == "adam"
+    settings = {"parallelism.sparse_optimizer": "adam"}
+    assert resolve(load_config(None, settings), "cpu", 100_000).parallelism.sparse_optimizer == "adam"
+    assert resolve(load_config(None, settings), "cuda", 100_001).parallelism.sparse_optimizer == "adam"
     for changes in ({"training.loss": "gbce"}, {"parallelism.sharding_type": "table_wise"}, {"model.head": "linear"}):
         with pytest.raises(SettingsError, match='sparse_optimizer = "adam": fbgemm has no fused Adam on CPU'):
-            resolve(load_config(None, wanted | changes), "cpu", 1000)
+            resolve(load_config(None, settings | changes), "cpu", 1000)
 
 
 def test_negatives_are_fewer_than_items() -> None:
@@ -53,11 +53,11 @@ def test_negatives_are_fewer_than_items() -> None:
 
 
 def test_a_single_item_leaves_no_negatives() -> None:
-    wanted = {"training.loss": "gbce", "training.n_train_negatives": 1}
+    settings = {"training.loss": "gbce", "training.n_train_negatives": 1}
     with pytest.raises(SettingsError) as caught:
-        resolve(load_config(None, wanted), "cpu", 1)
+        resolve(load_config(None, settings), "cpu", 1)
     assert str(caught.value) == (
         'training.loss = "gbce": the catalogue has a single item, which leaves no negatives; set training.loss = '
         '"softmax"'
     )
-    assert resolve(load_config(None, wanted), "cpu", 2).training.loss == "gbce"
+    assert resolve(load_config(None, settings), "cpu", 2).training.loss == "gbce"

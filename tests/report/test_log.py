@@ -23,7 +23,7 @@ def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: p
     log.close()
     assert [record["step"] for record in read_records(tmp_path, "train")] == [0, 1, 2, 3, 4, 5]
     said = capsys.readouterr().out
-    assert said == f"{tmp_path / 'metrics.jsonl'}: File too large; the training goes on, its log may have gaps\n"
+    assert said == f"{tmp_path / 'metrics.jsonl'}: File too large; the training continues, its log may have gaps\n"
 
 
 def test_records_are_lines_of_json(tmp_path: Path) -> None:
