@@ -1,32 +1,19 @@
 """Which source reads what lies at a path: told by names and first lines alone, without Polars and without torch."""
 
 import glob
-import gzip
 import os
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert4rec.config.file_kinds import BYTE_ORDER_MARK, PACKED, SUFFIXES, compression_by_bytes, format_by_bytes
 from bert4rec.runtime.errors import DataError
 
 HEAD = 1 << 16  # bytes that are looked at
 N_LINES = 20  # of them, at most
 SHOWN = 8  # columns that are named
 SEPARATORS = ("\t", "::", ";", ",")
-PACKED = (".gz", ".zst")
-TEXT = {".csv": "a CSV file", ".tsv": "a TSV file"}
-TABLES = {
-    ".parquet": "a Parquet file",
-    ".pq": "a Parquet file",
-    ".jsonl": "a file of JSON lines",
-    ".ndjson": "a file of JSON lines",
-    ".feather": "a Feather file",
-    ".arrow": "an Arrow file",
-    ".ipc": "an Arrow file",
-}
-MAGIC = {b"PAR1": "a Parquet file", b"ARROW1": "an Arrow file"}
 GROUPLENS_LINES = {
     "ratings.dat": ("ml-1m", re.compile(r"\d+::\d+::[\d.]+::\d+"), "user::movie::rating::time"),
     "u.data": ("ml-100k", re.compile(r"\d+\t\d+\t\d+\t\d+"), "user, movie, rating and time between tabs"),
@@ -110,20 +97,19 @@ def _refuse(file: Path) -> Recognized:
 
 def _of_file(file: Path) -> Recognized | None:
     name = _unpacked(file)
-    kind = Path(name).suffix
-    if kind in TABLES:
-        return Recognized("table", f"{file.name} is {TABLES[kind]}")
+    kind, what = SUFFIXES.get(Path(name).suffix, (None, ""))
+    if what and kind != "text":
+        return Recognized("table", f"{file.name} is {what}")
     if name.startswith(NOT_DATA):
         return None
     head = _head(file)
-    for magic, what in MAGIC.items():
-        if head.startswith(magic):
-            return Recognized("table", f"{file.name} is {what}")
+    if typed := format_by_bytes(head):
+        return Recognized("table", f"{file.name} is {'a Parquet' if typed == 'parquet' else 'an Arrow'} file")
     lines = _lines(head)
     if public := _public(file, lines):
         return public
-    if kind in TEXT:
-        return Recognized("table", f"{file.name} is {TEXT[kind]}{_with_columns(lines)}")
+    if what:
+        return Recognized("table", f"{file.name} is {what}{_with_columns(lines)}")
     if _are_sequences(lines):
         return Recognized("sequences", f"the lines of {file.name} are whole numbers with blanks between them")
     if _are_rows(lines):
@@ -158,24 +144,20 @@ def _head(file: Path) -> bytes:
     """The first bytes, unpacked."""
     try:
         with file.open("rb") as stream:
-            start = stream.read(4)
-        if start[:2] == b"\x1f\x8b":
-            with gzip.open(file) as packed:
-                return packed.read(HEAD)
-        if start == b"\x28\xb5\x2f\xfd":
-            import pyarrow  # here: only this takes it
+            start = stream.read(HEAD)
+        if compression := compression_by_bytes(start):
+            import pyarrow  # here: only a packed file takes it
 
-            with pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), "zstd") as unpacked:
+            with pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), compression) as unpacked:
                 return bytes(unpacked.read(HEAD))
-        with file.open("rb") as stream:
-            return stream.read(HEAD)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return start
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from None
 
 
 def _lines(head: bytes) -> list[str]:
     """The first lines that hold something; a last one that is cut off does not count."""
-    text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    text = head.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
     whole = text[: text.rfind("\n")] if len(head) >= HEAD and "\n" in text else text
     return [line.rstrip("\r") for line in whole.split("\n") if line.strip()][:N_LINES]
 

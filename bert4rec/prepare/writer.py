@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.schema import DATASET_FORMAT, METADATA, STATE
-from bert4rec.prepare.order.chunks import Chunks
+from bert4rec.prepare.order.chunks import Chunks, chunked
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import locked, put_back, put_in_place, sample_sha256, sha256
 
@@ -157,30 +157,17 @@ class SplitWriter:
         self._sink.close()
 
 
-class TableWriter:
-    """Writes a Parquet file in row groups of a fixed size, from frames of any size with the same columns."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._rows = path, Chunks(ROWS_PER_GROUP)
-        self._writer: pq.ParquetWriter | None = None
-
-    def add(self, frame: pl.DataFrame) -> None:
-        """Write the rows of `frame` behind those before."""
-        for rows in self._rows.add(frame):
-            self._write(rows)
-
-    def close(self) -> None:
-        """Write what is left."""
-        for rows in self._rows.rest():
-            self._write(rows)
-        if self._writer:
-            self._writer.close()
-
-    def _write(self, frame: pl.DataFrame) -> None:
-        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, table.schema)
-        self._writer.write_table(table.combine_chunks(), row_group_size=ROWS_PER_GROUP)
+def write_table(path: Path, frames: Iterable[pl.DataFrame]) -> int:
+    """Write a Parquet file in row groups of a fixed size, from frames of any size with the same columns; its rows."""
+    writer, n_rows = None, 0
+    for frame in chunked(frames, ROWS_PER_GROUP):
+        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+        n_rows += len(frame)
+    if writer:
+        writer.close()
+    return n_rows
 
 
 def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> None:

@@ -202,7 +202,8 @@ IN_PARTS = """
 import sys
 import preprocessing
 from bert4rec.prepare import pipeline
-pipeline.RUNS, pipeline.BLOCKS = 50_000, 2_000_000
+from bert4rec.prepare.read import sources
+pipeline.RUNS, sources.BLOCKS = 50_000, 2_000_000
 sys.exit(preprocessing.main(sys.argv[1:]))
 """
 

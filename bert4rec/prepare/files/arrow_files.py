@@ -12,8 +12,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bert4rec.config.file_kinds import Format
 from bert4rec.prepare.files.csv_rows import LINE
-from bert4rec.prepare.files.kinds import NAMES, Format
+from bert4rec.prepare.files.kinds import NAMES
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_FRAME = 1 << 20

@@ -6,54 +6,41 @@ Text and JSON lines may be packed with gzip or zstd; Parquet and Arrow files pac
 import json
 import re
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import NamedTuple
 
+from bert4rec.config.file_kinds import SUFFIXES, Format, format_by_bytes
 from bert4rec.prepare.files import text_blocks
 from bert4rec.runtime.errors import DataError
-
-Format: TypeAlias = Literal["text", "json lines", "parquet", "arrow file", "arrow stream"]
 
 NAMES: dict[Format, str] = {
     "parquet": "a Parquet file",
     "arrow file": "an Arrow IPC (Feather) file",
     "arrow stream": "an Arrow IPC stream",
 }
-MAGIC: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow file", b"\xff\xff\xff\xff": "arrow stream"}
-BY_SUFFIX: dict[str, tuple[Format, ...]] = {
-    **dict.fromkeys((".parquet", ".pq"), ("parquet",)),
-    **dict.fromkeys((".feather", ".arrow", ".ipc"), ("arrow file", "arrow stream")),
-}
-JSON_LINES = (".jsonl", ".ndjson")
 IN_ONE_PIECE = re.compile(rb"\s*\[\s*[\[{]")  # how an array of records begins
-EXCEL, ARCHIVE, SQLITE = "an Excel workbook", "a ZIP archive", "a SQLite database"
-HDF5, PICKLE, FEATHER_1 = "an HDF5 file", "a pickle", "a Feather file of version 1"
-BZIP2, XZ = "packed with bzip2", "packed with xz"
-NOT_READ = {
-    b"PK\x03\x04": ARCHIVE,
-    b"\xd0\xcf\x11\xe0": EXCEL,
-    b"SQLite format 3": SQLITE,
-    b"\x89HDF": HDF5,
-    **dict.fromkeys((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), PICKLE),
-    b"FEA1": FEATHER_1,
-    b"\xfd7zXZ": XZ,
-}
-NOT_READ_SUFFIXES = {
-    **dict.fromkeys((".xlsx", ".xls"), EXCEL),
-    ".zip": ARCHIVE,
-    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), SQLITE),
-    **dict.fromkeys((".h5", ".hdf5"), HDF5),
-    **dict.fromkeys((".pickle", ".pkl"), PICKLE),
-    ".bz2": BZIP2,
-    ".xz": XZ,
-}
-ADVICE = {
-    EXCEL: "save the sheet as CSV",
-    ARCHIVE: "unpack it",
-    SQLITE: "export the table as CSV",
-    **dict.fromkeys((HDF5, PICKLE), "write the table as Parquet or CSV, for instance with pandas"),
-    FEATHER_1: "write the table as Parquet, or as Feather of version 2",
-    **dict.fromkeys((BZIP2, XZ), "unpack it, or pack it with gzip or zstd"),
-}
+BY_PANDAS = "write the table as Parquet or CSV, for instance with pandas"
+REPACK = "unpack it, or pack it with gzip or zstd"
+
+
+class Unread(NamedTuple):
+    """A format that is not read: what to do with it, its first bytes and its suffixes."""
+
+    name: str
+    advice: str
+    magic: tuple[bytes, ...]
+    suffixes: tuple[str, ...]
+
+
+UNREAD = (
+    Unread("an Excel workbook", "save the sheet as CSV", (b"\xd0\xcf\x11\xe0",), (".xlsx", ".xls")),
+    Unread("a ZIP archive", "unpack it", (b"PK\x03\x04",), (".zip",)),
+    Unread("a SQLite database", "export the table as CSV", (b"SQLite format 3",), (".db", ".sqlite", ".sqlite3")),
+    Unread("an HDF5 file", BY_PANDAS, (b"\x89HDF",), (".h5", ".hdf5")),
+    Unread("a pickle", BY_PANDAS, (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), (".pickle", ".pkl")),
+    Unread("a Feather file of version 1", "write the table as Parquet, or as Feather of version 2", (b"FEA1",), ()),
+    Unread("packed with bzip2", REPACK, (), (".bz2",)),
+    Unread("packed with xz", REPACK, (b"\xfd7zXZ",), (".xz",)),
+)
 HEAD = 1 << 20  # bytes among which the first line is looked for
 
 
@@ -64,14 +51,13 @@ def format_of(path: Path) -> Format:
     name says.
     """
     start, suffix = _start(path), path.suffix.lower()
-    found: Format | None = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
-    if found:
+    if found := format_by_bytes(start):
         return found
-    by_content = next((what for magic, what in NOT_READ.items() if start.startswith(magic)), None)
-    if unread := NOT_READ_SUFFIXES.get(suffix) or by_content:
-        raise DataError(f"{path}: is {unread}, which is not read: {ADVICE[unread]}")
-    if wanted := BY_SUFFIX.get(suffix):
-        raise DataError(f"{path}: not {NAMES[wanted[0]]}, or damaged; bring the whole file")
+    by_suffix = [unread for unread in UNREAD if suffix in unread.suffixes]
+    for unread in by_suffix or [unread for unread in UNREAD if start.startswith(unread.magic)]:
+        raise DataError(f"{path}: is {unread.name}, which is not read: {unread.advice}")
+    if named := NAMES.get(_by_suffix(suffix)):
+        raise DataError(f"{path}: not {named}, or damaged; bring the whole file")
     return _kind_of_text(path)
 
 
@@ -85,7 +71,7 @@ def _start(path: Path) -> bytes:
 
 def _kind_of_text(path: Path) -> Format:
     start = text_blocks.head(path, size=HEAD)
-    if any(start.startswith(magic) for magic in MAGIC):
+    if format_by_bytes(start):
         raise DataError(f"{path}: is packed twice: this format packs itself; unpack it")
     if _is_object(start.lstrip().split(b"\n", 1)[0]):
         return "json lines"
@@ -95,7 +81,11 @@ def _kind_of_text(path: Path) -> Format:
             f"{path}: is JSON in one piece, which is not read: write an object on each line (JSON lines), with pandas: "
             'frame.to_json("log.jsonl", orient="records", lines=True)'
         )
-    return "json lines" if any(suffix in suffixes for suffix in JSON_LINES) else "text"
+    return "json lines" if any(_by_suffix(suffix) == "json lines" for suffix in suffixes) else "text"
+
+
+def _by_suffix(suffix: str) -> Format:
+    return SUFFIXES.get(suffix, ("text", ""))[0]
 
 
 def _is_object(line: bytes) -> bool:

@@ -1,13 +1,17 @@
 """Sequence files, as the field shares them: `user item` on each line, or a user and all its items on each line."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
 import polars as pl
 
 from bert4rec.prepare.files.bad_rows import BadRows
 from bert4rec.prepare.files.csv_rows import LINE, NOT_UTF_8
-from bert4rec.prepare.files.text_blocks import Block
+from bert4rec.prepare.files.tables import Part
+from bert4rec.prepare.files.text_blocks import Block, blocks
 from bert4rec.runtime.errors import DataError
-
-LINES = {LINE: pl.Int64, "text": pl.String}
 
 
 class Words:
@@ -42,19 +46,38 @@ class Words:
             )
 
 
+@dataclass(frozen=True)
+class SequenceFile:
+    """The sequence file at `path`, whose lines `words` splits."""
+
+    path: Path
+    words: Words
+    unit: ClassVar[str] = "line"  # what messages count
+    columns: ClassVar[Mapping[str, bool]] = {"user": True, "item": True}
+
+    def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
+        """As those of a `Table`; the `columns` are always its two."""
+        for block in blocks(self.path, size=block_bytes, quoted=False, only_first=only_first):
+            yield self.words.parse(block, bad), block.done
+
+
 def _lines(block: Block, bad: BadRows) -> pl.DataFrame:
     """`LINE` and the `text` of every line that is UTF-8."""
-    raw = block.text.removesuffix(b"\n").split(b"\n")
-    numbers = range(block.first_line, block.first_line + len(raw))
+    whole = block.text.removesuffix(b"\n")
     try:
-        return pl.DataFrame({LINE: numbers, "text": [line.decode() for line in raw]}, LINES)
+        texts: list[str | None] = [*whole.decode().split("\n")]
     except UnicodeDecodeError:
-        pass
-    rows: list[tuple[int, str]] = []
-    for number, line in zip(numbers, raw, strict=True):
-        try:
-            rows.append((number, line.decode()))
-        except UnicodeDecodeError:
-            bad.add("not UTF-8")
-            bad.show(block.path, "line", number, NOT_UTF_8)
-    return pl.DataFrame(rows, LINES, orient="row")
+        texts = [_decoded(line) for line in whole.split(b"\n")]
+    numbers = pl.int_range(block.first_line, block.first_line + len(texts), dtype=pl.Int64, eager=True).alias(LINE)
+    lines = pl.DataFrame([numbers, pl.Series("text", texts, dtype=pl.String)])
+    for number in lines.filter(pl.col("text").is_null())[LINE]:
+        bad.add("not UTF-8")
+        bad.show(block.path, "line", number, NOT_UTF_8)
+    return lines.drop_nulls("text")
+
+
+def _decoded(line: bytes) -> str | None:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return None

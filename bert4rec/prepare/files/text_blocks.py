@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bert4rec.config.file_kinds import BYTE_ORDER_MARK, compression_by_bytes
 from bert4rec.runtime.errors import DataError
 
-COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes, whatever the file is called
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+FIRST_BYTES = 1 << 20  # in which the first rows stand
 QUOTE = b'"'
 NEWLINE = b"\n"
 LONGEST_QUOTED = 1 << 16  # bytes from the line on which a quote opens to the end of the line on which it closes
@@ -34,11 +34,17 @@ class Block:
     unclosed: bool = False
 
 
-def blocks(path: Path, *, size: int, quoted: bool) -> Iterator[Block]:
+def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> Iterator[Block]:
     """The text of `path` in blocks of about `size` bytes, cut at ends of lines; where `quoted`, outside of quotes.
 
-    Raises `DataError` for UTF-16 text and for compressed files that are damaged.
+    `only_first`: the whole lines among the first `FIRST_BYTES` alone; no line where the first one is longer. Raises
+    `DataError` for UTF-16 text and for compressed files that are damaged.
     """
+    if only_first:
+        text = head(path, size=FIRST_BYTES)
+        end, _ = _last_end(text, quoted, is_last=len(text) < FIRST_BYTES - len(BYTE_ORDER_MARK))
+        yield Block(path, text[:end], 1, min(end, path.stat().st_size))
+        return
     with _open(path) as file, _decompressed(file, path) as stream:
         line, text = 1, b""
         for piece in iter(lambda: _read(stream, size, path), b""):
@@ -48,13 +54,6 @@ def blocks(path: Path, *, size: int, quoted: bool) -> Iterator[Block]:
             if len(text) > size + LONGEST_QUOTED:
                 raise DataError(f"{path}, line {line}: is longer than {size:,} bytes: not text in lines")
         yield from _whole_lines(Block(path, text, line, file.tell()), quoted, is_last=True)
-
-
-def first_block(path: Path, *, size: int, quoted: bool) -> Block:
-    """The whole lines among the first `size` bytes of the text; without any line where the first is longer."""
-    text = head(path, size=size)
-    end, _ = _last_end(text, quoted, is_last=len(text) < size - len(BYTE_ORDER_MARK))
-    return Block(path, text[:end], 1, min(end, path.stat().st_size))
 
 
 def head(path: Path, *, size: int) -> bytes:
@@ -138,8 +137,8 @@ def _decompressed(file: Any, path: Path) -> Any:
     file.seek(0)
     if start[:2] in UTF_16:
         raise DataError(f"{path}: not UTF-8 but UTF-16 text; convert it, for instance with iconv -f UTF-16 -t UTF-8")
-    kind = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), None)
-    return pa.CompressedInputStream(file, kind) if kind else file
+    compression = compression_by_bytes(start)
+    return pa.CompressedInputStream(file, compression) if compression else file
 
 
 def _read(stream: Any, size: int, path: Path) -> bytes:

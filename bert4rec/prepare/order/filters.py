@@ -1,9 +1,11 @@
-"""What is kept of the interactions: small verbs, each a pure function of a frame, lazy or not.
+"""What is kept of the interactions: small verbs, each a pure function of a frame.
 
 Interactions have the columns `user`, `item`, where known `time` (seconds), `rating`, `is_read`.
 """
 
-from typing import Literal, TypeVar
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -11,10 +13,32 @@ from numpy.typing import NDArray
 
 from bert4rec.runtime.errors import DataError
 
-Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
+Verb: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+
+FILTERS = (  # the settings that ask for them
+    "only_read", "min_rating", "time_from", "time_until", "repeats", "drop_consecutive_duplicates",
+    "min_item_interactions", "min_user_interactions", "max_user_interactions",
+)  # fmt: skip
 
 
-def drop_unread(interactions: Frame, *, only_read: bool = True) -> Frame:
+def apply(verbs: Mapping[str, Verb], frame: pl.DataFrame, dropped: Counter[str]) -> pl.DataFrame:
+    """The frame after all `verbs`, named by their settings; what each has dropped is added up in `dropped`.
+
+    >>> dropped = Counter()
+    >>> apply({"only_read": drop_unread}, pl.DataFrame({"item": [1, 2], "is_read": [True, False]}), dropped).rows()
+    [(1,)]
+    >>> dropped
+    Counter({'only_read': 1})
+    """
+    for name, verb in verbs.items():
+        kept = verb(frame)
+        if len(kept) < len(frame):
+            dropped[name] += len(frame) - len(kept)
+        frame = kept
+    return frame
+
+
+def drop_unread(interactions: pl.DataFrame, *, only_read: bool = True) -> pl.DataFrame:
     """Keep rows with a true `is_read`, as Goodreads tells books that were read from books on a shelf.
 
     >>> frame = pl.DataFrame({"item": [1, 2], "is_read": [True, False]})
@@ -24,21 +48,21 @@ def drop_unread(interactions: Frame, *, only_read: bool = True) -> Frame:
     return interactions.filter("is_read").drop("is_read") if only_read else interactions
 
 
-def drop_low_ratings(interactions: Frame, *, min_rating: float) -> Frame:
+def drop_low_ratings(interactions: pl.DataFrame, *, min_rating: float) -> pl.DataFrame:
     """Keep rows rated `min_rating` or more; 0 keeps all. Raises `DataError` for a source without ratings.
 
-    >>> frame = pl.LazyFrame({"item": [1, 2, 3], "rating": [5.0, 2.0, 4.0]})
-    >>> drop_low_ratings(frame, min_rating=4.0).collect()["item"].to_list()
+    >>> frame = pl.DataFrame({"item": [1, 2, 3], "rating": [5.0, 2.0, 4.0]})
+    >>> drop_low_ratings(frame, min_rating=4.0)["item"].to_list()
     [1, 3]
     """
     if min_rating == 0:
         return interactions
-    if "rating" not in interactions.collect_schema():
+    if "rating" not in interactions.columns:
         raise DataError(f"preprocessing.min_rating = {min_rating}: the source has no ratings; set it to 0")
     return interactions.filter(pl.col("rating") >= min_rating)
 
 
-def keep_times(interactions: Frame, *, start: int | None = None, end: int | None = None) -> Frame:
+def keep_times(interactions: pl.DataFrame, *, start: int | None = None, end: int | None = None) -> pl.DataFrame:
     """Keep rows from `start` on and before `end` (seconds; None = no limit). `DataError` for a source without times.
 
     >>> frame = pl.DataFrame({"item": [1, 2, 3], "time": [10, 20, 30]})
@@ -47,13 +71,13 @@ def keep_times(interactions: Frame, *, start: int | None = None, end: int | None
     """
     if start is None and end is None:
         return interactions
-    if "time" not in interactions.collect_schema():
+    if "time" not in interactions.columns:
         raise DataError("preprocessing.time_from, time_until: the source has no times; leave them empty")
     limits = [] if start is None else [pl.col("time") >= start]
     return interactions.filter(*limits, *([] if end is None else [pl.col("time") < end]))
 
 
-def keep_repeats(interactions: Frame, *, which: Literal["keep", "first", "last"]) -> Frame:
+def keep_repeats(interactions: pl.DataFrame, *, which: Literal["keep", "first", "last"]) -> pl.DataFrame:
     """Of a user's interactions with one item keep all, or the first or the last row.
 
     >>> frame = pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 1]})
@@ -63,7 +87,7 @@ def keep_repeats(interactions: Frame, *, which: Literal["keep", "first", "last"]
     return interactions if which == "keep" else interactions.unique(["user", "item"], keep=which, maintain_order=True)
 
 
-def drop_consecutive_duplicates(interactions: Frame) -> Frame:
+def drop_consecutive_duplicates(interactions: pl.DataFrame) -> pl.DataFrame:
     """Of rows of one user and one item that follow each other keep the first.
 
     >>> frame = pl.DataFrame({"user": [7, 7, 7, 8], "item": [1, 1, 2, 2]})
@@ -74,7 +98,7 @@ def drop_consecutive_duplicates(interactions: Frame) -> Frame:
     return interactions.filter(~same.fill_null(False))
 
 
-def drop_rare_items(interactions: Frame, counts: NDArray[np.int64], *, min_interactions: int) -> Frame:
+def drop_rare_items(interactions: pl.DataFrame, counts: NDArray[np.int64], *, min_interactions: int) -> pl.DataFrame:
     """Drop the rows of items with fewer than `min_interactions` in all; `counts[item]` rows of each item there are.
 
     >>> frame = pl.DataFrame({"item": [0, 1, 0]})
@@ -85,7 +109,7 @@ def drop_rare_items(interactions: Frame, counts: NDArray[np.int64], *, min_inter
     return interactions.filter(is_frequent.gather(pl.col("item")))
 
 
-def drop_users(interactions: Frame, *, min_interactions: int, max_interactions: int = 0) -> Frame:
+def drop_users(interactions: pl.DataFrame, *, min_interactions: int, max_interactions: int = 0) -> pl.DataFrame:
     """Drop users with fewer than `min_interactions` rows, or more than `max_interactions` (0 = no limit).
 
     >>> frame = pl.DataFrame({"user": [7, 8, 7, 9, 9, 9]})

@@ -6,12 +6,10 @@ Interactions have the columns `user`, `item`, where known `time` (seconds) and `
 
 import polars as pl
 
-from bert4rec.prepare.order.filters import Frame
-
 LISTS = {"item": "items", "time": "times", "rating": "ratings"}
 
 
-def in_time_order(interactions: Frame, *, newest_first: bool = False) -> Frame:
+def in_time_order(interactions: pl.DataFrame, *, newest_first: bool = False) -> pl.DataFrame:
     """Sort by user, then time where known; rows of one time stay in their order.
 
     Without times the order of the rows is kept, or turned round where the newest come first.
@@ -22,29 +20,29 @@ def in_time_order(interactions: Frame, *, newest_first: bool = False) -> Frame:
     [2, 1]
     """
     # two stable sorts by one column are several times faster than one by both
-    if "time" in interactions.collect_schema():
+    if "time" in interactions.columns:
         interactions = interactions.sort("time", maintain_order=True)
     elif newest_first:
         interactions = interactions.reverse()
     return interactions.sort("user", maintain_order=True)
 
 
-def with_codes(interactions: Frame, items: Frame) -> Frame:
+def with_codes(interactions: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
     """Put the codes of items for their original ids; `items`: `original`, `code`. Rows keep their order.
 
     >>> with_codes(pl.DataFrame({"item": ["b", "a"]}), pl.DataFrame({"original": ["a", "b"], "code": [0, 1]})).rows()
     [(1,), (0,)]
     """
-    names = interactions.collect_schema().names()
+    names = interactions.columns
     coded = interactions.join(items, left_on="item", right_on="original", how="left", maintain_order="left")
     return coded.with_columns(item="code").select(names)
 
 
-def to_histories(interactions: Frame) -> Frame:
+def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
     """One row a user, in the order of the rows: `user`, `items`, where known `times` and `ratings`.
 
     >>> to_histories(pl.DataFrame({"user": [0, 0, 1], "item": [4, 2, 3]})).rows()
     [(0, [4, 2]), (1, [3])]
     """
-    lists = [pl.col(one).alias(many) for one, many in LISTS.items() if one in interactions.collect_schema()]
+    lists = [pl.col(one).alias(many) for one, many in LISTS.items() if one in interactions.columns]
     return interactions.group_by("user", maintain_order=True).agg(lists)

@@ -44,7 +44,7 @@ class Spool:
         if sum(part.estimated_size() for part in self._pending) >= self._run_bytes:
             self._write_run()
 
-    def partitions(self) -> Iterator[pl.LazyFrame]:
+    def partitions(self) -> Iterator[pl.DataFrame]:
         """All rows in ranges of users, ascending: each about a run's size, of whole users, their rows as they came."""
         if self._pending:
             self._write_run()
@@ -55,7 +55,7 @@ class Spool:
         for low, high in zip([None, *bounds], [*bounds, None], strict=True):
             limits = [user >= low] if low is not None else []
             limits += [user < high] if high is not None else []
-            yield rows.filter(*limits) if limits else rows
+            yield (rows.filter(*limits) if limits else rows).collect()
 
     def remove(self) -> None:
         """Take the rows off the disk."""

@@ -20,7 +20,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
-from bert4rec.prepare.read.sources import FILES
+from bert4rec.prepare.read.sources import SOURCES
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import locked
@@ -85,7 +85,7 @@ class _Job:
 
     @property
     def ratings(self) -> str:
-        return FILES[self.source][0]
+        return SOURCES[self.source].names[0]
 
     @property
     def advice(self) -> str:

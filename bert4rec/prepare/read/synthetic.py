@@ -5,9 +5,9 @@ or goes on to the next one of its cycle, or makes an excursion of one step to an
 So the next item depends on the order of the history: on the last cluster, and on the cycle seen before.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -187,6 +187,8 @@ GENERATORS: dict[str, Generator] = {"synthetic": structured, "random": noise}
 class Generated:
     """Generated rows where others are read: in one part, none of them bad. They are in memory, all at once."""
 
+    order: Mapping[str, Any] = {"by": "time", "column": None, "newest_first": False}
+
     def __init__(self, source: str, *, n_users: int, n_items: int, n_rows: int, seed: int) -> None:
         self._rows, self.oracle = GENERATORS[source](n_users=n_users, n_items=n_items, n_rows=n_rows, seed=seed)
         self.bad, self.n_bytes = BadRows(), len(self._rows)
@@ -200,5 +202,5 @@ class Generated:
     def check(self, n_users: int) -> None:
         """Nothing could be wrong."""
 
-    def titles(self, path: str, dtype: pl.DataType) -> None:
+    def item_titles(self, path: str, dtype: pl.DataType) -> None:
         """What is made up has none."""

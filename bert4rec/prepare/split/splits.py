@@ -14,7 +14,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bert4rec.dataset.schema import MIN_EVALUATED
-from bert4rec.prepare.order.filters import Frame
 from bert4rec.prepare.order.histories import LISTS
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -29,7 +28,7 @@ class Splits(NamedTuple):
     test: pl.DataFrame
 
 
-def leave_one_out(histories: Frame) -> Frame:
+def leave_one_out(histories: pl.DataFrame) -> pl.DataFrame:
     """The last interaction of every history of 3 or more is the target of its test; it may be validated, too.
 
     >>> leave_one_out(pl.DataFrame({"items": [[5, 2, 3], [2, 3]]})).select("before", "able").rows()
@@ -40,7 +39,7 @@ def leave_one_out(histories: Frame) -> Frame:
     return histories.with_columns(before=length - able, able=able)
 
 
-def by_time(histories: Frame, *, instant: int) -> Frame:
+def by_time(histories: pl.DataFrame, *, instant: int) -> pl.DataFrame:
     """The first interaction from `instant` (seconds) on is the target; with 2 or more before it, it may be validated.
 
     One instant for all users: nothing that anybody trains on is later than anything that is tested (see Ji et al.,
@@ -54,7 +53,7 @@ def by_time(histories: Frame, *, instant: int) -> Frame:
     return histories.with_columns(before=before, able=before >= 2)
 
 
-def all_for_training(histories: Frame) -> Frame:
+def all_for_training(histories: pl.DataFrame) -> pl.DataFrame:
     """All of every history is trained on.
 
     >>> all_for_training(pl.DataFrame({"items": [[5, 2, 3]]})).select("before", "able").rows()

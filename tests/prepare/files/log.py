@@ -1,13 +1,17 @@
 """A small log, for tables of every format, and its content as it is read."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 
-from bert4rec.prepare.read.sources import Interactions
+from bert4rec.config.tables import Data, Preprocessing
+from bert4rec.prepare.read import sources
+from bert4rec.prepare.read.interactions import Interactions
 
 ROWS = pd.DataFrame(
     {
@@ -16,6 +20,15 @@ ROWS = pd.DataFrame(
     }
 )  # fmt: skip
 COLUMNS = {"user_column": "who", "item_column": "what", "time_column": "when", "rating_column": "stars"}
+
+
+def opened(
+    source: str, *, only_read: bool = False, text_ids: Collection[str] = (), block_bytes: int = 1 << 20, **data: Any
+) -> Interactions:
+    """The interactions of `source`, with default settings but for those of `data`; text: `block_bytes` at a time."""
+    settings = Preprocessing(only_read=only_read)
+    with patch.object(sources, "BLOCKS", int(settings.memory_gb * 1e9) // block_bytes):
+        return sources.open_interactions(Data(source=source, **data), settings, text_ids=text_ids)  # type: ignore[arg-type]
 
 
 def content(found: Interactions) -> dict[str, list[Any]]:

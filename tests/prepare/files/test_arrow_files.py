@@ -12,9 +12,8 @@ import pytest
 
 import preprocessing
 from bert4rec.prepare.files import arrow_files
-from bert4rec.prepare.read.sources import open_interactions
 from bert4rec.runtime.errors import DataError
-from tests.prepare.files.log import COLUMNS, content, in_batches, stream
+from tests.prepare.files.log import COLUMNS, content, in_batches, opened, stream
 
 ROOT = Path(preprocessing.__file__).parent
 
@@ -36,7 +35,7 @@ def test_an_arrow_file_is_read_a_record_batch_at_a_time_and_only_the_columns_tha
 def test_categories_of_an_arrow_file_are_what_they_stand_for(tmp_path: Path) -> None:
     frame = pd.DataFrame({"user": pd.Categorical(["b", "a"]), "item": pd.Categorical([5, 4])})
     frame.to_feather(tmp_path / "t.feather")
-    assert content(open_interactions("table", path=str(tmp_path))) == {"user": ["b", "a"], "item": [5, 4]}
+    assert content(opened("table", path=str(tmp_path))) == {"user": ["b", "a"], "item": [5, 4]}
 
 
 def test_of_two_columns_of_one_name_the_first_counts(tmp_path: Path) -> None:
@@ -46,15 +45,16 @@ def test_of_two_columns_of_one_name_the_first_counts(tmp_path: Path) -> None:
     with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
         writer.write_table(table)
     for name in ("t.parquet", "t.arrow"):
-        found = open_interactions("table", path=str(tmp_path / name))
+        found = opened("table", path=str(tmp_path / name))
         assert content(found) == {"user": [1], "item": [2]}
 
 
 CHANGED = """
 import sys
 from pathlib import Path
+from bert4rec.prepare.read.first_look import first_of_other_columns
 from bert4rec.runtime.errors import DataError
-from bert4rec.prepare.read.sources import open_interactions
+from tests.prepare.files.log import opened
 
 path = Path(sys.argv[1])
 whole = path.read_bytes()
@@ -62,9 +62,9 @@ said = set()
 for place in range(6, len(whole), 5):
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
     try:
-        source = open_interactions("table", path=str(path), user_column="who", item_column="what")
+        source = opened("table", path=str(path), user_column="who", item_column="what")
         said.add(sum(len(rows) for rows, _ in source))
-        source.first_of_other_columns()
+        first_of_other_columns(source)
     except DataError as error:
         assert "\\n" not in str(error)
         said.add("refused")
@@ -90,4 +90,4 @@ def test_an_arrow_file_that_is_cut_off(tmp_path: Path, write: Callable[[Path], N
     write(path)
     path.write_bytes(path.read_bytes()[: int(cut * path.stat().st_size)])
     with pytest.raises(DataError, match=r"t\.arrow: not an Arrow IPC .*, or damaged: "):
-        list(open_interactions("table", path=str(path), **COLUMNS))
+        list(opened("table", path=str(path), **COLUMNS))

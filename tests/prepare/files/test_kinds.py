@@ -11,11 +11,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from bert4rec.prepare.files import tables
 from bert4rec.prepare.files.kinds import format_of
-from bert4rec.prepare.read import sources
-from bert4rec.prepare.read.sources import open_interactions
 from bert4rec.runtime.errors import DataError
-from tests.prepare.files.log import COLUMNS, ROWS, content, in_batches, stream
+from tests.prepare.files.log import COLUMNS, ROWS, content, in_batches, opened, stream
 
 FOUND = {
     "user": [1, 1, 2, 2], "item": ["b", "3", "é x", "b"],
@@ -58,8 +57,8 @@ def test_the_same_table_in_every_format_gives_the_same_rows(
     write(path)
     path = path if suffix else path.rename(tmp_path / "log")
     assert format_of(path) == kind
-    monkeypatch.setattr(sources, "ROWS_PER_FRAME", 2)  # parts of two rows, of a block of two lines
-    found = open_interactions("table", path=str(path), block_bytes=2 * len(ROWS.to_csv()) // 4, **COLUMNS)
+    monkeypatch.setattr(tables, "ROWS_PER_FRAME", 2)  # parts of two rows, of a block of two lines
+    found = opened("table", path=str(path), block_bytes=2 * len(ROWS.to_csv()) // 4, **COLUMNS)
     assert content(found) == FOUND
     assert found.bad.total == 0
     done = [read for _, read in found]
@@ -74,7 +73,7 @@ def test_a_folder_is_searched_for_every_format(tmp_path: Path) -> None:
         write = next(write for known, write, _ in WRITERS if known == name)
         (tmp_path / name).mkdir()
         write(tmp_path / name / name)
-        assert content(open_interactions("table", path=str(tmp_path / name), **COLUMNS)) == FOUND
+        assert content(opened("table", path=str(tmp_path / name), **COLUMNS)) == FOUND
 
 
 JSON_LINES = [
@@ -101,7 +100,7 @@ def test_a_line_of_which_no_row_can_be_made_is_counted(tmp_path: Path, line: str
     path = tmp_path / "log.jsonl"
     good = '{"what": 1, "who": "a", "stars": 2}'
     path.write_text("\n".join([good, good, line, good]))
-    found = open_interactions("table", path=str(path), user_column="who", item_column="what", rating_column="stars")
+    found = opened("table", path=str(path), user_column="who", item_column="what", rating_column="stars")
     assert content(found) == {"user": ["a"] * 3, "item": [1] * 3, "rating": [2.0] * 3}
     assert (found.bad.counts, found.bad.shown) == ({kind: 1}, [f"{path}, line 3: {message}"])
 
@@ -109,7 +108,7 @@ def test_a_line_of_which_no_row_can_be_made_is_counted(tmp_path: Path, line: str
 def test_json_lines_that_are_not_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"user": 1, "item": "x"}\n{"user": 1, "item": "\xe9"}\n')
-    found = open_interactions("table", path=str(path))
+    found = opened("table", path=str(path))
     assert content(found) == {"user": [1], "item": ["x"]}
     assert found.bad.counts == {"not UTF-8": 1}
 
@@ -117,7 +116,7 @@ def test_json_lines_that_are_not_utf_8(tmp_path: Path) -> None:
 def test_a_long_value_is_cut_in_the_message(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps({"user": 1, "item": 2}) + "\n" + json.dumps({"user": list(range(100)), "item": 2}))
-    found = open_interactions("table", path=str(path))
+    found = opened("table", path=str(path))
     list(found)
     assert found.bad.shown == [
         f"{path}, line 2: user is [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …: must be text or a number"
@@ -167,7 +166,7 @@ def test_a_format_that_is_not_read_is_named(
 ) -> None:
     write(tmp_path / name)
     with pytest.raises(DataError) as caught:
-        list(open_interactions("table", path=str(tmp_path / name), **COLUMNS))
+        list(opened("table", path=str(tmp_path / name), **COLUMNS))
     assert str(caught.value).startswith(f"{tmp_path / name}: is {message}")
     assert "\n" not in str(caught.value)
 
@@ -191,5 +190,5 @@ def test_a_format_that_is_not_read_is_named(
 def test_a_file_that_is_not_what_its_name_says(tmp_path: Path, name: str, content_of_file: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content_of_file)
     with pytest.raises(DataError) as caught:
-        list(open_interactions("table", path=str(tmp_path / name)))
+        list(opened("table", path=str(tmp_path / name)))
     assert str(caught.value).startswith(f"{tmp_path / name}: {message}")

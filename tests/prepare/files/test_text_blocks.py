@@ -13,7 +13,6 @@ from bert4rec.prepare.files import text_blocks
 from bert4rec.prepare.files.text_blocks import (
     Block,
     blocks,
-    first_block,
     head,
     inside_quotes,
     split_block,
@@ -93,14 +92,20 @@ def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, message: str
         assert str(caught.value).startswith(f"{tmp_path / 't.csv'}: {message}")
 
 
-def test_the_first_block_has_the_whole_lines_of_the_first_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "quoted", "block"),
+    [
+        (9, True, (b'ab\n"c\nd"\n', 1, 9)), (7, True, (b"ab\n", 1, 3)), (7, False, (b'ab\n"c\n', 1, 6)),
+        (2, True, (b"", 1, 0)), (99, True, (b'ab\n"c\nd"\ne', 1, 10)),
+    ],
+)  # fmt: skip
+def test_the_first_block_has_the_whole_lines_of_the_first_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, quoted: bool, block: tuple[bytes, int, int]
+) -> None:
+    monkeypatch.setattr(text_blocks, "FIRST_BYTES", size)
     path = tmp_path / "t.csv"
     path.write_bytes(b'ab\n"c\nd"\ne')
-    assert first_block(path, size=9, quoted=True) == Block(path, b'ab\n"c\nd"\n', 1, 9)
-    assert first_block(path, size=7, quoted=True) == Block(path, b"ab\n", 1, 3)
-    assert first_block(path, size=7, quoted=False) == Block(path, b'ab\n"c\n', 1, 6)
-    assert first_block(path, size=2, quoted=True).text == b""
-    assert first_block(path, size=99, quoted=True) == Block(path, b'ab\n"c\nd"\ne', 1, 10)
+    assert list(blocks(path, size=1, quoted=quoted, only_first=True)) == [Block(path, *block)]
 
 
 def test_a_block_without_its_header() -> None:

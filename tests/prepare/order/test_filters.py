@@ -1,3 +1,5 @@
+from collections import Counter
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -5,6 +7,7 @@ import polars as pl
 import pytest
 
 from bert4rec.prepare.order.filters import (
+    apply,
     drop_consecutive_duplicates,
     drop_low_ratings,
     drop_rare_items,
@@ -69,7 +72,11 @@ def test_users_within_both_limits_stay() -> None:
     assert set(drop_users(frame, min_interactions=1, max_interactions=3)["user"]) == {1, 2}
 
 
-def test_lazy_frames_are_filtered_alike() -> None:
-    lazy = ROWS.lazy().pipe(keep_repeats, which="last").pipe(drop_consecutive_duplicates)
-    lazy = lazy.pipe(drop_users, min_interactions=2).pipe(drop_rare_items, np.full(9, 2), min_interactions=2)
-    assert lazy.collect()["at"].to_list() == [2, 3]
+def test_filters_follow_each_other_and_what_each_drops_is_counted() -> None:
+    verbs = {
+        "repeats": partial(keep_repeats, which="last"),
+        "min_user_interactions": partial(drop_users, min_interactions=2),
+    }
+    dropped = Counter({"repeats": 1})
+    assert apply(verbs, ROWS, dropped)["at"].to_list() == [2, 3]
+    assert dropped == {"repeats": 4, "min_user_interactions": 1}

@@ -26,7 +26,7 @@ def test_rows_come_back_user_by_user_in_the_order_in_which_they_came(
         spool = Spool(Path(place) / "spool", run_bytes=run_bytes)
         for i, rows in enumerate(frames):
             spool.add(frame_of(rows).cast({"user": pl.String} if i >= as_text_from else {}))
-        parts = [part.collect() for part in spool.partitions()]
+        parts = list(spool.partitions())
         spool.remove()
         assert not list(Path(place).iterdir())
     rows = [row for part in frames for row in part]

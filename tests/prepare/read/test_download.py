@@ -21,9 +21,10 @@ import pytest
 
 from bert4rec.prepare.read import download
 from bert4rec.prepare.read.download import ARCHIVES, Archive, fetch_movielens
-from bert4rec.prepare.read.sources import FILES, open_interactions
+from bert4rec.prepare.read.sources import SOURCES
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DataError
+from tests.prepare.files.log import opened
 
 RATINGS = "".join(f"{user}::{item}::5::{user + item}\n" for user in range(200) for item in range(user % 7 + 3))
 
@@ -100,7 +101,7 @@ def fetch(folder: Path, source: str = "ml-1m") -> list[str]:
     """Fetch, look at what came, and return what was said."""
     with redirect_stdout(StringIO()) as said:
         assert fetch_movielens(source, folder) == folder / source
-    assert (folder / source / FILES[source][0]).read_text() == RATINGS
+    assert (folder / source / SOURCES[source].names[0]).read_text() == RATINGS
     return said.getvalue().splitlines()
 
 
@@ -119,7 +120,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_the_table_names_every_movielens_source() -> None:
-    assert list(ARCHIVES) == [source for source in FILES if source.startswith("ml-")]
+    assert list(ARCHIVES) == [source for source in SOURCES if source.startswith("ml-")]
 
 
 def test_a_set_is_downloaded_once_and_can_be_read(tmp_path: Path, site: Site) -> None:
@@ -133,7 +134,7 @@ def test_a_set_is_downloaded_once_and_can_be_read(tmp_path: Path, site: Site) ->
     site.status = 503
     assert fetch(folder) == [f"{folder}/ml-1m: there already, used as it is"]
     assert site.asked == [("ml-1m.zip", None)]
-    rows = open_interactions("ml-1m", path=str(folder / "ml-1m"))
+    rows = opened("ml-1m", path=str(folder / "ml-1m"))
     assert sum(len(part) for part, _ in rows) == RATINGS.count("\n")
 
 

@@ -8,9 +8,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from bert4rec.prepare.read.sources import Interactions, open_interactions
+from bert4rec.prepare.read.first_look import first_of_other_columns, first_rows
+from bert4rec.prepare.read.interactions import Interactions
 from bert4rec.prepare.read.times import TimeUnit
 from bert4rec.runtime.errors import DataError
+from tests.prepare.files.log import opened
 
 USER_ITEM = {"user": [1, 1, 20], "item": [9, 3, 9]}
 
@@ -24,7 +26,7 @@ def content(interactions: Interactions) -> dict[str, list[object]]:
 
 
 def open_table(path: Path, **options: Any) -> Interactions:
-    return open_interactions("table", path=str(path), time_column="at", **options)
+    return opened("table", path=str(path), time_column="at", **options)
 
 
 def write(path: Path, text: str, encoding: str = "utf-8") -> str:
@@ -45,11 +47,11 @@ def write(path: Path, text: str, encoding: str = "utf-8") -> str:
 @pytest.mark.parametrize("whole_folder", [True, False])
 def test_movielens(tmp_path: Path, source: str, name: str, text: str, whole_folder: bool) -> None:
     file = write(tmp_path / name, text)
-    found = open_interactions(source, path=str(tmp_path) if whole_folder else file)
+    found = opened(source, path=str(tmp_path) if whole_folder else file)
     assert content(found) == {**USER_ITEM, "time": [70, 60, 50], "rating": [5.0, 4.0, 1.0]}
     types = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Float32}
     assert dict(frame(found).schema) == types
-    assert (found.bad.total, found.titles("", dtype=pl.Int64())) == (0, None)
+    assert (found.bad.total, found.item_titles("", dtype=pl.Int64())) == (0, None)
     assert [done for _, done in found][-1] == found.n_bytes == Path(file).stat().st_size
 
 
@@ -58,7 +60,7 @@ def test_goodreads_has_ratings_and_no_time(tmp_path: Path) -> None:
         tmp_path / "goodreads_interactions.csv",
         "user_id,book_id,is_read,rating,is_reviewed\r\n1,9,1,5,0\r\n1,3,0,0,0\r\n",
     )
-    found = open_interactions("goodreads", path=str(tmp_path))
+    found = opened("goodreads", path=str(tmp_path))
     assert content(found) == {"user": [1, 1], "item": [9, 3], "rating": [5.0, 0.0]}
 
 
@@ -67,14 +69,14 @@ def test_goodreads_has_ratings_and_no_time(tmp_path: Path) -> None:
     ["1 9\n1 3\n20 9\n", "1\t9\n1\t3\n20\t9", "\ufeff1 9 \r\n1  3\r\n20 \t9\r\n", "1 9 3\n20 9\n", "1\t9\t3\n20\t9\n"],
 )
 def test_sequences_as_pairs_and_as_users_with_their_items(tmp_path: Path, text: str) -> None:
-    assert content(open_interactions("sequences", path=write(tmp_path / "ml-1m.txt", text))) == USER_ITEM
-    assert content(open_interactions("sequences", path=str(tmp_path))) == USER_ITEM
+    assert content(opened("sequences", path=write(tmp_path / "ml-1m.txt", text))) == USER_ITEM
+    assert content(opened("sequences", path=str(tmp_path))) == USER_ITEM
 
 
 def test_ids_are_text_where_one_of_the_column_is_not_a_canonical_number(tmp_path: Path) -> None:
-    found = open_interactions("sequences", path=write(tmp_path / "a.txt", "7 a\n8 12\n"))
+    found = opened("sequences", path=write(tmp_path / "a.txt", "7 a\n8 12\n"))
     assert content(found) == {"user": [7, 8], "item": ["a", "12"]}
-    found = open_interactions("sequences", path=write(tmp_path / "b.txt", "07 1\n8 12\n"))
+    found = opened("sequences", path=write(tmp_path / "b.txt", "07 1\n8 12\n"))
     assert content(found) == {"user": ["07", "8"], "item": [1, 12]}
 
 
@@ -89,7 +91,7 @@ def test_the_same_table_as_csv_and_as_parquet_is_the_same(tmp_path: Path, ids: l
     )
     table.write_csv(tmp_path / "t.csv")
     table.write_parquet(tmp_path / "t.parquet")
-    csv, parquet = (open_interactions("table", path=str(tmp_path / name), **COLUMNS) for name in ("t.csv", "t.parquet"))
+    csv, parquet = (opened("table", path=str(tmp_path / name), **COLUMNS) for name in ("t.csv", "t.parquet"))
     assert frame(csv).equals(frame(parquet))
     assert frame(csv).schema == frame(parquet).schema
     whole = all(str(value).lstrip("-").isdigit() and str(int(str(value))) == str(value) for value in ids)
@@ -110,13 +112,13 @@ def test_the_same_table_as_csv_and_as_parquet_is_the_same(tmp_path: Path, ids: l
 )
 def test_times_become_whole_seconds(tmp_path: Path, times: list[object], seconds: list[int]) -> None:
     pl.DataFrame({"user": [1, 2], "item": [3, 4], "t": times}).write_parquet(tmp_path / "t.pq")
-    assert content(open_interactions("table", path=str(tmp_path), time_column="t"))["time"] == seconds
+    assert content(opened("table", path=str(tmp_path), time_column="t"))["time"] == seconds
 
 
 def test_categories_are_text_whatever_their_codes(tmp_path: Path) -> None:
     table = pl.DataFrame({"user": ["b", "a"], "item": ["5", "4"]}, schema=dict.fromkeys(USER_ITEM, pl.Categorical))
     table.write_parquet(tmp_path / "t.parquet")
-    found = open_interactions("table", path=str(tmp_path))
+    found = opened("table", path=str(tmp_path))
     assert content(found) == {"user": ["b", "a"], "item": [5, 4]}
 
 
@@ -124,10 +126,10 @@ def test_categories_are_text_whatever_their_codes(tmp_path: Path) -> None:
 def test_a_column_may_bear_any_name(tmp_path: Path, names: tuple[str, str]) -> None:
     user, item = names
     file = write(tmp_path / "t.csv", f"{user},{item},line number 2\n1,2,3\n,5,6\n")
-    found = open_interactions("table", path=file, user_column=user, item_column=item)
+    found = opened("table", path=file, user_column=user, item_column=item)
     assert content(found) == {"user": [1], "item": [2]}
     assert found.bad.shown == [f"{file}, line 3: {user} is missing"]
-    assert found.first_of_other_columns().to_dict(as_series=False) == {"line number 2": ["3", "6"]}
+    assert first_of_other_columns(found).to_dict(as_series=False) == {"line number 2": ["3", "6"]}
 
 
 DECIMAL = "user,item\n7.0,a\n,b\n-12.0,c\n"
@@ -146,7 +148,7 @@ def test_ids_that_pandas_wrote_as_decimals_are_whole_numbers_where_all_of_the_co
     tmp_path: Path, block_bytes: int, last: str, users: list[object]
 ) -> None:
     path = write(tmp_path / "t.csv", DECIMAL + last)
-    found = open_interactions("table", path=path, block_bytes=block_bytes)
+    found = opened("table", path=path, block_bytes=block_bytes)
     assert content(found)["user"] == users
     assert frame(found)["user"].dtype == (pl.String if isinstance(users[0], str) else pl.Int64)
     assert set(found.bad.counts) == {"user is missing"}
@@ -155,28 +157,28 @@ def test_ids_that_pandas_wrote_as_decimals_are_whole_numbers_where_all_of_the_co
 @pytest.mark.parametrize(("last", "first"), [("8.0", 7), ("8", "7.0")])
 def test_the_first_rows_are_shown_as_all_are_read(tmp_path: Path, last: str, first: object) -> None:
     path = write(tmp_path / "t.csv", "user,item\n" + "7.0,a\n" * 200_000 + f"{last},b\n")
-    found = open_interactions("table", path=path)
-    assert found.first().rows() == [(first, "a")] * 1000
+    found = opened("table", path=path)
+    assert first_rows(found).rows() == [(first, "a")] * 1000
     assert frame(found)["user"][0] == first
 
 
 def test_ids_are_decimals_in_all_files_or_text(tmp_path: Path) -> None:
     write(tmp_path / "log-1.csv", DECIMAL)
     write(tmp_path / "log-2.csv", "user,item\n8.0,d\n")
-    found = open_interactions("table", path=str(tmp_path / "log-*.csv"))
+    found = opened("table", path=str(tmp_path / "log-*.csv"))
     assert content(found)["user"] == [7, -12, 8]
     write(tmp_path / "log-3.csv", "user,item\n9,d\n")
-    found = open_interactions("table", path=str(tmp_path / "log-*.csv"))
+    found = opened("table", path=str(tmp_path / "log-*.csv"))
     assert content(found)["user"] == ["7.0", "-12.0", "8.0", "9"]
 
 
 def test_ids_that_stay_as_they_are_written(tmp_path: Path) -> None:
-    found = open_interactions("table", path=write(tmp_path / "t.csv", "user,item\n7.0,1.0\n"), text_ids={"item"})
+    found = opened("table", path=write(tmp_path / "t.csv", "user,item\n7.0,1.0\n"), text_ids={"item"})
     assert content(found) == {"user": [7], "item": ["1.0"]}
 
 
 def test_bad_lines_do_not_count_twice_where_the_ids_are_looked_at_beforehand(tmp_path: Path) -> None:
-    found = open_interactions("table", path=write(tmp_path / "t.csv", DECIMAL + "1\n7.0,\n\n"))
+    found = opened("table", path=write(tmp_path / "t.csv", DECIMAL + "1\n7.0,\n\n"))
     assert content(found)["user"] == [7, -12]
     assert found.bad.counts == {
         "user is missing": 1, "item is missing": 1, "wrong number of fields": 1, "empty line": 1,
@@ -187,7 +189,7 @@ def test_floating_point_ids_of_a_parquet_file_are_those_of_the_same_table_as_csv
     table = pd.DataFrame({"user": [7.0, None, -12.0], "item": ["a", "b", "c"]})
     table.to_parquet(tmp_path / "t.parquet")
     table.to_csv(tmp_path / "t.csv", index=False)
-    csv, parquet = (open_interactions("table", path=str(tmp_path / name)) for name in ("t.csv", "t.parquet"))
+    csv, parquet = (opened("table", path=str(tmp_path / name)) for name in ("t.csv", "t.parquet"))
     assert content(csv) == content(parquet) == {"user": [7, -12], "item": ["a", "c"]}
     assert parquet.bad.shown == [f"{tmp_path}/t.parquet, row 2: user is missing"]
 
@@ -196,12 +198,12 @@ def test_floating_point_ids_of_a_parquet_file_are_those_of_the_same_table_as_csv
 def test_titles_from_a_column_of_the_log(tmp_path: Path, block_bytes: int) -> None:
     rows = ["1,9,", "1,3, Three ", "2,9,Nine", "2,9,Neun", ",3,none: a bad row", "1,4,", "2,x,Ix", "3,3,Drei"]
     path = write(tmp_path / "t.csv", "user,item,name\n" + "\n".join(rows))
-    found = open_interactions("table", path=path, title_column="name", block_bytes=block_bytes)
-    assert found.titles("", dtype=pl.String()).rows() == []  # type: ignore[union-attr]
+    found = opened("table", path=path, title_column="name", block_bytes=block_bytes)
+    assert found.item_titles("", dtype=pl.String()).rows() == []  # type: ignore[union-attr]
     assert content(found) == {
         "user": [1, 1, 2, 2, 1, 2, 3], "item": ["9", "3", "9", "9", "4", "x", "3"],
     }  # fmt: skip
-    titles = found.titles("", dtype=pl.String())
+    titles = found.item_titles("", dtype=pl.String())
     assert titles is not None
     assert sorted(titles.rows()) == [("3", "Three"), ("9", "Nine"), ("x", "Ix")]
     assert found.bad.counts == {"user is missing": 1}
@@ -211,7 +213,7 @@ def test_titles_from_a_column_of_the_log(tmp_path: Path, block_bytes: int) -> No
 def test_a_title_column_that_is_another_field_is_refused(tmp_path: Path, column: str) -> None:
     path = write(tmp_path / "t.csv", "user,item,at\n1,2,3\n")
     with pytest.raises(DataError, match=f'data.title_column = "{column}": this column is another field already'):
-        open_interactions("table", path=path, time_column="at", title_column=column)
+        opened("table", path=path, time_column="at", title_column=column)
 
 
 @pytest.mark.parametrize("text_first", [True, False])
@@ -219,14 +221,14 @@ def test_ids_that_are_text_in_one_file_are_so_in_all(tmp_path: Path, text_first:
     names = ("a", "b") if text_first else ("b", "a")
     write(tmp_path / f"{names[0]}.csv", "user,item\nx,1\n")
     pl.DataFrame({"user": [7], "item": [2]}).write_parquet(tmp_path / f"{names[1]}.parquet")
-    found = content(open_interactions("table", path=str(tmp_path / "[ab].*")))
+    found = content(opened("table", path=str(tmp_path / "[ab].*")))
     assert found == {"user": ["x", "7"] if text_first else ["7", "x"], "item": [1, 2] if text_first else [2, 1]}
 
 
 def test_one_column_for_two_fields_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "user,item\n1,2\n")
     with pytest.raises(DataError, match="one column is named twice"):
-        open_interactions("table", path=path, item_column="user")
+        opened("table", path=path, item_column="user")
 
 
 ROWS = [("a", "9", 70), ("a", "3", 60), ("b", "x,y", 50), ("c", "3", 40)]
@@ -262,7 +264,7 @@ def test_every_kind_of_text_file_gives_the_same_rows(
 @pytest.mark.parametrize("separator", ["\t", "::", ";", "|"])
 def test_a_table_without_a_header_has_numbered_columns(tmp_path: Path, separator: str) -> None:
     file = write(tmp_path / "t.csv", lines(separator, header=False))
-    found = open_interactions(
+    found = opened(
         "table", path=file, separator=separator.replace("\t", "\\t"), has_header=False, user_column="1",
         item_column="2", time_column="3",
     )  # fmt: skip
@@ -292,13 +294,13 @@ def test_a_pattern_names_several_files_of_any_kind_in_the_order_of_their_names(t
 )
 def test_numbers_are_times_in_their_unit(tmp_path: Path, unit: TimeUnit, times: list[int], seconds: list[int]) -> None:
     pl.DataFrame({"user": [1, 2], "item": [3, 4], "t": times}).write_csv(tmp_path / "t.csv")
-    found = open_interactions("table", path=str(tmp_path), time_column="t", time_unit=unit)
+    found = opened("table", path=str(tmp_path), time_column="t", time_unit=unit)
     assert content(found)["time"] == seconds
 
 
 @pytest.mark.parametrize("large", [2**63 - 1, 2**63, 10**30])
 def test_ids_of_any_size(tmp_path: Path, large: int) -> None:
-    found = open_interactions("table", path=write(tmp_path / "t.csv", f"user,item\n{large},1\n7,2\n"))
+    found = opened("table", path=write(tmp_path / "t.csv", f"user,item\n{large},1\n7,2\n"))
     assert content(found)["user"] == ([large, 7] if large < 2**63 else [str(large), "7"])
 
 
@@ -315,12 +317,12 @@ def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: st
     for name in names:
         write(tmp_path / name, "user,item\n1,2\n")
     with pytest.raises(DataError, match=message):
-        open_interactions("table", path=str(tmp_path / path))
+        opened("table", path=str(tmp_path / path))
 
 
 def test_only_goodreads_knows_what_was_read(tmp_path: Path) -> None:
     write(tmp_path / "goodreads_interactions.csv", "user_id,book_id,is_read,rating\n1,9,1,5\n1,3,0,0\n")
-    found = open_interactions("goodreads", path=str(tmp_path), only_read=True)
+    found = opened("goodreads", path=str(tmp_path), only_read=True)
     assert content(found) == {"user": [1, 1], "item": [9, 3], "rating": [5.0, 0.0], "is_read": [True, False]}
     with pytest.raises(DataError, match="only the source goodreads has is_read"):
-        open_interactions("ml-1m", path=str(tmp_path), only_read=True)
+        opened("ml-1m", path=str(tmp_path), only_read=True)

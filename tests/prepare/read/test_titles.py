@@ -5,9 +5,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from bert4rec.prepare.read.sources import open_interactions
 from bert4rec.prepare.read.titles import FirstTitles, read_titles
 from bert4rec.runtime.errors import DataError
+from tests.prepare.files.log import opened
 
 TITLES = {"item": [3, 9], "title": ["Amélie (2001)", "Heat, The: a::b"]}
 
@@ -20,7 +20,10 @@ def write(path: Path, text: str, encoding: str = "utf-8") -> str:
 @pytest.mark.parametrize(
     ("source", "data", "rows", "name", "text", "encoding"),
     [
-        ("ml-100k", "u.data", "1\t9\t5\t7\n", "u.item", "3|Amélie (2001)|x|y\n9|Heat, The: a::b|||\n", "latin-1"),
+        (
+            "ml-100k", "u.data", "1\t9\t5\t7\n1\t3\t5\t7\n",
+            "u.item", "3|Amélie (2001)|x|y\n9|Heat, The: a::b|||\n", "latin-1",
+        ),
         ("ml-1m", "ratings.dat", "1::9::5::7\n", "movies.dat", "3::Amélie (2001)::Comedy\n9::Heat::x\n", "latin-1"),
         ("ml-1m", "ratings.dat", "1::9::5::7\n", "movies.dat", "3::Amélie (2001)::Comedy\n9::Heat::x\n", "utf-8"),
         (
@@ -34,7 +37,7 @@ def test_titles_beside_movielens_data(
 ) -> None:
     write(tmp_path / data, rows)
     write(tmp_path / name, text, encoding)
-    found = open_interactions(source, path=str(tmp_path)).titles("", dtype=pl.Int64())
+    found = opened(source, path=str(tmp_path)).item_titles("", dtype=pl.Int64())
     expected = {**TITLES, "title": [TITLES["title"][0], "Heat"]} if name == "movies.dat" else TITLES
     assert found is not None
     assert found.to_dict(as_series=False) == expected
@@ -43,9 +46,9 @@ def test_titles_beside_movielens_data(
 def test_titles_of_other_sources_are_named_and_get_the_type_of_the_items(tmp_path: Path) -> None:
     data = write(tmp_path / "a.txt", "1 x7\n1 8\n")
     titles = write(tmp_path / "titles.csv", 'title,item\n"One, two",8\nThree,x7\n')
-    interactions = open_interactions("sequences", path=data)
-    assert interactions.titles("", dtype=pl.String()) is None
-    found = interactions.titles(titles, dtype=pl.String())
+    interactions = opened("sequences", path=data)
+    assert interactions.item_titles("", dtype=pl.String()) is None
+    found = interactions.item_titles(titles, dtype=pl.String())
     assert found is not None
     assert found.rows() == [("8", "One, two"), ("x7", "Three")]
 
@@ -61,7 +64,7 @@ def test_titles_of_other_sources_are_named_and_get_the_type_of_the_items(tmp_pat
 def test_bad_titles_are_refused(tmp_path: Path, text: str, message: str) -> None:
     data, titles = write(tmp_path / "a.txt", "1 7\n"), write(tmp_path / "t.csv", text)
     with pytest.raises(DataError, match=message):
-        open_interactions("sequences", path=data).titles(titles, dtype=pl.Int64())
+        opened("sequences", path=data).item_titles(titles, dtype=pl.Int64())
 
 
 def test_a_file_that_is_named_goes_before_those_beside_the_data(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from bert4rec.prepare.split.held_out import HeldOutCounts
 from bert4rec.prepare.split.splits import leave_one_out
-from bert4rec.prepare.stages import Cutter, Survey
+from bert4rec.prepare.stages.split_rows import Cutter
+from bert4rec.prepare.stages.survey import Survey
 from tests.conftest import LOG, prepare_log
 
 N_ITEMS = 9
@@ -25,7 +26,7 @@ def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Any:
     users = pl.Series("user", range(len(histories)), dtype=pl.Int32)
     frame = pl.DataFrame([users, pl.Series("items", histories, dtype=pl.List(pl.Int32))])
     chosen = np.array([flag and len(items) >= 3 for flag, items in zip(validated, histories, strict=True)])
-    survey = Survey(np.zeros(0, np.int64), np.arange(N_ITEMS), chosen, 0, None)
+    survey = Survey(np.zeros(0, np.int64), np.arange(N_ITEMS), chosen, None)
     return Cutter(leave_one_out, survey, max_len=4, step=4, n_negatives=n, seed=1)((0, frame))
 
 

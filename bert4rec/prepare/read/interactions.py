@@ -1,0 +1,153 @@
+"""Interactions in files as frames, part by part: `user`, `item` and, where known, `time`, `rating`, `is_read`."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+
+from bert4rec.prepare.files.bad_rows import BadRows
+from bert4rec.prepare.files.csv_rows import LINE
+from bert4rec.prepare.files.kinds import format_of
+from bert4rec.prepare.files.sequence_files import SequenceFile, Words
+from bert4rec.prepare.files.tables import FIRST_ROWS, Part, Table
+from bert4rec.prepare.read.column_advice import column_advice
+from bert4rec.prepare.read.fields import Fields, all_decimal
+from bert4rec.prepare.read.times import Times
+from bert4rec.prepare.read.titles import FirstTitles, read_titles
+from bert4rec.runtime.errors import DataError
+
+NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Float32, "is_read": pl.Int64}
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """What is known of a source of files.
+
+    `names`: what a file of it may be called in its folder. `form`: lines of text with known `columns` (field → name in
+    the file), sequences, or a table in any format whose columns the settings name. `separator`, `has_header`: how lines
+    are cut. `newest_first`: the order of rows without times. `is_movielens`: whether files of titles stand beside it.
+    """
+
+    names: tuple[str, ...]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    form: Literal["text", "sequences", "table"] = "text"
+    separator: str = ","
+    has_header: bool = True
+    newest_first: bool = False
+    is_movielens: bool = False
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """The interactions in `files` of the `source`; `columns`: what they call each field; text: `block_bytes` at a time.
+
+    Iterating yields a frame of usable rows (`user`, `item`: Int64 or String; `time`: Int64 seconds; `rating`: Float32;
+    `is_read`: Boolean), and how many of the `n_bytes` have been read with it. What was met on the way stands in `bad`
+    (the other rows), `words` (of sequences) and `titles`. `newest_first`: the order of rows without times.
+    `decimal_ids`: fields whose ids are whole numbers written as "7.0"; `only_first`: the first rows alone.
+    """
+
+    source: FileSource
+    files: tuple[Path, ...]
+    columns: Mapping[str, str]
+    times: Times
+    block_bytes: int
+    newest_first: bool = False
+    decimal_ids: Collection[str] = ()
+    only_first: bool = False
+    bad: BadRows = field(default_factory=BadRows)
+    words: Words = field(default_factory=Words)
+    titles: FirstTitles = field(default_factory=FirstTitles)
+
+    def __iter__(self) -> Iterator[Part]:
+        for rows, done in self.usable():
+            if "title" in self.columns:
+                self.titles.add(rows.select("item", "title"))
+            yield rows.drop("title", strict=False), done
+
+    @cached_property
+    def n_bytes(self) -> int:
+        """Of all files, as they lie on the disk."""
+        return sum(file.stat().st_size for file in self.files)
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What gives the order of a user's items, as `metadata.json` has it: the `column` of the times, or the file."""
+        if "time" not in self.columns:
+            return {"by": "file", "column": None, "newest_first": self.newest_first}
+        column = self.columns["time"] if self.source.form == "table" or self.source.has_header else None
+        return {"by": "time", "column": column, "newest_first": False}
+
+    def usable(self) -> Iterator[Part]:
+        """As iterating, with the `title` where a column holds it."""
+        fields = Fields(
+            self.columns,
+            whole_number_ids=self.source.form == "text",
+            times=replace(self.times),
+            decimal_ids=self.decimal_ids,
+        )
+        before = 0
+        for path in self.files:
+            unit = self.open(path).unit
+            for raw, done in self.raw(path, self.columns):
+                yield fields.cast(raw, path, self.bad, unit=unit), before + done
+            before += path.stat().st_size
+
+    def raw(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:
+        """`LINE` and the `columns` (field → name in the file) as they stand, part by part."""
+        file = self.open(path)
+        for name, column in columns.items():
+            if column not in file.columns:
+                advice = column_advice(self.columns, [*file.columns]) if self.source.form == "table" else ""
+                raise DataError(f'{path}: no column "{column}" ({name}); it has: {", ".join(file.columns)}{advice}')
+        yield from file.rows(columns, self.bad, block_bytes=self.block_bytes, only_first=self.only_first)
+
+    def open(self, path: Path) -> Table | SequenceFile:
+        """The file at `path`, whose rows can be read."""
+        if self.source.form == "sequences":
+            return SequenceFile(path, self.words)
+        if self.source.form == "table":
+            return Table(path, format_of(path), self.source.separator, self.source.has_header)
+        types = {name: NUMBERS[field] for field, name in self.columns.items()}
+        return Table(path, "text", self.source.separator, self.source.has_header, tuple(self.columns.values()), types)
+
+    def again(self, **changes: Any) -> "Interactions":
+        """The same to be read apart: what is met then is not met here."""
+        return replace(self, bad=BadRows(), words=Words(), titles=FirstTitles(), **changes)
+
+    def check(self, n_users: int) -> None:
+        """What only all rows together tell; `n_users` is how many users they have. Raises `DataError`."""
+        self.words.check(n_users)
+
+    def item_titles(self, path: str, dtype: pl.DataType) -> pl.DataFrame | None:
+        """Titles (`item` of type `dtype`, `title`); None if unknown.
+
+        They come from the column of the rows read so far, from `path`, or from beside MovieLens data.
+        """
+        if "title" in self.columns:
+            return self.titles.all(dtype)
+        return read_titles(path, beside=self.files[0].parent if self.source.is_movielens else None, dtype=dtype)
+
+    def first_of(self, columns: Mapping[str, str]) -> pl.DataFrame:
+        """The `columns` (new name → name in the file) of the first rows of the first file, as they stand."""
+        parts = [raw.drop(LINE) for raw, _ in self.again(only_first=True).raw(self.files[0], columns)]
+        return pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*columns])
+
+
+def find_decimal_ids(interactions: Interactions, names: Collection[str]) -> list[str]:
+    """Which of the fields `names` have ids that are all whole numbers written as "7.0".
+
+    Seldom are the first ones so; only then are those of all files looked at, before anything is made of them.
+    """
+    columns = {name: interactions.columns[name] for name in names}
+    first = interactions.first_of(columns) if columns else pl.DataFrame()
+    found = [ids.name for ids in first if ids.dtype == pl.String and ids.count() and all_decimal(ids)]
+    whole = interactions.again()
+    for raw in (raw for path in whole.files if found for raw, _ in whole.raw(path, columns)):
+        found = [name for name in found if all_decimal(raw[name])]
+        if not found:
+            break
+    return found

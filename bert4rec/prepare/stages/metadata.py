@@ -1,0 +1,42 @@
+"""What `metadata.json` says of a dataset, but for what the splits and the checksums add."""
+
+from typing import Any
+
+from bert4rec.config.tables import Config
+from bert4rec.dataset.statistics import lengths_of
+from bert4rec.prepare.order.filters import FILTERS
+from bert4rec.prepare.read.interactions import Interactions
+from bert4rec.prepare.read.synthetic import Generated
+from bert4rec.prepare.stages.ordered_rows import OrderedRows
+from bert4rec.prepare.stages.survey import Survey
+from bert4rec.prepare.writer import created_from
+
+
+def describe_rows(
+    config: Config, source: Interactions | Generated, ordered: OrderedRows, survey: Survey
+) -> dict[str, Any]:
+    """Where the rows come from, how many were read, dropped and kept, and what a look at all of them told."""
+    n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
+    bad = source.bad
+    return {
+        "created_from": created_from(config.data.source, config.data.path),
+        "source": config.data.source,
+        "max_len": config.model.max_len,
+        "preprocessing": config.preprocessing.recipe,
+        "extends": bool(config.data.extends),
+        "order": dict(source.order),
+        "rows_read": ordered.n_rows_read + bad.total,
+        "users_read": ordered.n_users_read,
+        "items_read": ordered.n_items_read,
+        "bad_rows": dict(sorted(bad.counts.items())),
+        "dropped": {name: ordered.dropped[name] for name in FILTERS if ordered.dropped[name]},
+        "rows": n_rows,
+        "users": n_users,
+        "items": n_items,
+        "density": n_rows / (n_users * n_items),
+        "lengths": lengths_of(survey.lengths[survey.lengths > 0]),
+        "time_span": list(survey.time_span) if survey.time_span else None,
+        "train_positions": int(survey.train_counts.sum()),
+        "has_times": "time" in ordered.parts.columns,
+        "has_ratings": "rating" in ordered.parts.columns,
+    }

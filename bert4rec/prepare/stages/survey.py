@@ -1,0 +1,82 @@
+"""What one look at all histories tells before they are split: lengths, popularity, who is validated."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bert4rec.config.tables import Preprocessing
+from bert4rec.dataset.schema import FIRST_ITEM_ID, MIN_EVALUATED
+from bert4rec.prepare.progress import Progress
+from bert4rec.prepare.split.negatives import Ints, train_counts
+from bert4rec.prepare.split.splits import is_tested, validation_sample
+from bert4rec.prepare.stages.numbered_histories import NumberedHistories
+from bert4rec.prepare.stages.split_rule import SplitRule
+from bert4rec.runtime.errors import DataError
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a look at all histories tells.
+
+    `lengths` of each user's history; `train_counts` of each item; `validated` users; the first and the last time, where
+    known.
+    """
+
+    lengths: Ints
+    train_counts: Ints
+    validated: NDArray[np.bool_]
+    time_span: tuple[int, int] | None
+
+
+def survey_histories(
+    histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int, n_items: int,
+    progress: Progress,
+) -> Survey:  # fmt: skip
+    """Look at every history, marked by `rule`: how long, how popular its training items, who may be validated.
+
+    Raises `DataError` where nobody could be tested and somebody should.
+    """
+    lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
+    able: list[pl.DataFrame] = []
+    times: list[int] = []
+    n_tested = 0
+    with progress.stage("split", histories.n_rows) as stage:
+        for frame in histories:
+            marked = rule(frame)
+            here = marked["items"].list.len().to_numpy()
+            lengths[marked["user"].to_numpy()] = here
+            counts += train_counts(marked.select(pl.col("items").list.head(pl.col("before"))), n_items=n_items)
+            last = pl.col("items").list.get(pl.col("before") - 1, null_on_oob=True)
+            able.append(marked.filter("able").select("user", target=last))
+            n_tested += marked.filter(is_tested()).height
+            times += _span(marked)
+            stage.advance(stage.n_rows + int(here.sum()), int(here.sum()))
+    if not n_tested and settings.split != "none":
+        raise DataError(_no_test(settings.split, n_users))
+    users, targets = (pl.concat(able)[name].to_numpy() for name in ("user", "target"))
+    validated = np.zeros(n_users, bool)
+    validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
+    counts -= np.bincount(targets[validated[users]] - FIRST_ITEM_ID, minlength=n_items)
+    return Survey(lengths, counts, validated, (min(times), max(times)) if times else None)
+
+
+def _span(histories: pl.DataFrame) -> list[int]:
+    """The first and the last time of all; none where times are not known."""
+    if "times" not in histories.columns:
+        return []
+    low, high = histories.select(low=pl.col("times").list.min().min(), high=pl.col("times").list.max().max()).row(0)
+    return [low, high]
+
+
+def _no_test(split: str, n_users: int) -> str:
+    if split == "time":
+        return (
+            f"none of the {n_users} users has interactions both before and after preprocessing.split_at: no test could "
+            "be made; choose another instant or share"
+        )
+    return (
+        f"none of the {n_users} users has {MIN_EVALUATED} interactions, as leave-one-out needs: no test could be made; "
+        'bring longer histories, relax the filters of [preprocessing], or train on all with split = "none"'
+    )

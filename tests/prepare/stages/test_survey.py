@@ -1,0 +1,33 @@
+"""One look at all histories: lengths, popularity of what is trained on, who is validated."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert4rec.config.tables import Preprocessing
+from bert4rec.prepare.progress import Progress
+from bert4rec.prepare.split.splits import leave_one_out
+from bert4rec.prepare.stages.numbered_histories import NumberedHistories
+from bert4rec.prepare.stages.survey import Survey, survey_histories
+from bert4rec.runtime.errors import DataError
+from tests.prepare.stages.rows import ordered
+
+
+def survey(place: Path, *users: tuple[object, list[int]], **settings: int | str) -> Survey:
+    histories = NumberedHistories(ordered(place / "parts", [*users]), np.array([2, 3, 4, 5], np.int32), known=None)
+    return survey_histories(
+        histories, leave_one_out, Preprocessing(**settings), n_users=len(users), n_items=4, progress=Progress()
+    )  # type: ignore[arg-type]
+
+
+def test_what_is_held_out_does_not_count_as_popular(tmp_path: Path) -> None:
+    found = survey(tmp_path, (1, [0, 1, 2]), (2, [3, 0]), (3, [1, 0, 0, 3]))
+    assert (found.lengths.tolist(), found.validated.tolist()) == ([3, 2, 4], [True, False, True])
+    assert found.train_counts.tolist() == [3, 1, 0, 1]  # of users 1, 2, 3: item 0; 3 and 0; 1 and 0
+    assert found.time_span is None
+
+
+def test_without_anybody_to_test_the_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none of the 2 users has 3 interactions, as leave-one-out needs"):
+        survey(tmp_path, (1, [0, 1]), (2, [3]))
