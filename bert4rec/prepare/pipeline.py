@@ -11,7 +11,7 @@ import polars as pl
 
 from bert4rec.config.tables import OWN_DATA, Config
 from bert4rec.dataset.card import dataset_card
-from bert4rec.dataset.schema import CARD, FIRST_ITEM_ID, ITEMS, ORACLE, USERS
+from bert4rec.dataset.schema import CARD, FIRST_ITEM_ID, ITEMS, ORACLE, TEST, USERS
 from bert4rec.dataset.statistics import describe, order_line
 from bert4rec.prepare.files.bad_rows import BadRows
 from bert4rec.prepare.order.ids import Known, item_ids, read_known
@@ -20,7 +20,9 @@ from bert4rec.prepare.read.fields import DECIMAL
 from bert4rec.prepare.read.first_look import first_look
 from bert4rec.prepare.read.interactions import Interactions
 from bert4rec.prepare.read.sources import open_source
-from bert4rec.prepare.read.synthetic import Generated, everything
+from bert4rec.prepare.read.synthetic import Generated
+from bert4rec.prepare.split.oracle import oracle_ranks
+from bert4rec.prepare.stages.item_table import item_table
 from bert4rec.prepare.stages.limited_rows import limit_rows
 from bert4rec.prepare.stages.metadata import describe_rows
 from bert4rec.prepare.stages.numbered_histories import NumberedHistories
@@ -29,7 +31,6 @@ from bert4rec.prepare.stages.raw_rows import RawRows, read_rows
 from bert4rec.prepare.stages.split_rows import Cutter, write_splits
 from bert4rec.prepare.stages.split_rule import choose_split
 from bert4rec.prepare.stages.survey import survey_histories
-from bert4rec.prepare.stages.tables import item_table, oracle_table
 from bert4rec.prepare.writer import (
     SplitWriter,
     clear_target,
@@ -85,7 +86,9 @@ def _make_dataset(config: Config, new: Path, known: Known | None, warnings: list
     titles = source.item_titles(data.titles_path, dtype=raw.item_type)
 
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
-    also = ([known.items["original"]] if known else []) + ([everything(data.n_items)] if has_whole_catalogue else [])
+    also = ([known.items["original"]] if known else []) + (
+        [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
+    )
     newest_first = source.order["newest_first"]
     ordered = order_rows(raw, settings, newest_first=newest_first, folder=work / "parts", progress=progress, also=also)
     source.check(ordered.n_users_read)
@@ -141,7 +144,8 @@ def _write_oracle(
     oracle = source.oracle if isinstance(source, Generated) else None
     if oracle is None or items["count"].sum() < source.n_bytes or split != "leave_one_out":
         return
-    ranks = oracle_table(oracle, new, items)
+    test = datasets.load_from_disk(str(new / TEST)).to_polars()
+    ranks = oracle_ranks(oracle, test, users=pl.read_parquet(new / USERS, glob=False), items=items)
     if ranks is None:
         progress.log(f"left {ORACLE} out: too many users × items to rank")
         return

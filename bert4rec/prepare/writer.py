@@ -40,13 +40,24 @@ def new_dataset(folder: Path) -> Iterator[Path]:
 
     An older dataset at `folder` is replaced. Raises `DataError` where something else stands there, or the disk refuses.
     """
+    clear_target(folder)
+    place = folder.resolve()  # a link stays a link to the new folder
+    new, old = (place.with_name(f"{prefix}{os.getpid()}") for prefix in _prefixes(place))
     try:
-        with _replacing(folder) as new:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        new.mkdir()
+        with (new / LOCK).open("w") as lock:
+            locked(lock)  # while this process lives: see _clean
             yield new
+            (new / LOCK).unlink()
+            put_in_place(new, place, replaced=old)
     except BrokenPipeError:  # of the output: the disk has none
         raise
     except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
         raise DataError(f"{folder}: cannot write the dataset: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        _clean(place)
 
 
 def clear_target(folder: Path) -> None:
@@ -208,25 +219,6 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     (folder / METADATA).write_text(text, encoding="utf-8")
     return sum(sizes.values()) + len(text.encode())
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder` that takes its place when the block ends well, and goes when it does not."""
-    clear_target(folder)
-    folder = folder.resolve()  # a link stays a link to the new folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new, old = (folder.with_name(f"{prefix}{os.getpid()}") for prefix in _prefixes(folder))
-    try:
-        new.mkdir()
-        with (new / LOCK).open("w") as lock:
-            locked(lock)  # while this process lives: see _clean
-            yield new
-            (new / LOCK).unlink()
-            put_in_place(new, folder, replaced=old)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-        _clean(folder)
 
 
 def _prefixes(folder: Path) -> tuple[str, str]:

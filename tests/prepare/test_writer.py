@@ -364,7 +364,7 @@ def test_a_killed_run_leaves_no_half_dataset_and_the_next_one_cleans_up(tmp_path
 
 
 def test_the_folder_of_a_run_that_lives_is_left_alone(tmp_path: Path) -> None:
-    with writer._replacing(tmp_path / "d") as new:
+    with writer.new_dataset(tmp_path / "d") as new:
         (tmp_path / ".d.new-dead").mkdir()
         writer.clear_target(tmp_path / "d")
         assert new.is_dir()

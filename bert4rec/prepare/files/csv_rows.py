@@ -14,10 +14,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.text_blocks import NEWLINE, QUOTE, Block, inside_quotes, split_block
+from bert4rec.prepare.files.text_blocks import NEWLINE, QUOTE, Block, inside_quotes, parsed
 
 LINE = "line\n"  # column with the line or row of the file that a message names; a header has no name with a line end
-SMALL = 1 << 14  # bytes that are parsed line by line rather than halved again
 UNIT_SEPARATOR = b"\x1f"  # stands in for a separator of several characters, which Polars does not know
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
 
@@ -48,19 +47,15 @@ def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
 
     Lines with too many or too few fields, without UTF-8, with an open quote, or with the header again go to `bad`.
     """
-    frame = None if block.unclosed else _at_once(block, layout)
-    if frame is not None:
-        yield _without_headers(frame, block, layout, bad) if layout.header else frame
-        return
-    parts = [block] if len(block.text) <= SMALL or block.unclosed else split_block(block, quoted=layout.quoted)
-    if len(parts) == 1:
-        yield _one_by_one(block, layout, bad)
-        return
-    for part in parts:
-        yield from parse(part, layout, bad)
+    return parsed(
+        block,
+        lambda part: _at_once(part, layout, bad),
+        lambda part: _one_by_one(part, layout, bad),
+        quoted=layout.quoted,
+    )
 
 
-def _at_once(block: Block, layout: Layout) -> pl.DataFrame | None:
+def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
     """The rows as Polars reads them; None where they are not one for each line, with all fields."""
     text, separator = block.text, layout.separator
     if not text.endswith(NEWLINE):
@@ -80,7 +75,8 @@ def _at_once(block: Block, layout: Layout) -> pl.DataFrame | None:
     is_whole = len(frame) == len(starts)
     if not is_whole or (frame[layout.columns[-1]].null_count() and _is_short(text, separator, inside, frame)):
         return None
-    return frame.insert_column(0, pl.Series(LINE, block.first_line + starts, dtype=pl.Int64))
+    frame.insert_column(0, pl.Series(LINE, block.first_line + starts, dtype=pl.Int64))
+    return _without_headers(frame, block, layout, bad) if layout.header else frame
 
 
 def _read(text: bytes, separator: bytes, layout: Layout) -> pl.DataFrame:

@@ -17,7 +17,7 @@ import polars as pl
 
 from bert4rec.prepare.files import text_blocks
 from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE, NOT_UTF_8, SMALL
+from bert4rec.prepare.files.csv_rows import LINE, NOT_UTF_8
 from bert4rec.runtime.errors import DataError
 
 HEAD = 1 << 20  # bytes of the lines that show which columns there are
@@ -58,27 +58,20 @@ def json_rows(
     the key. Lines that are no objects go to `bad`, and those with an object, a list, true or false as a value.
     """
     for block in blocks:
-        for rows in _parse(block, columns, bad):
+        for rows in text_blocks.parsed(
+            block,
+            lambda part: _at_once(part, columns, bad),
+            lambda part: _one_by_one(part, columns, bad, enumerate(_lines(part)))[0],
+            quoted=False,
+        ):
             yield rows, block.done
 
 
-def _parse(block: text_blocks.Block, columns: Mapping[str, str], bad: BadRows) -> Iterator[pl.DataFrame]:
-    lines = block.text.removesuffix(b"\n").split(b"\n")
-    frame = _at_once(block, columns, len(lines))
-    if frame is not None:
-        doubtful = frame.select(pl.any_horizontal(pl.col(*columns).str.contains(NO_FIELD).fill_null(False))).to_series()
-        _, wrong = _one_by_one(block, columns, bad, ((int(i), lines[i]) for i in np.flatnonzero(doubtful.to_numpy())))
-        yield frame.filter(~pl.col(LINE).is_in(wrong)) if wrong else frame
-        return
-    parts = [block] if len(block.text) <= SMALL else text_blocks.split_block(block, quoted=False)
-    if len(parts) == 1:
-        yield _one_by_one(block, columns, bad, enumerate(lines))[0]
-        return
-    for part in parts:
-        yield from _parse(part, columns, bad)
+def _lines(block: text_blocks.Block) -> list[bytes]:
+    return block.text.removesuffix(b"\n").split(b"\n")
 
 
-def _at_once(block: text_blocks.Block, columns: Mapping[str, str], n_lines: int) -> pl.DataFrame | None:
+def _at_once(block: text_blocks.Block, columns: Mapping[str, str], bad: BadRows) -> pl.DataFrame | None:
     """The rows as Polars reads them; None where they are not one for each line."""
     if SURROGATE.search(block.text):
         return None
@@ -86,10 +79,14 @@ def _at_once(block: text_blocks.Block, columns: Mapping[str, str], n_lines: int)
         frame = pl.read_ndjson(block.text, schema=dict.fromkeys(columns.values(), pl.String))
     except pl.exceptions.PolarsError:
         return None
-    if len(frame) != n_lines:
+    lines = _lines(block)
+    if len(frame) != len(lines):
         return None
-    numbers = pl.int_range(block.first_line, block.first_line + n_lines, dtype=pl.Int64).alias(LINE)
-    return frame.select(numbers, **{new: pl.col(name) for new, name in columns.items()})
+    numbers = pl.int_range(block.first_line, block.first_line + len(lines), dtype=pl.Int64).alias(LINE)
+    frame = frame.select(numbers, **{new: pl.col(name) for new, name in columns.items()})
+    doubtful = frame.select(pl.any_horizontal(pl.col(*columns).str.contains(NO_FIELD).fill_null(False))).to_series()
+    _, wrong = _one_by_one(block, columns, bad, ((int(i), lines[i]) for i in np.flatnonzero(doubtful.to_numpy())))
+    return frame.filter(~pl.col(LINE).is_in(wrong)) if wrong else frame
 
 
 def _one_by_one(

@@ -1,9 +1,9 @@
 """Text files as blocks of whole lines, however large they are: plain, gzip or zstd; every line keeps its number."""
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from bert4rec.config.file_kinds import BYTE_ORDER_MARK, compression_by_bytes
 from bert4rec.runtime.errors import DataError
 
+T = TypeVar("T")
+
+SMALL = 1 << 14  # bytes that are parsed line by line rather than halved again
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 FIRST_BYTES = 1 << 20  # in which the first rows stand
 QUOTE = b'"'
@@ -68,20 +71,32 @@ def head(path: Path, *, size: int) -> bytes:
 def without_first_line(block: Block) -> Block:
     """`block` without its first line: the header."""
     end = block.text.find(b"\n") + 1 or len(block.text)
-    return Block(block.path, block.text[end:], block.first_line + 1, block.done)
+    return replace(block, text=block.text[end:], first_line=block.first_line + 1)
 
 
-def split_block(block: Block, *, quoted: bool) -> list[Block]:
+def parsed(
+    block: Block, at_once: Callable[[Block], T | None], one_by_one: Callable[[Block], T], *, quoted: bool
+) -> Iterator[T]:
+    """What `at_once` makes of `block`; where that is None, of its halves, and of few lines in question `one_by_one`."""
+    whole = None if block.unclosed else at_once(block)
+    if whole is not None:
+        yield whole
+        return
+    parts = [block] if len(block.text) <= SMALL or block.unclosed else _halves(block, quoted=quoted)
+    if len(parts) == 1:
+        yield one_by_one(block)
+        return
+    for part in parts:
+        yield from parsed(part, at_once, one_by_one, quoted=quoted)
+
+
+def _halves(block: Block, *, quoted: bool) -> list[Block]:
     """`block` as two of about half the size, or itself where it cannot be cut."""
-    middle = 1 + len(block.text) // 2
-    end, _ = _last_end(block.text[:middle], quoted)
+    end, _ = _last_end(block.text[: 1 + len(block.text) // 2], quoted)
     if end in (0, len(block.text)):
         return [block]
     line = block.first_line + block.text.count(b"\n", 0, end)
-    return [
-        Block(block.path, block.text[:end], block.first_line, block.done),
-        Block(block.path, block.text[end:], line, block.done),
-    ]
+    return [replace(block, text=block.text[:end]), replace(block, text=block.text[end:], first_line=line)]
 
 
 def _whole_lines(block: Block, quoted: bool, *, is_last: bool) -> Generator[Block, None, tuple[int, bytes]]:

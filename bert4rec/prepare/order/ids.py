@@ -32,29 +32,27 @@ def read_known(folder: Path) -> Known:
 
 
 class Distinct:
-    """The distinct values of a column that comes in parts."""
+    """The first row of each item, of rows (`item` and `others`) in parts; no more is held than these rows, twice."""
 
-    def __init__(self) -> None:
-        self._parts: list[pl.Series] = []
+    def __init__(self, **others: type[pl.DataType]) -> None:
+        self._parts = [pl.DataFrame(schema={"item": pl.Int64, **others})]
         self._n_merged = self._n_pending = 0
 
-    def add(self, values: pl.Series) -> None:
-        """Take the values of one more part. Numbers become text where one part is text."""
-        new = values.unique()
+    def add(self, rows: pl.DataFrame) -> None:
+        """Take one more part. Numbers become text where the items of one part are text."""
+        new = rows.unique("item", keep="first", maintain_order=True)
         self._parts.append(new)
         self._n_pending += len(new)
         if self._n_pending > max(self._n_merged, 1 << 20):
-            self._merge()
+            self.rows()
 
-    def sorted(self) -> pl.Series:
-        """All distinct values, sorted; at least one part has come."""
-        self._merge()
-        return self._parts[0].sort()
-
-    def _merge(self) -> None:
-        dtype = pl.String if any(part.dtype == pl.String for part in self._parts) else self._parts[0].dtype
-        merged = pl.concat([part.cast(dtype) for part in self._parts]).unique()
+    def rows(self) -> pl.DataFrame:
+        """The first rows, in the order in which they came."""
+        is_text = any(part["item"].dtype == pl.String for part in self._parts)
+        parts = [part.cast({"item": pl.String}) for part in self._parts] if is_text else self._parts
+        merged = pl.concat(parts).unique("item", keep="first", maintain_order=True)
         self._parts, self._n_merged, self._n_pending = [merged], len(merged), 0
+        return merged
 
 
 def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:

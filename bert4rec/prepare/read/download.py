@@ -3,16 +3,13 @@
 import hashlib
 import logging
 import os
-import posixpath
 import re
 import shutil
 import ssl
-import stat
 import struct
 import urllib.request
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +48,7 @@ ARCHIVES = {
     "ml-20m": Archive(198_702_078, "cd245b17a1ae2cc31bb14903e1204af3"),
     "ml-25m": Archive(261_978_986, "6b51fb2759a8657d3bfcbfc42b592ada"),
     "ml-32m": Archive(238_950_008, "d472be332d4daa821edc399621853b57"),
-    # GroupLens makes it anew now and then: the MD5 that stands beside it counts.
+    # GroupLens replaces it now and then: the MD5 that stands beside it counts.
     "ml-latest-small": Archive(None, None),
 }
 
@@ -98,7 +95,7 @@ def fetch_movielens(source: str, folder: Path) -> Path:
     """The folder with the unpacked files of the MovieLens set `source`, downloaded into `folder` unless there already.
 
     `source`: a key of `ARCHIVES`. `<folder>/<source>` is used as it stands if it is there; else `<folder>/<source>.zip`
-    is, once checked; else that is downloaded. An interrupted download goes on at the next call. Raises
+    is, once checked; else that is downloaded. An interrupted download is resumed at the next call. Raises
     `DataError` for everything that keeps the set away: network, disk, a wrong file.
     """
     if source not in ARCHIVES:
@@ -181,7 +178,7 @@ def _difference(path: Path, size: int | None, md5: str | None) -> str:
 
 
 def _download(job: _Job) -> None:
-    """The zip, by way of `.part`, which stays where the download breaks off."""
+    """The zip, by way of `.part`, which stays where the download is interrupted."""
     size = job.archive.size
     first = job.part.stat().st_size if job.part.exists() else 0
     if size is not None and first > size:
@@ -235,19 +232,19 @@ def _reason(error: Exception) -> str:
 
 def _receive(job: _Job, response: HTTPResponse, first: int) -> None:
     """Write what the server sends behind the `first` bytes of `.part`, or in their place where it sends all."""
-    goes_on = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {first}-")
-    first = first if goes_on else 0
+    is_rest = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {first}-")
+    first = first if is_rest else 0
     length = response.headers.get("Content-Length", "")
     announced, size = first + int(length) if length.isdecimal() else None, job.archive.size
     if size is not None and announced not in (None, size):
         raise DataError(f"{job.url}: the server offers {announced:,} bytes, {size:,} expected; {job.advice}")
     logger.info(f"{job.url}: " + (f"downloading from {_mb(first)} on" if first else "downloading"))
-    with _Progress(size or announced or 0, first) as progress, job.part.open("ab" if goes_on else "wb") as file:
+    with _Progress(size or announced or 0, first) as progress, job.part.open("ab" if is_rest else "wb") as file:
         while progress.received <= (progress.total or LARGEST) and (chunk := _read(job, response, progress)):
             file.write(chunk)
             progress.add(len(chunk))
     if progress.received < progress.total:
-        raise _broken_off(job, progress, "the server closed the connection")
+        raise _interrupted(job, progress, "the server closed the connection")
 
 
 def _read(job: _Job, response: HTTPResponse, progress: "_Progress") -> bytes:
@@ -255,11 +252,13 @@ def _read(job: _Job, response: HTTPResponse, progress: "_Progress") -> bytes:
     try:
         return response.read1(CHUNK)
     except (OSError, HTTPException) as error:
-        raise _broken_off(job, progress, _reason(error)) from None
+        raise _interrupted(job, progress, _reason(error)) from None
 
 
-def _broken_off(job: _Job, progress: "_Progress", reason: str) -> DataError:
-    return DataError(f"{job.url}: broke off at {progress.so_far} ({reason}); repeat the command: it goes on from there")
+def _interrupted(job: _Job, progress: "_Progress", reason: str) -> DataError:
+    return DataError(
+        f"{job.url}: interrupted at {progress.so_far} ({reason}); repeat the command: it resumes from there"
+    )
 
 
 class _Progress(ProgressBar):
@@ -303,37 +302,10 @@ def _unpack(job: _Job) -> None:
 
 
 def _check_members(job: _Job, members: list[zipfile.ZipInfo]) -> None:
-    """Refuse a zip that writes outside its folder, that grows without measure, or that has no ratings."""
+    """Refuse a zip that grows without measure, or has no ratings; `zipfile` itself keeps all names in the folder."""
     advice = "nothing was unpacked; delete it, and get it from GroupLens"
-    for member in members:
-        if objection := _objection(member):
-            raise DataError(f'{job.zip}: member "{_printable(member.orig_filename)}" {objection}; {advice}')
-    # As a file system that ignores case sees them.
-    names = Counter(posixpath.normpath(member.filename).casefold() for member in members)
-    name, count = max(names.items(), key=lambda pair: pair[1], default=("", 0))
-    if count > 1:
-        raise DataError(f'{job.zip}: member "{_printable(name)}" is in it {count} times; {advice}')
     total, most = sum(member.file_size for member in members), MOST_UNPACKED * job.zip.stat().st_size
     if total > most:
         raise DataError(f"{job.zip}: would unpack to {_mb(total)}, more than {MOST_UNPACKED} times its size; {advice}")
     if f"{job.source}/{job.ratings}" not in {member.filename for member in members}:
         raise DataError(f"{job.zip}: no {job.source}/{job.ratings} in it; {advice}")
-
-
-def _objection(member: zipfile.ZipInfo) -> str:
-    """Why this member is not unpacked; "" where it may be."""
-    name = member.orig_filename  # as it stands in the zip; `filename` ends before a zero byte
-    kind = stat.S_IFMT(member.external_attr >> 16)
-    objections = {
-        "has a backslash or an unprintable character in its name": "\\" in name or not name.isprintable(),
-        "has an absolute path": name.startswith("/") or re.match(r"[A-Za-z]:", name) is not None,
-        "leads out of its folder": ".." in name.split("/"),
-        "is a link or a device": kind not in (0, stat.S_IFREG, stat.S_IFDIR),
-        "is encrypted": bool(member.flag_bits & 1),
-        "is packed in an unusual way": member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),
-    }
-    return next((objection for objection, holds in objections.items() if holds), "")
-
-
-def _printable(name: str) -> str:
-    return name[:100].encode("unicode_escape").decode()

@@ -13,10 +13,11 @@ from bert4rec.prepare.files.csv_rows import LINE
 from bert4rec.prepare.files.kinds import format_of
 from bert4rec.prepare.files.sequence_files import SequenceFile, Words
 from bert4rec.prepare.files.tables import FIRST_ROWS, Part, Table
+from bert4rec.prepare.order.ids import Distinct
 from bert4rec.prepare.read.column_advice import column_advice
 from bert4rec.prepare.read.fields import Fields, all_decimal
 from bert4rec.prepare.read.times import Times
-from bert4rec.prepare.read.titles import FirstTitles, read_titles
+from bert4rec.prepare.read.titles import read_titles
 from bert4rec.runtime.errors import DataError
 
 NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Float32, "is_read": pl.Int64}
@@ -60,12 +61,12 @@ class Interactions:
     only_first: bool = False
     bad: BadRows = field(default_factory=BadRows)
     words: Words = field(default_factory=Words)
-    titles: FirstTitles = field(default_factory=FirstTitles)
+    titles: Distinct = field(default_factory=lambda: Distinct(title=pl.String))
 
     def __iter__(self) -> Iterator[Part]:
         for rows, done in self.usable():
             if "title" in self.columns:
-                self.titles.add(rows.select("item", "title"))
+                self.titles.add(rows.select("item", "title").drop_nulls("title"))
             yield rows.drop("title", strict=False), done
 
     @cached_property
@@ -116,7 +117,7 @@ class Interactions:
 
     def again(self, **changes: Any) -> "Interactions":
         """The same to be read apart: what is met then is not met here."""
-        return replace(self, bad=BadRows(), words=Words(), titles=FirstTitles(), **changes)
+        return replace(self, bad=BadRows(), words=Words(), titles=Distinct(title=pl.String), **changes)
 
     def check(self, n_users: int) -> None:
         """What only all rows together tell; `n_users` is how many users they have. Raises `DataError`."""
@@ -128,7 +129,7 @@ class Interactions:
         They come from the column of the rows read so far, from `path`, or from beside MovieLens data.
         """
         if "title" in self.columns:
-            return self.titles.all(dtype)
+            return self.titles.rows().cast({"item": dtype})
         return read_titles(path, beside=self.files[0].parent if self.source.is_movielens else None, dtype=dtype)
 
     def first_of(self, columns: Mapping[str, str]) -> pl.DataFrame:

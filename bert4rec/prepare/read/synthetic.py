@@ -175,11 +175,6 @@ def _rows(rng: np.random.Generator, users: Ints, items: Ints, lengths: Ints) -> 
     return pl.DataFrame({"user": users + 1, "item": items + 1, "time": time})
 
 
-def everything(n_items: int) -> pl.Series:
-    """The original ids of all `n_items`."""
-    return pl.Series(np.arange(1, n_items + 1))
-
-
 Generator: TypeAlias = Callable[..., tuple[pl.DataFrame, Oracle | None]]
 GENERATORS: dict[str, Generator] = {"synthetic": structured, "random": noise}
 

@@ -1,4 +1,4 @@
-"""Item titles as one small frame: from `movies.dat`, `u.item` and CSV files, or from a column of the log."""
+"""Item titles as one small frame from `movies.dat`, `u.item` and CSV files."""
 
 from pathlib import Path
 
@@ -8,33 +8,6 @@ from bert4rec.runtime.errors import DataError
 
 MOVIELENS_FILES = ("movies.csv", "movies.dat", "u.item")
 SEPARATORS = {".dat": "::", ".item": "|"}
-
-
-class FirstTitles:
-    """The first title of each item of rows that come in parts; no more is held than one title an item, twice."""
-
-    def __init__(self) -> None:
-        self._parts: list[pl.DataFrame] = []
-        self._n_merged = self._n_pending = 0
-
-    def add(self, rows: pl.DataFrame) -> None:
-        """Take the `item` and `title` of one more part; a title of null is none."""
-        new = rows.drop_nulls("title").unique("item", keep="first", maintain_order=True)
-        self._parts.append(new)
-        self._n_pending += len(new)
-        if self._n_pending > max(self._n_merged, 1 << 20):
-            self._merge(new["item"].dtype)
-
-    def all(self, dtype: pl.DataType) -> pl.DataFrame:
-        """`item` (of type `dtype`), `title` of every item that has one."""
-        self._merge(dtype)
-        return self._parts[0]
-
-    def _merge(self, dtype: pl.DataType) -> None:
-        none = pl.DataFrame(schema={"item": dtype, "title": pl.String})
-        merged = pl.concat([none, *(part.cast({"item": dtype}) for part in self._parts)])
-        merged = merged.unique("item", keep="first", maintain_order=True)
-        self._parts, self._n_merged, self._n_pending = [merged], len(merged), 0
 
 
 def read_titles(path: str, *, beside: Path | None, dtype: pl.DataType) -> pl.DataFrame | None:

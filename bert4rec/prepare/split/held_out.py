@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,10 @@ class HeldOutCounts:
     """
 
     n_negatives: int
-
-    users: Mapping[str, int]
-    repeated: Mapping[str, int]
-    left_out: Mapping[str, int]
-    unseen: Counter[int]
-
-    @classmethod
-    def none(cls, n_negatives: int) -> "HeldOutCounts":
-        """Nobody."""
-        zeros = dict.fromkeys(EVALUATED, 0)
-        return cls(n_negatives, zeros, zeros, zeros, Counter())
+    users: Counter[str] = field(default_factory=Counter)
+    repeated: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    unseen: Counter[int] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, rows: Mapping[str, pl.DataFrame], unseen: Ints, n_negatives: int) -> "HeldOutCounts":
@@ -42,20 +35,18 @@ class HeldOutCounts:
         is_left_out = pl.col("popular_negatives").list.len() == 0
         return cls(
             n_negatives,
-            {name: len(rows[name]) for name in EVALUATED},
-            {name: rows[name].filter(is_repeated).height for name in EVALUATED},
-            {name: rows[name].filter(is_left_out).height for name in EVALUATED},
+            Counter({name: len(rows[name]) for name in EVALUATED}),
+            Counter({name: rows[name].filter(is_repeated).height for name in EVALUATED}),
+            Counter({name: rows[name].filter(is_left_out).height for name in EVALUATED}),
             Counter(np.minimum(unseen, n_negatives).tolist()),
         )
 
-    def __add__(self, other: "HeldOutCounts") -> "HeldOutCounts":
-        return HeldOutCounts(
-            self.n_negatives,
-            _sum(self.users, other.users),
-            _sum(self.repeated, other.repeated),
-            _sum(self.left_out, other.left_out),
-            self.unseen + other.unseen,
-        )
+    def add(self, other: "HeldOutCounts") -> None:
+        """Add the counts of another part."""
+        self.users.update(other.users)
+        self.repeated.update(other.repeated)
+        self.left_out.update(other.left_out)
+        self.unseen.update(other.unseen)
 
     def metadata(self) -> dict[str, Any]:
         """What `metadata.json` says of it."""
@@ -67,7 +58,7 @@ class HeldOutCounts:
     def keeps(self, percent: int) -> int:
         """The largest number of negatives, up to `n_negatives`, for which so many users have enough unseen items.
 
-        >>> HeldOutCounts(3, {}, {}, {}, Counter({0: 1, 2: 4, 3: 5})).keeps(90)
+        >>> HeldOutCounts(3, unseen=Counter({0: 1, 2: 4, 3: 5})).keeps(90)
         2
         """
         have, total = 0, self.unseen.total()
@@ -102,10 +93,6 @@ class HeldOutCounts:
             return "no number keeps 95 % of them"
         every = f"n_eval_negatives = {least} keeps all" if least else "no number keeps all"
         return f"{every}, {most} keeps 95 %" if are_many and most > least else every
-
-
-def _sum(some: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
-    return {name: some[name] + others[name] for name in EVALUATED}
 
 
 def _largest(n: int) -> str:

@@ -36,31 +36,15 @@ def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
     return n_items - histories["items"].list.n_unique().to_numpy().astype(np.int64)
 
 
-def popular_negatives(histories: pl.DataFrame, counts: Ints, *, n: int, seed: int, block: int) -> NDArray[np.int32]:
-    """`n` distinct items for each history that are not in it, drawn in proportion to `counts`, (users, n).
+def draw_negatives(histories: pl.DataFrame, weights: Ints, *, n: int, seed: list[int]) -> NDArray[np.int32]:
+    """`n` distinct items for each history that are not in it, drawn in proportion to `weights` [items], (users, n).
 
-    `histories`: `items`, the *whole* history of each user, held-out items too; they are the `block`-th of their split.
-    Each of them must leave `n` items unseen (`count_unseen`). `counts`: as from `train_counts`. An item that nobody has
-    trained on comes only when no other is left.
+    `histories`: `items`, the *whole* history of each user, held-out items too; `seed`: one for each block of users.
+    Each of them must leave `n` items unseen (`count_unseen`). An item of weight 0 comes only when no other is left.
 
-    >>> popular_negatives(pl.DataFrame({"items": [[2, 3]]}), np.array([9, 9, 5, 0]), n=2, seed=1, block=0).tolist()
+    >>> draw_negatives(pl.DataFrame({"items": [[2, 3]]}), np.array([9, 9, 5, 0]), n=2, seed=[1]).tolist()
     [[4, 5]]
     """
-    return _negatives(histories, counts, n=n, seed=[seed, 3, block])
-
-
-def uniform_negatives(histories: pl.DataFrame, *, n_items: int, n: int, seed: int, block: int) -> NDArray[np.int32]:
-    """`n` distinct items for each history that are not in it, all equally likely, (users, n).
-
-    Otherwise as `popular_negatives`.
-
-    >>> uniform_negatives(pl.DataFrame({"items": [[2, 3], [4, 3]]}), n_items=3, n=1, seed=1, block=0).tolist()
-    [[4], [2]]
-    """
-    return _negatives(histories, np.ones(n_items, np.int64), n=n, seed=[seed, 4, block])
-
-
-def _negatives(histories: pl.DataFrame, weights: Ints, *, n: int, seed: list[int]) -> NDArray[np.int32]:
     n_items, items = len(weights), histories["items"]
     rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
     keys = rows * n_items + items.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID

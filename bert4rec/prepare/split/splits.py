@@ -6,7 +6,7 @@ history with nothing from `before` on has no test.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -18,14 +18,6 @@ from bert4rec.prepare.order.histories import LISTS
 
 Ints: TypeAlias = NDArray[np.int64]
 N_BINS = 1 << 16  # of the times, to find an instant: two or three looks at all of them
-
-
-class Splits(NamedTuple):
-    """Histories of the three splits; `validation` and `test` have a `target` besides."""
-
-    train: pl.DataFrame
-    validation: pl.DataFrame
-    test: pl.DataFrame
 
 
 def leave_one_out(histories: pl.DataFrame) -> pl.DataFrame:
@@ -105,11 +97,11 @@ def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) 
     return np.random.default_rng([seed, 2]).choice(users, n_users, replace=False)
 
 
-def cut(histories: pl.DataFrame) -> Splits:
-    """The splits of histories with `before` and `validated` (a Boolean).
+def cut(histories: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Training, validation and test of histories with `before` and `validated` (a Boolean).
 
-    Test: the target is the interaction at `before`. Validation, of the validated ones: the last before it. Train: what
-    comes before both.
+    Test: the `target` is the interaction at `before`. Validation, of the validated ones: the last before it. Train:
+    what comes before both.
 
     >>> frame = pl.DataFrame({"user": [0], "items": [[5, 2, 3]], "before": [2], "validated": [True]})
     >>> [split.rows() for split in cut(frame)]
@@ -117,7 +109,7 @@ def cut(histories: pl.DataFrame) -> Splits:
     """
     before = pl.col("before")
     n_train = before - pl.col("validated")
-    return Splits(
+    return (
         _up_to(histories.filter(n_train > 0), n_train),
         _with_target(histories.filter("validated"), before - 1),
         _with_target(histories.filter(is_tested()), before),

@@ -27,14 +27,9 @@ class NumberedHistories:
         return int(self._ordered.counts.sum())
 
     @property
-    def has_times(self) -> bool:
-        """Whether the interactions have times."""
-        return "time" in self._ordered.parts.columns
-
-    @property
-    def has_ratings(self) -> bool:
-        """Whether the interactions have ratings."""
-        return "rating" in self._ordered.parts.columns
+    def columns(self) -> list[str]:
+        """Those of the interactions."""
+        return self._ordered.parts.columns
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         for frame, first in self._numbered(self._ordered.parts):

@@ -51,10 +51,10 @@ def order_rows(
     also: Iterable[pl.Series] = (),
 ) -> OrderedRows:  # fmt: skip
     """The rows that pass, user by user in order of time; `also`: items that have a code with or without rows."""
-    n_items_read = len(raw.items.sorted())
+    n_items_read = len(raw.items.rows())
     for items in also:
-        raw.items.add(items)
-    originals = raw.items.sorted()
+        raw.items.add(pl.DataFrame({"item": items}))
+    originals = raw.items.rows()["item"].sort()
     codes = pl.DataFrame([originals.alias("original"), pl.Series("code", np.arange(len(originals)), dtype=pl.Int32)])
     ordered = OrderedRows(Parts(folder), originals, np.zeros(len(originals), np.int64))
     ordered.n_rows_read, ordered.n_items_read = len(raw), n_items_read

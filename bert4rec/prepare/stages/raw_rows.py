@@ -49,7 +49,7 @@ def read_rows(
             if before:  # bytes whose rows have all been seen: of those up to `done` some may be still to come
                 n_seen = len(raw) + len(frame) + source.bad.total
                 _refuse_bad_rows(source.bad, n_seen * source.n_bytes / before, settings)
-            raw.items.add(frame["item"])
+            raw.items.add(frame.select("item"))
             for spool, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
                 spool.add(rows)
             stage.advance(done, len(frame))

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import polars as pl
 
 from bert4rec.dataset.schema import SPLITS, columns
 from bert4rec.prepare.order.chunks import chunked
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.split.held_out import HeldOutCounts
-from bert4rec.prepare.split.negatives import USERS_PER_BLOCK, count_unseen, popular_negatives, uniform_negatives
+from bert4rec.prepare.split.negatives import USERS_PER_BLOCK, count_unseen, draw_negatives
 from bert4rec.prepare.split.splits import cut, is_tested, windows
 from bert4rec.prepare.stages.numbered_histories import NumberedHistories
 from bert4rec.prepare.stages.split_rule import SplitRule
@@ -54,24 +55,26 @@ class Cutter:
         block, histories = numbered
         validated = pl.Series("validated", self.survey.validated[histories["user"].to_numpy()])
         marked = self.rule(histories).with_columns(validated)
-        splits = cut(marked)
+        train, validation, test = cut(marked)
         evaluated = marked.filter(is_tested() | pl.col("validated"))
         unseen = count_unseen(evaluated, n_items=len(self.survey.train_counts))
         negatives = self._negatives(evaluated.filter(pl.Series(unseen >= self.n_negatives)), block)
         rows = {
-            "train": windows(splits.train, max_len=self.max_len, step=self.step),
-            "validation": _with_negatives(splits.validation, negatives),
-            "test": _with_negatives(splits.test, negatives),
+            "train": windows(train, max_len=self.max_len, step=self.step),
+            "validation": _with_negatives(validation, negatives),
+            "test": _with_negatives(test, negatives),
         }
         n_rows = int(histories["items"].list.len().sum())
         return Block(n_rows, rows, HeldOutCounts.of(rows, unseen, self.n_negatives))
 
     def _negatives(self, whole: pl.DataFrame, block: int) -> pl.DataFrame:
         """`user` and the negatives of whole histories: of a user they are the same in validation and test."""
-        counts, n, seed = self.survey.train_counts, self.n_negatives, self.seed
+        popularity = self.survey.train_counts
         drawn = {
-            "popular_negatives": popular_negatives(whole, counts, n=n, seed=seed, block=block),
-            "uniform_negatives": uniform_negatives(whole, n_items=len(counts), n=n, seed=seed, block=block),
+            "popular_negatives": draw_negatives(whole, popularity, n=self.n_negatives, seed=[self.seed, 3, block]),
+            "uniform_negatives": draw_negatives(
+                whole, np.ones_like(popularity), n=self.n_negatives, seed=[self.seed, 4, block]
+            ),
         }
         return whole.select("user", *[pl.Series(name, rows).arr.to_list() for name, rows in drawn.items()])
 
@@ -80,14 +83,14 @@ def write_splits(
     folder: Path, histories: NumberedHistories, cutter: Cutter, *, progress: Progress
 ) -> tuple[dict[str, SplitWriter], HeldOutCounts]:
     """Write the splits of `histories`; their writers, which know how many rows they have, and what is counted."""
-    has = {"has_times": histories.has_times, "has_ratings": histories.has_ratings}
+    has = {"has_times": "time" in histories.columns, "has_ratings": "rating" in histories.columns}
     writers = {name: SplitWriter(folder / name, columns(name, **has)) for name in SPLITS}
-    held_out = HeldOutCounts.none(cutter.n_negatives)
+    held_out = HeldOutCounts(cutter.n_negatives)
     with progress.stage("write", histories.n_rows) as stage:
         for block in in_order(cutter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
             for name, writer in writers.items():
                 writer.add(block.rows[name])
-            held_out += block.held_out
+            held_out.add(block.held_out)
             stage.advance(stage.n_rows + block.n_rows, block.n_rows)
         for writer in writers.values():
             writer.close()

@@ -225,7 +225,7 @@ def test_where_the_text_is_cut_does_not_change_the_rows(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_blocks, "LONGEST_QUOTED", longest)
         at_once, bad = parsed(raw, layout)
-        patch.setattr(csv_rows, "SMALL", small)
+        patch.setattr(text_blocks, "SMALL", small)
         in_parts, also_bad = parsed(raw, layout, size=size)
     assert in_parts == at_once
     assert (also_bad.counts, also_bad.shown) == (bad.counts, bad.shown)

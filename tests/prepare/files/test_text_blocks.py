@@ -15,7 +15,7 @@ from bert4rec.prepare.files.text_blocks import (
     blocks,
     head,
     inside_quotes,
-    split_block,
+    parsed,
     without_first_line,
 )
 from bert4rec.runtime.errors import DataError
@@ -113,13 +113,21 @@ def test_a_block_without_its_header() -> None:
     assert without_first_line(Block(FILE, b"a,b", 1, 3)) == Block(FILE, b"", 2, 3)
 
 
-def test_a_block_is_halved_at_the_end_of_a_line_outside_of_quotes() -> None:
-    lines = Block(FILE, b"1\n2\n3\n4\n", 5, 9)
-    assert split_block(lines, quoted=True) == [Block(FILE, b"1\n2\n", 5, 9), Block(FILE, b"3\n4\n", 7, 9)]
-    field = Block(FILE, b'1\n"2\n3"\n', 5, 9)
-    assert split_block(field, quoted=True) == [Block(FILE, b"1\n", 5, 9), Block(FILE, b'"2\n3"\n', 6, 9)]
-    one = Block(FILE, b"long line\n2\n", 5, 9)
-    assert split_block(one, quoted=True) == [one]
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (b"1\n2\n3\n4\n", [(b"1\n2\n", 5), (b"3\n4\n", 7)]),
+        (b'1\n"2\n3"\n', [(b"1\n", 5), (b'"2\n3"\n', 6)]),
+        (b"long line\n2\n", [(b"long line\n2\n", 5)]),
+    ],
+)
+def test_a_block_in_question_is_halved_at_the_end_of_a_line_outside_of_quotes(
+    monkeypatch: pytest.MonkeyPatch, text: bytes, parts: list[tuple[bytes, int]]
+) -> None:
+    monkeypatch.setattr(text_blocks, "SMALL", 1)
+    block = Block(FILE, text, 5, 9)
+    halves = parsed(block, lambda part: None if part == block else part, lambda part: part, quoted=True)
+    assert list(halves) == [Block(FILE, part, line, 9) for part, line in parts]
 
 
 def test_which_bytes_stand_inside_of_quotes() -> None:

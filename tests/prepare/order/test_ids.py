@@ -32,13 +32,13 @@ def test_known_items_keep_their_ids_and_new_ones_come_after(kept: list[bool], ol
     assert all(found[item] == 0 for item in originals if item not in {*old, *new})
 
 
-def test_distinct_values_come_in_parts_and_become_text_where_one_part_is() -> None:
-    distinct = Distinct()
-    distinct.add(pl.Series([3, 1, 3]))
-    distinct.add(pl.Series([20, 1]))
-    assert distinct.sorted().to_list() == [1, 3, 20]
-    distinct.add(pl.Series(["x", "3"]))
-    assert distinct.sorted().to_list() == ["1", "20", "3", "x"]
+def test_the_first_row_of_an_item_counts_though_a_later_part_has_its_ids_as_text() -> None:
+    titles = Distinct(title=pl.String)
+    assert titles.rows().rows() == []
+    titles.add(pl.DataFrame({"item": [9, 3, 9], "title": ["Nine", "Three", "Neuf"]}))
+    assert titles.rows().rows() == [(9, "Nine"), (3, "Three")]
+    titles.add(pl.DataFrame({"item": ["9", "x"], "title": ["Neun", "Ix"]}))
+    assert titles.rows().rows() == [("9", "Nine"), ("3", "Three"), ("x", "Ix")]
 
 
 def test_ids_of_what_is_no_dataset_are_refused(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_another_zip_put_there_by_hand_is_refused_and_kept(
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_download_goes_on_where_it_broke_off(tmp_path: Path, site: Site, ranges: bool) -> None:
     site.sends_at_most = 1000
-    refused(tmp_path, "broke off at 0.0 MB of 0.0 MB (the server closed the connection); repeat the command")
+    refused(tmp_path, "interrupted at 0.0 MB of 0.0 MB (the server closed the connection); repeat the command")
     assert (tmp_path / "ml-1m.zip.part").read_bytes() == SET[:1000]
     site.sends_at_most, site.ranges = 10**9, ranges
     assert ("from 0.0 MB on" in fetch(tmp_path)[0]) == ranges
@@ -176,7 +176,7 @@ def test_a_whole_part_is_not_asked_for_again(tmp_path: Path, site: Site) -> None
     assert site.asked == []
 
 
-def test_a_part_that_is_too_long_begins_anew(tmp_path: Path, site: Site) -> None:
+def test_a_part_that_is_too_long_starts_again(tmp_path: Path, site: Site) -> None:
     (tmp_path / "ml-1m.zip.part").write_bytes(SET + b"x")
     fetch(tmp_path)
     assert site.asked == [("ml-1m.zip", None)]
@@ -370,26 +370,9 @@ def damaged() -> bytes:
 
 
 EVIL: dict[str, tuple[Callable[[], bytes], str]] = {
-    "absolute": (
-        lambda: with_member("/tmp/evil-ml"),
-        'member "/tmp/evil-ml" has an absolute path; nothing was unpacked',
-    ),
-    "parent": (lambda: with_member("ml-1m/../../evil"), 'member "ml-1m/../../evil" leads out of its folder'),
-    "parent of all": (lambda: with_member("../evil"), "leads out of its folder"),
-    "drive": (lambda: with_member("C:/evil"), "has an absolute path"),
-    "backslash": (lambda: with_member("ml-1m\\..\\evil"), r'member "ml-1m\\..\\evil" has a backslash'),
-    "newline": (lambda: with_member("ml-1m/e\nvil"), r'member "ml-1m/e\nvil" has a backslash or an unprintable'),
-    "link": (lambda: with_member("ml-1m/link", "/etc/passwd", external_attr=0o120777 << 16), "is a link or a device"),
-    "pipe": (lambda: with_member("ml-1m/pipe", external_attr=0o010644 << 16), "is a link or a device"),
-    "twice": (lambda: with_member("ml-1m/ratings.dat"), 'member "ml-1m/ratings.dat" is in it 2 times'),
-    "twice in all but name": (lambda: with_member("ml-1m/./Ratings.dat"), "is in it 2 times"),
-    "file below a file": (
-        lambda: with_member("ml-1m/README/evil"),
-        "not a sound zip file (Not a directory)",
-    ),
+    "file below a file": (lambda: with_member("ml-1m/README/evil"), "not a sound zip file (Not a directory)"),
     "bomb": (lambda: with_member("ml-1m/bomb", "0" * 10**6), "would unpack to 1.0 MB, more than 20 times its size"),
-    "unusual packing": (lambda: with_member("ml-1m/x", compress_type=zipfile.ZIP_BZIP2), "is packed in an unusual way"),
-    "encrypted": (encrypted, 'member "ml-1m/secret" is encrypted'),
+    "encrypted": (encrypted, "is encrypted, password required"),
     "other set": (lambda: zipped({"ml-20m/ratings.csv": "x"}), "no ml-1m/ratings.dat in it"),
     "empty": (lambda: zipped({}), "no ml-1m/ratings.dat in it"),
     "no zip": (lambda: b"<html>Sign in to this network</html>", "not a sound zip file"),
@@ -407,4 +390,16 @@ def test_an_evil_zip_writes_nothing(tmp_path: Path, site: Site, monkeypatch: pyt
     folder = tmp_path / "some" / "data"
     refused(folder, words)
     assert names(tmp_path) == ["some", "some/data", "some/data/ml-1m.zip"]
-    assert not Path("/tmp/evil-ml").exists()
+
+
+@pytest.mark.parametrize("name", ["/evil", "../evil", "ml-1m/../../evil", "C:/evil", "ml-1m\\..\\evil", "ml-1m/link"])
+def test_no_member_of_a_zip_is_written_outside_of_the_set_or_as_a_link(
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    content = with_member(name, "/etc/passwd", external_attr=0o120777 << 16)
+    publish(monkeypatch, content)
+    site.files["ml-1m.zip"] = content
+    fetch(tmp_path / "some" / "data")
+    outside = {path for path in names(tmp_path) if not path.startswith("some/data/ml-1m/")}
+    assert outside == {"some", "some/data", "some/data/ml-1m", "some/data/ml-1m.zip"}
+    assert not [path for path in tmp_path.rglob("*") if path.is_symlink()]

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from bert4rec.prepare.read.titles import FirstTitles, read_titles
+from bert4rec.prepare.read.titles import read_titles
 from bert4rec.runtime.errors import DataError
 from tests.prepare.files.log import opened
 
@@ -80,16 +80,3 @@ def test_a_file_of_titles_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_titles(str(tmp_path / "t.csv"), beside=None, dtype=pl.Int64())
     assert str(caught.value) == f"{tmp_path / 't.csv'}: no such file; correct data.titles_path"
-
-
-def test_the_first_title_of_an_item_counts_though_a_later_part_has_its_ids_as_text() -> None:
-    titles = FirstTitles()
-    titles.add(pl.DataFrame({"item": [3, 9, 3], "title": [None, "Nine", "Three"]}))
-    titles.add(pl.DataFrame({"item": ["9", "x"], "title": ["Neun", "Ix"]}))
-    found = titles.all(pl.String())
-    assert found.rows() == [("9", "Nine"), ("3", "Three"), ("x", "Ix")]
-    assert titles.all(pl.String()).equals(found)
-
-
-def test_without_any_title_there_are_no_rows() -> None:
-    assert FirstTitles().all(pl.Int64()).schema == {"item": pl.Int64, "title": pl.String}

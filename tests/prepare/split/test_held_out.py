@@ -67,7 +67,7 @@ def test_who_is_left_out_changes_nothing_for_the_others() -> None:
 
 def counts_of(unseen: list[int]) -> HeldOutCounts:
     """Counts of users by unseen items: as many as `unseen` says of each number."""
-    return HeldOutCounts(len(unseen) - 1, {}, {}, {}, Counter(dict(enumerate(unseen))))
+    return HeldOutCounts(len(unseen) - 1, unseen=Counter(dict(enumerate(unseen))))
 
 
 WHAT = "3 unseen items (preprocessing.n_eval_negatives)"
@@ -96,7 +96,7 @@ def test_the_warning_names_numbers_that_work(unseen: list[int], said: str) -> No
 
 def test_there_is_no_warning_where_nobody_is_left_out() -> None:
     assert counts_of([0, 0, 0, 7]).warning() is None
-    assert HeldOutCounts.none(3).warning() is None
+    assert HeldOutCounts(3).warning() is None
 
 
 def test_a_log_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare.split import negatives
-from bert4rec.prepare.split.negatives import count_unseen, popular_negatives, train_counts, uniform_negatives
+from bert4rec.prepare.split.negatives import count_unseen, draw_negatives, train_counts
 
 N_ITEMS = 12
 HISTORIES = st.lists(st.lists(st.integers(2, 1 + N_ITEMS), min_size=1, max_size=9), min_size=1, max_size=20)
@@ -25,15 +25,15 @@ def assert_unseen_and_distinct(drawn: np.ndarray, items: list[list[int]]) -> Non
 @settings(max_examples=30, deadline=None)
 @given(HISTORIES, st.integers(1, 3), st.integers(0, 9), st.lists(st.integers(0, 50), min_size=12, max_size=12))
 def test_negatives_are_unseen_and_distinct(items: list[list[int]], n: int, seed: int, counts: list[int]) -> None:
-    assert_unseen_and_distinct(popular_negatives(frame(items), np.array(counts), n=n, seed=seed, block=0), items)
-    assert_unseen_and_distinct(uniform_negatives(frame(items), n_items=N_ITEMS, n=n, seed=seed, block=0), items)
+    assert_unseen_and_distinct(draw_negatives(frame(items), np.array(counts), n=n, seed=[seed, 0]), items)
+    assert_unseen_and_distinct(draw_negatives(frame(items), np.ones(N_ITEMS, int), n=n, seed=[seed, 0]), items)
 
 
 def test_the_dense_draw_alone_keeps_the_same_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negatives, "MAX_ROUNDS", 0)
     monkeypatch.setattr(negatives, "DENSE_CELLS", 2 * N_ITEMS)  # two users at once
     items = [[2, 3], [4], [5, 5, 6], [13], [2, 13]]
-    drawn = popular_negatives(frame(items), np.arange(N_ITEMS), n=10, seed=1, block=0)
+    drawn = draw_negatives(frame(items), np.arange(N_ITEMS), n=10, seed=[1, 0])
     assert_unseen_and_distinct(drawn, items)
     assert drawn[2, -1] == 2  # nobody has trained on item 2: last, or not at all
     assert 2 not in drawn[1]
@@ -42,9 +42,9 @@ def test_the_dense_draw_alone_keeps_the_same_promises(monkeypatch: pytest.Monkey
 def test_rejection_and_dense_draw_have_the_same_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = np.array([0, 40, 30, 20, 10])
     many = frame([[3]] * 20_000)
-    by_rejection = popular_negatives(many, counts, n=2, seed=1, block=0)
+    by_rejection = draw_negatives(many, counts, n=2, seed=[1, 0])
     monkeypatch.setattr(negatives, "MAX_ROUNDS", 0)
-    by_keys = popular_negatives(many, counts, n=2, seed=1, block=0)
+    by_keys = draw_negatives(many, counts, n=2, seed=[1, 0])
     for drawn in (by_rejection, by_keys):
         first = np.bincount(drawn[:, 0], minlength=7)[2:] / len(many)
         np.testing.assert_allclose(first, [0, 0, 30 / 60, 20 / 60, 10 / 60], atol=0.015)
@@ -53,19 +53,19 @@ def test_rejection_and_dense_draw_have_the_same_distribution(monkeypatch: pytest
 
 
 def test_uniform_negatives_are_equally_likely() -> None:
-    drawn = uniform_negatives(frame([[2]] * 20_000), n_items=5, n=2, seed=3, block=0)
+    drawn = draw_negatives(frame([[2]] * 20_000), np.ones(5, int), n=2, seed=[3, 0])
     np.testing.assert_allclose(np.bincount(drawn.ravel(), minlength=7)[3:] / 20_000, [0.5] * 4, atol=0.015)
 
 
 def test_an_item_without_training_positions_comes_only_when_no_other_is_left() -> None:
-    drawn = popular_negatives(frame([[2]] * 50), np.array([1, 1, 0, 1, 0]), n=3, seed=1, block=0)
+    drawn = draw_negatives(frame([[2]] * 50), np.array([1, 1, 0, 1, 0]), n=3, seed=[1, 0])
     assert {tuple(sorted(row[:2])) for row in drawn.tolist()} == {(3, 5)}
     assert set(drawn[:, 2].tolist()) == {4, 6}
 
 
 def test_blocks_and_seeds_are_drawn_apart() -> None:
     items = [[2 + user % N_ITEMS, 3] for user in range(4)]
-    draws = [uniform_negatives(frame(items), n_items=N_ITEMS, n=5, seed=s, block=b) for s in (1, 2) for b in (0, 1, 0)]
+    draws = [draw_negatives(frame(items), np.ones(N_ITEMS, int), n=5, seed=[s, b]) for s in (1, 2) for b in (0, 1, 0)]
     assert (draws[0] == draws[2]).all()
     assert (draws[0] != draws[1]).any()
     assert (draws[0] != draws[3]).any()
@@ -74,10 +74,10 @@ def test_blocks_and_seeds_are_drawn_apart() -> None:
 def test_all_unseen_items_may_be_drawn_and_nobody_may_be_there() -> None:
     items = [[2, 3, 3], [4, 2]]
     assert count_unseen(frame([*items, []]), n_items=N_ITEMS).tolist() == [10, 10, 12]
-    drawn = uniform_negatives(frame(items), n_items=N_ITEMS, n=10, seed=1, block=0)
+    drawn = draw_negatives(frame(items), np.ones(N_ITEMS, int), n=10, seed=[1, 0])
     assert np.sort(drawn).tolist() == [list(range(4, 14)), [3, *range(5, 14)]]
     for counts in (np.zeros(N_ITEMS, np.int64), np.ones(N_ITEMS, np.int64)):
-        assert popular_negatives(frame([]), counts, n=99, seed=1, block=0).shape == (0, 99)
+        assert draw_negatives(frame([]), counts, n=99, seed=[1, 0]).shape == (0, 99)
 
 
 def test_training_positions_are_counted_once_per_position() -> None:

@@ -13,7 +13,7 @@ def test_known_users_keep_their_ids_and_new_ones_come_behind_them(tmp_path: Path
     parts = ordered(tmp_path / "parts", [(2, [1, 0])], [("p", [0]), ("q", [3, 3, 1])], [], [("r", [1])], n_known=1)
     histories = NumberedHistories(parts, np.array([5, 2, 0, 3], np.int32), known=pl.Series("original", ["x", "y", "z"]))
     assert [part.rows() for part in histories] == [[(2, [2, 5])], [(3, [5]), (4, [3, 3, 2])], [(5, [2])]]
-    assert (histories.n_rows, histories.has_times, histories.has_ratings) == (7, False, False)
+    assert (histories.n_rows, histories.columns) == (7, ["user", "item"])
     assert [part.rows() for part in histories.users()] == [
         [(0, "x", 0), (1, "y", 0), (2, "z", 2)],
         [(3, "p", 1), (4, "q", 3)],

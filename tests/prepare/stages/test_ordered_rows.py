@@ -17,7 +17,7 @@ ROWS = pl.DataFrame({"user": [2, 1, 2, 2, 3], "item": [30, 10, 20, 10, 10], "tim
 def run(place: Path, settings: Preprocessing, *, frame: pl.DataFrame = ROWS, newest_first: bool = False) -> OrderedRows:
     raw = RawRows(Spool(place / "known", run_bytes=10**6), Spool(place / "new", run_bytes=10**6))
     raw.new.add(frame)
-    raw.items.add(frame["item"])
+    raw.items.add(frame.select("item"))
     progress, also = Progress(), [pl.Series([40])]
     return order_rows(raw, settings, newest_first=newest_first, folder=place / "parts", progress=progress, also=also)
 

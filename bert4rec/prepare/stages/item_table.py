@@ -1,15 +1,9 @@
-"""The small tables beside the splits: items, and of synthetic data the ranks of the oracle."""
+"""The table of items: their ids, how often they stand where, their titles."""
 
-from pathlib import Path
-
-import datasets
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.dataset.schema import TEST, USERS
-from bert4rec.prepare.read.synthetic import Oracle
-from bert4rec.prepare.split.oracle import oracle_ranks
 from bert4rec.prepare.stages.ordered_rows import OrderedRows
 from bert4rec.prepare.stages.survey import Survey
 
@@ -31,9 +25,3 @@ def item_table(
     if titles is None:
         return table
     return table.join(titles, left_on="original", right_on="item", how="left", maintain_order="left")
-
-
-def oracle_table(oracle: Oracle, folder: Path, items: pl.DataFrame) -> pl.DataFrame | None:
-    """The ranks of the test targets in `folder` for the `oracle`; None where they are too many to rank."""
-    test = datasets.load_from_disk(str(folder / TEST)).to_polars()
-    return oracle_ranks(oracle, test, users=pl.read_parquet(folder / USERS, glob=False), items=items)

@@ -1,12 +1,12 @@
-"""The table of items by dense id, with titles where there are some; the oracle's ranks are tested in a whole run."""
+"""The table of items by dense id, with titles where there are some."""
 
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from bert4rec.prepare.stages.item_table import item_table
 from bert4rec.prepare.stages.survey import Survey
-from bert4rec.prepare.stages.tables import item_table
 from tests.prepare.stages.rows import ordered
 
 
