@@ -10,7 +10,7 @@ from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError
 
 if TYPE_CHECKING:
-    from bert4rec.dataset.check.metadata import Facts
+    from bert4rec.dataset.check.metadata import Metadata
     from bert4rec.dataset.check.tally import Tally
 
 SUMMARY = "whether a dataset folder is whole and leaks nothing, proven row by row"
@@ -39,45 +39,46 @@ def run(arguments: argparse.Namespace) -> int:
     """
     # Only now, because importing Arrow takes time that the other commands need not wait for.
     from bert4rec.dataset.check.content import check_content
-    from bert4rec.dataset.check.metadata import check_files, read_facts
+    from bert4rec.dataset.check.metadata import check_files, read_metadata
 
     log_to_terminal(stream="stderr")
     started = time.monotonic()
     try:
-        facts = read_facts(arguments.folder)
-        size = check_files(facts)
-        tally = check_content(facts)
+        metadata = read_metadata(arguments.folder)
+        size = check_files(metadata)
+        tally = check_content(metadata)
     except OSError as error:
         raise DataError(f"{error.filename or arguments.folder}: cannot be read: {error.strerror}") from None
     except KeyboardInterrupt:
         print("stopped: nothing was shown", file=sys.stderr)
         return 130
-    print(summary(facts, tally, size))
+    print(summary(metadata, tally, size))
     print(f"whole, and nothing leaks: checked in {time.monotonic() - started:.1f} s")
     return 0
 
 
-def summary(facts: "Facts", tally: "Tally", size: int) -> str:
+def summary(metadata: "Metadata", tally: "Tally", size: int) -> str:
     """What was shown of the folder of `size` bytes, with its counts, in a few lines."""
-    again = f", {tally.overlaps:,} positions that overlap the same in both" if facts.step < facts.max_len else ""
-    parallel = [name for name, there in (("times", facts.has_times), ("ratings", facts.has_ratings)) if there]
+    again = f", {tally.overlaps:,} positions that overlap the same in both" if metadata.step < metadata.max_len else ""
+    parallel = [name for name, there in (("times", metadata.has_times), ("ratings", metadata.has_ratings)) if there]
     left_out = tally.shares["left_out"].total()
-    drawn = 2 * facts.n_negatives * (tally.validated + tally.tested - left_out)
+    drawn = 2 * metadata.n_negatives * (tally.validated + tally.tested - left_out)
     without = f"; {left_out:,} rows without, of users with too few unseen items" if left_out else ""
     rows = {
-        "files": f"{len(facts.files)} with {size:,} bytes: sizes and checksums as in metadata.json, no other file",
+        "files": f"{len(metadata.files)} with {size:,} bytes: sizes and checksums as in metadata.json, no other file",
         "train": f"{tally.windows:,} windows, each where it must be{again}; {tally.positions:,} positions",
         "validation": f"{tally.validated:,} users: the training history, and the item that comes next as the target",
-        "test": f"{tally.tested:,} users: all before the target; {RULES[facts.split]}",
-        "negatives": f"{drawn:,}, {facts.n_negatives} a user and protocol: distinct, none that the user has taken"
+        "test": f"{tally.tested:,} users: all before the target; {RULES[metadata.split]}",
+        "negatives": f"{drawn:,}, {metadata.n_negatives} a user and protocol: distinct, none that the user has taken"
         + without,
         "lists": f"items{''.join(f', {name}' for name in parallel)}: ids in range"
-        + (", oldest first" if facts.has_times else "")
-        + (", finite" if facts.has_ratings else ""),
-        "tables": f"{facts.n_users:,} users, {facts.n_items:,} items: distinct originals, counts as in the splits",
+        + (", oldest first" if metadata.has_times else "")
+        + (", finite" if metadata.has_ratings else ""),
+        "tables": f"{metadata.n_users:,} users, {metadata.n_items:,} items: "
+        "distinct originals, counts as in the splits",
         "interactions": f"{tally.rows:,}",
     }
-    if facts.split == "none":
+    if metadata.split == "none":
         del rows["validation"], rows["negatives"]
         rows["test"] = RULES["none"]
-    return "\n".join([f"{facts.folder}", *(f"  {name:13} {text}" for name, text in rows.items())])
+    return "\n".join([f"{metadata.folder}", *(f"  {name:13} {text}" for name, text in rows.items())])

@@ -151,7 +151,7 @@ class Dataset:
 
     @cached_property
     def popularity(self) -> Ints:
-        """Each item's training positions [n_items], item id i at i - FIRST_ITEM_ID; read when it is first wanted."""
+        """Each item's training positions [n_items], item id i at i - FIRST_ITEM_ID; read when it is first used."""
         counts = np.zeros(self.n_items, np.int32)
         with pq.ParquetFile(self.folder / ITEMS) as items:
             for part in items.iter_batches(columns=["item", "train_count"]):
@@ -205,13 +205,13 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     return metadata
 
 
-def _check_settings(folder: Path, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    if made["max_len"] != wanted["max_len"]:
+def _check_settings(folder: Path, saved: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    if saved["max_len"] != settings["max_len"]:
         raise DataError(
-            f"{folder}: made with model.max_len = {made['max_len']}, the settings say {wanted['max_len']}; {REMAKE}"
+            f"{folder}: made with model.max_len = {saved['max_len']}, the settings say {settings['max_len']}; {REMAKE}"
         )
-    for key, value in wanted["preprocessing"].items():
-        if (found := made["preprocessing"].get(key)) != value:
+    for key, value in settings["preprocessing"].items():
+        if (found := saved["preprocessing"].get(key)) != value:
             raise DataError(
                 f"{folder}: made with preprocessing.{key} = {json.dumps(found)}, the settings say "
                 f"{json.dumps(value)}; {REMAKE}"

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def prepare(config: Config) -> Path:
         metadata, size = _make_dataset(config, new, known, warnings)
         _refuse_another_input(config)  # again: another preparation may have ended meanwhile
     logger.info(f"\n{describe(metadata)}\n")
-    _warn(warnings)  # again: above the progress they are soon forgotten
+    _warn(*warnings)  # again: above the progress they are soon forgotten
     logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
     return folder
 
@@ -105,7 +105,7 @@ def _make_dataset(config: Config, new: Path, known: Known | None, warnings: list
     write_table(new / ITEMS, [items])
     cutter = Cutter(rule, survey, config.model.max_len, config.window_step, settings.n_eval_negatives, settings.seed)
     splits, held_out = write_splits(new, histories, cutter, progress=progress)
-    warnings += _warned(held_out.warning())
+    warnings += _warn(held_out.warning())
     _write_oracle(source, new, items, settings.split, progress)
 
     rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
@@ -120,7 +120,7 @@ def _look(name: str, source: Interactions | Generated) -> list[str]:
         return []
     lines, warnings = first_look(source)
     logger.info("\n".join(lines))
-    return _warned(*warnings)
+    return _warn(*warnings)
 
 
 def _look_at_rows(raw: RawRows, bad: BadRows, known: Known | None, path: str, progress: Progress) -> list[str]:
@@ -134,7 +134,7 @@ def _look_at_rows(raw: RawRows, bad: BadRows, known: Known | None, path: str, pr
     if known is None or raw.known.n_rows:
         return []
     n = len(known.users)
-    return _warned(f"data.extends: none of its {n:,} users has a row here; are the ids written otherwise?")
+    return _warn(f"data.extends: none of its {n:,} users has a row here; are the ids written otherwise?")
 
 
 def _write_oracle(
@@ -170,15 +170,11 @@ def _refuse_another_input(config: Config) -> None:
         refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
 
 
-def _warn(warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        logger.warning(warning)
-
-
-def _warned(*warnings: str | None) -> list[str]:
-    """Those that there are, said."""
+def _warn(*warnings: str | None) -> list[str]:
+    """Log the warnings that there are, and return them."""
     found = [warning for warning in warnings if warning]
-    _warn(found)
+    for warning in found:
+        logger.warning(warning)
     return found
 
 

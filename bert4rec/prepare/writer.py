@@ -192,7 +192,7 @@ def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> No
 
 
 def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows in buffers of their own: those of a slice go on behind it, and Arrow writes some of that as padding."""
+    """The rows in buffers of their own: behind a slice its frame continues, and Arrow writes some of it as padding."""
     table = frame.to_arrow().cast(schema)
     return table.take(pa.array(np.arange(len(frame)))).combine_chunks().to_batches()[0]
 

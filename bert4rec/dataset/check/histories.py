@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from bert4rec.dataset.check.metadata import Facts
+from bert4rec.dataset.check.metadata import Metadata
 from bert4rec.dataset.check.rows_in_parts import Array, Bools, Ints, Part, first_true
 from bert4rec.dataset.schema import table_rows
 
@@ -41,18 +41,18 @@ class Targets:
     items: Ints
 
 
-def training_histories(train: Part, facts: Facts, *, first: int, n_users: int) -> Histories:
+def training_histories(train: Part, metadata: Metadata, *, first: int, n_users: int) -> Histories:
     """The histories of the users from `first` on, out of all windows of theirs.
 
     Raises `DataError` for a window that does not stand where it must, or holds another element where it overlaps.
     """
-    overlap = facts.max_len - facts.step
+    overlap = metadata.max_len - metadata.step
     begins = np.diff(train.users, prepend=-1) > 0  # windows with which a user begins
-    lengths = _check_windows(train, begins, facts)
+    lengths = _check_windows(train, begins, metadata)
     later = train.starts[~begins]
     if overlap and len(later):
         _check_overlaps(train, later, overlap)
-    elif facts.has_times:
+    elif metadata.has_times:
         times = train.lists["times"]
         if (wrong := first_true(times[later] < times[later - 1])) is not None:
             raise train.refusal_at(int(later[wrong]), "times", "earlier than the end of the window before")
@@ -74,24 +74,24 @@ def _check_overlaps(train: Part, later: Ints, overlap: int) -> None:
             raise train.refusal_at(position, name, what)
 
 
-def _check_windows(train: Part, begins: Bools, facts: Facts) -> Ints:
+def _check_windows(train: Part, begins: Bools, metadata: Metadata) -> Ints:
     """The length of each history [users of `train`], from its first window and the number of its windows."""
     user = np.cumsum(begins) - 1
     counts = np.bincount(user)
     starts = np.flatnonzero(begins)
     head = train.lengths[begins]
     alone = counts == 1
-    limit = facts.max_len
-    wrong = first_true((head < 1) | (head > limit) | (~alone & (head + facts.step <= limit)))
+    limit = metadata.max_len
+    wrong = first_true((head < 1) | (head > limit) | (~alone & (head + metadata.step <= limit)))
     if wrong is not None:
-        least = 1 if alone[wrong] else limit - facts.step + 1
+        least = 1 if alone[wrong] else limit - metadata.step + 1
         what = f"the first of {counts[wrong]} windows has {head[wrong]} items, it must have {least} to {limit}"
         raise train.refusal(int(starts[wrong]), what)
     wrong = first_true(~begins & (train.lengths != limit))
     if wrong is not None:
         what = f"a later window has {train.lengths[wrong]} items, not max_len = {limit}"
         raise train.refusal(wrong, what)
-    return head + (counts - 1) * facts.step
+    return head + (counts - 1) * metadata.step
 
 
 def check_validation(part: Part, histories: Histories) -> Targets:
@@ -133,10 +133,10 @@ def _check_lengths(part: Part, histories: Histories, extra: Ints) -> None:
 def _check_equal(part: Part, histories: Histories, trained: Bools) -> None:
     """The elements where `trained` [total] is true are those of the training histories."""
     for name, values in part.lists.items():
-        wanted = histories.select(part, name)
-        if (wrong := first_true(values[trained] != wanted)) is not None:
+        trained_on = histories.select(part, name)
+        if (wrong := first_true(values[trained] != trained_on)) is not None:
             place = int(np.flatnonzero(trained)[wrong])
-            raise part.refusal_at(place, name, f"the training history has {wanted[wrong]} there")
+            raise part.refusal_at(place, name, f"the training history has {trained_on[wrong]} there")
 
 
 def _targets(part: Part, histories: Histories) -> Targets:
@@ -166,7 +166,7 @@ def check_unseen(
 
 
 def check_left_out(
-    part: Part, histories: Histories, targets: tuple[Targets, Targets], hidden: Ints, facts: Facts
+    part: Part, histories: Histories, targets: tuple[Targets, Targets], hidden: Ints, metadata: Metadata
 ) -> None:
     """Raises `DataError` for a row of `part` without negatives whose user has enough unseen items for them.
 
@@ -176,14 +176,12 @@ def check_left_out(
     rows[part.drawn] = False
     if not rows.any():
         return
-    n_rows = table_rows(facts.n_items)
+    n_rows = table_rows(metadata.n_items)
     taken = np.unique(np.concatenate(_taken(part, histories, targets, n_rows)))
     n_taken = np.bincount(taken // n_rows, minlength=len(part)) + hidden[histories.rows(part)]
-    unseen = facts.n_items - n_taken
-    if (row := first_true(rows & (unseen >= facts.n_negatives))) is not None:
-        what = (
-            f"has no negatives, though its user has {unseen[row]} or more unseen items, enough for {facts.n_negatives}"
-        )
+    unseen, enough = metadata.n_items - n_taken, metadata.n_negatives
+    if (row := first_true(rows & (unseen >= enough))) is not None:
+        what = f"has no negatives, though its user has {unseen[row]} or more unseen items, enough for {enough}"
         raise part.refusal(row, what)
 
 

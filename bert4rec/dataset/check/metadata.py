@@ -28,10 +28,10 @@ SETTINGS: dict[str, type] = {"split": str, "sliding_step": int, "n_eval_negative
 
 
 @dataclass(frozen=True)
-class Facts:
+class Metadata:
     """What is checked against: the settings and counts of `metadata.json`.
 
-    `step`: items between the ends of two windows. `wanted`: users to validate, None for all who can be. `instant`:
+    `step`: items between the ends of two windows. `n_validated`: users to validate, None for all who can be. `instant`:
     seconds at which a split by time begins its test, None for another split. `sparse_users`, `sparse_items`: whether
     an id may be without interactions. `counts`: name → number, for the names of `COUNTS`. `files`: relative path →
     `bytes` and `sha256`. `shares`: name → split → `users` of `of`, for the names of `SHARES` that there are.
@@ -41,7 +41,7 @@ class Facts:
     split: str
     max_len: int
     step: int
-    wanted: int | None
+    n_validated: int | None
     n_negatives: int
     has_times: bool
     has_ratings: bool
@@ -63,7 +63,7 @@ class Facts:
         return self.counts["items"]
 
 
-def read_facts(folder: Path) -> Facts:
+def read_metadata(folder: Path) -> Metadata:
     """Read `metadata.json`; raises `DataError` where it is missing, of another format, or contradicts itself."""
     path = folder / METADATA
     metadata = _load(path)
@@ -71,19 +71,19 @@ def read_facts(folder: Path) -> Facts:
         raise DataError(f"{path}: format_version {found}, this program reads {DATASET_FORMAT}; {REMAKE}")
     _check_kinds(path, metadata, KINDS)
     settings = metadata["preprocessing"]
-    wanted = settings.get("validation_users")
-    _check_kinds(path, settings, SETTINGS | ({} if wanted == "all" else {"validation_users": int}))
+    n_validated = settings.get("validation_users")
+    _check_kinds(path, settings, SETTINGS | ({} if n_validated == "all" else {"validation_users": int}))
     by_time = settings["split"] == "time"
     if by_time:
         _check_kinds(path, metadata, {"split_instant": int})
     _check_limits(path, metadata)
     _check_fingerprint(path, metadata)
-    return Facts(
+    return Metadata(
         folder=folder,
         split=settings["split"],
         max_len=metadata["max_len"],
         step=settings["sliding_step"] or metadata["max_len"],
-        wanted=None if wanted == "all" else wanted,
+        n_validated=None if n_validated == "all" else n_validated,
         n_negatives=settings["n_eval_negatives"],
         has_times=metadata["has_times"],
         has_ratings=metadata["has_ratings"],
@@ -96,23 +96,23 @@ def read_facts(folder: Path) -> Facts:
     )
 
 
-def check_files(facts: Facts) -> int:
+def check_files(metadata: Metadata) -> int:
     """Whether the folder holds the files of `metadata.json` and no other, and every byte is as it was written.
 
     Returns the bytes in all. Raises `DataError` for the first file that is missing, too many, or changed.
     """
-    paths = (path.relative_to(facts.folder).as_posix() for path in facts.folder.rglob("*") if not path.is_dir())
+    paths = (path.relative_to(metadata.folder).as_posix() for path in metadata.folder.rglob("*") if not path.is_dir())
     found = set(paths) - {METADATA}
-    for name in sorted({*facts.files, *NEEDED} - found):
-        raise DataError(f"{facts.folder / name}: is missing; {REMAKE}")
-    for name in sorted(found - {*facts.files}):
-        raise DataError(f"{facts.folder / name}: is not listed in metadata.json; move it out of the folder")
-    for name, entry in facts.files.items():
-        path, size = facts.folder / name, entry["bytes"]
+    for name in sorted({*metadata.files, *NEEDED} - found):
+        raise DataError(f"{metadata.folder / name}: is missing; {REMAKE}")
+    for name in sorted(found - {*metadata.files}):
+        raise DataError(f"{metadata.folder / name}: is not listed in metadata.json; move it out of the folder")
+    for name, entry in metadata.files.items():
+        path, size = metadata.folder / name, entry["bytes"]
         if (is_size := path.stat().st_size) != size:
             raise DataError(f"{path}: has {is_size} bytes, metadata.json says {size}; {REMAKE}")
-    total = sum(entry["bytes"] for entry in facts.files.values())
-    _check_sums(facts, total)
+    total = sum(entry["bytes"] for entry in metadata.files.values())
+    _check_sums(metadata, total)
     return total
 
 
@@ -163,12 +163,12 @@ def _check_fingerprint(path: Path, metadata: Mapping[str, Any]) -> None:
         raise DataError(f"{path}: the fingerprint is not that of the files listed; {REMAKE}")
 
 
-def _check_sums(facts: Facts, total: int) -> None:
+def _check_sums(metadata: Metadata, total: int) -> None:
     done = 0
     with ProgressBar(total, form=NO_BAR) as bar:
-        for name, entry in facts.files.items():
+        for name, entry in metadata.files.items():
             digest = hashlib.sha256()
-            with (facts.folder / name).open("rb") as file:
+            with (metadata.folder / name).open("rb") as file:
                 while block := file.read(BYTES_AT_ONCE):
                     digest.update(block)
                     done += len(block)
@@ -176,4 +176,4 @@ def _check_sums(facts: Facts, total: int) -> None:
                         how_far = f"{done:,} of {total:,} bytes for the checksums"
                         bar.show(done, f"read {how_far} ({done / total:.0%}, {bar.seconds:.0f} s)")
             if digest.hexdigest() != entry["sha256"]:
-                raise DataError(f"{facts.folder / name}: its checksum is not that of metadata.json; {REMAKE}")
+                raise DataError(f"{metadata.folder / name}: its checksum is not that of metadata.json; {REMAKE}")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bert4rec.dataset.check.metadata import REMAKE, Facts
+from bert4rec.dataset.check.metadata import REMAKE, Metadata
 from bert4rec.dataset.check.rows_in_parts import Ints, Part, first_true, refusal
 from bert4rec.dataset.check.tables import readable
 from bert4rec.dataset.schema import LISTS, NEGATIVES, STATE, TRAIN, columns
@@ -25,10 +25,10 @@ class SplitReader:
     what Arrow cannot read and for users out of order.
     """
 
-    def __init__(self, facts: Facts, name: str) -> None:
-        self._facts, self._place = facts, facts.folder / name
+    def __init__(self, metadata: Metadata, name: str) -> None:
+        self._metadata, self._place = metadata, metadata.folder / name
         self._evaluated = name != TRAIN
-        self._types = columns(name, has_times=facts.has_times, has_ratings=facts.has_ratings)
+        self._types = columns(name, has_times=metadata.has_times, has_ratings=metadata.has_ratings)
         shards = _shards(self._place)
         for shard in shards:
             _check_columns(shard, self._types)
@@ -41,7 +41,7 @@ class SplitReader:
         """Read until enough is held; returns the first user of whom more may follow, at the end the number of users."""
         while not self._ended and (self._bytes < BYTES_AT_ONCE or self._held[0][0][0] == self._last_user):
             self._read()
-        return self._facts.n_users if self._ended else self._last_user
+        return self._metadata.n_users if self._ended else self._last_user
 
     def take(self, limit: int) -> Part:
         """The rows of the users below `limit`; all of them, for a limit of at most what `fill` has returned."""
@@ -79,7 +79,7 @@ class SplitReader:
                 raise DataError(f"{self._place}: {rows}: column {name} has a null; {REMAKE}")
 
     def _check_users(self, users: Ints) -> None:
-        n_users, steps = self._facts.n_users, np.diff(users, prepend=self._last_user)
+        n_users, steps = self._metadata.n_users, np.diff(users, prepend=self._last_user)
         outside = (users < 0) | (users >= n_users)
         wrong = first_true(outside | (steps <= 0 if self._evaluated else steps < 0))
         if wrong is None:
@@ -100,7 +100,7 @@ class SplitReader:
                 self._check_lengths(name, users, _lengths(column), lengths)
         drawn = self._drawn(users, found) if self._evaluated else np.zeros(0, np.int64)
         flat = {name: column.flatten().to_numpy() for name, column in found.items() if pa.types.is_list(column.type)}
-        shape = (len(drawn), self._facts.n_negatives)
+        shape = (len(drawn), self._metadata.n_negatives)
         return Part(
             place=self._place,
             first=self.rows_taken,
@@ -117,12 +117,12 @@ class SplitReader:
         counts = {name: _lengths(found[name]) for name in NEGATIVES}
         has_some = np.any([lengths > 0 for lengths in counts.values()], axis=0)
         for name, lengths in counts.items():
-            self._check_lengths(name, users, lengths, np.where(has_some, self._facts.n_negatives, 0))
+            self._check_lengths(name, users, lengths, np.where(has_some, self._metadata.n_negatives, 0))
         return np.flatnonzero(has_some)
 
-    def _check_lengths(self, name: str, users: Ints, lengths: Ints, wanted: Ints) -> None:
-        if (wrong := first_true(lengths != wanted)) is not None:
-            what = f"{name} has {lengths[wrong]} elements, not {wanted[wrong]}"
+    def _check_lengths(self, name: str, users: Ints, lengths: Ints, expected: Ints) -> None:
+        if (wrong := first_true(lengths != expected)) is not None:
+            what = f"{name} has {lengths[wrong]} elements, not {expected[wrong]}"
             what += " as preprocessing.n_eval_negatives says" if name in NEGATIVES else " as items"
             raise refusal(self._place, self.rows_taken + wrong, int(users[wrong]), what)
 
@@ -144,8 +144,8 @@ def _check_columns(path: Path, types: Mapping[str, pa.DataType]) -> None:
     with readable(path), pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
         found = {field.name: field.type for field in stream.schema}
     if found != types or len(stream.schema) != len(types):
-        shown, wanted = (", ".join(f"{name} {kind}" for name, kind in table.items()) for table in (found, types))
-        raise DataError(f"{path}: has the columns {shown}; must be {wanted}; {REMAKE}")
+        shown, expected = (", ".join(f"{name} {kind}" for name, kind in table.items()) for table in (found, types))
+        raise DataError(f"{path}: has the columns {shown}; must be {expected}; {REMAKE}")
 
 
 def _batches(paths: Sequence[Path], names: Sequence[str]) -> Iterator[pa.RecordBatch]:

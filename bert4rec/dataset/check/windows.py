@@ -2,20 +2,20 @@
 
 import numpy as np
 
-from bert4rec.dataset.check.metadata import Facts
+from bert4rec.dataset.check.metadata import Metadata
 from bert4rec.dataset.check.rows_in_parts import Array, Part, first_true
 from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
 
 
-def check_rows(part: Part, facts: Facts) -> None:
+def check_rows(part: Part, metadata: Metadata) -> None:
     """Ids are those of items, times do not decrease and are on the right side of the split, ratings are numbers.
 
     Raises `DataError` for the first row of `part` of which that is not so.
     """
-    _check_ids(part, facts)
-    if facts.has_times:
-        _check_times(part, facts)
-    if facts.has_ratings and (wrong := first_true(~np.isfinite(part.lists["ratings"]))) is not None:
+    _check_ids(part, metadata)
+    if metadata.has_times:
+        _check_times(part, metadata)
+    if metadata.has_ratings and (wrong := first_true(~np.isfinite(part.lists["ratings"]))) is not None:
         raise part.refusal_at(wrong, "ratings", "must be finite")
 
 
@@ -30,8 +30,8 @@ def check_negatives(part: Part) -> dict[str, Array]:
     return ordered
 
 
-def _check_ids(part: Part, facts: Facts) -> None:
-    limit = table_rows(facts.n_items)
+def _check_ids(part: Part, metadata: Metadata) -> None:
+    limit = table_rows(metadata.n_items)
     wish = f"items have ids from {FIRST_ITEM_ID} to {limit - 1}"
     if (wrong := _outside(part.lists["items"], limit)) is not None:
         raise part.refusal_at(wrong, "items", wish)
@@ -50,7 +50,7 @@ def _outside(ids: Array, limit: int) -> int | None:
     return first_true((ids < FIRST_ITEM_ID) | (ids >= limit))
 
 
-def _check_times(part: Part, facts: Facts) -> None:
+def _check_times(part: Part, metadata: Metadata) -> None:
     times = part.lists["times"]
     earlier = np.zeros(len(times), bool)
     earlier[1:] = times[1:] < times[:-1]
@@ -58,5 +58,5 @@ def _check_times(part: Part, facts: Facts) -> None:
     earlier[starts[part.lengths > 0]] = False
     if (wrong := first_true(earlier)) is not None:
         raise part.refusal_at(wrong, "times", f"earlier than the one before it, {times[wrong - 1]}")
-    if facts.instant is not None and (wrong := first_true(times >= facts.instant)) is not None:
-        raise part.refusal_at(wrong, "times", f"not before {facts.instant}, when the test begins")
+    if metadata.instant is not None and (wrong := first_true(times >= metadata.instant)) is not None:
+        raise part.refusal_at(wrong, "times", f"not before {metadata.instant}, when the test begins")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.config.file_kinds import Format
-from bert4rec.prepare.files.csv_rows import LINE
+from bert4rec.prepare.files.bad_rows import line_numbers
 from bert4rec.prepare.files.kinds import NAMES
 from bert4rec.runtime.errors import DataError
 
@@ -47,7 +47,7 @@ def typed_rows(
             for first in range(0, whole.num_rows, size):
                 batch = whole.slice(first, size)
                 batch.validate(full=True)  # these formats have no checksums, and Polars trusts what it is given
-                frame = _frame(batch, columns).insert_column(0, _numbers(seen, batch.num_rows))
+                frame = _frame(batch, columns).select(line_numbers(seen + 1), pl.all())
                 seen += len(frame)
                 share = before + (after - before) * (first + len(frame)) / whole.num_rows
                 yield frame, int(n_bytes * share)
@@ -57,10 +57,6 @@ def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
     """The `columns` by their new names; of two columns of the same name the first."""
     places = [batch.schema.names.index(name) for name in columns.values()]
     return pl.DataFrame(pl.from_arrow(pa.RecordBatch.from_arrays([batch.column(i) for i in places], [*columns])))
-
-
-def _numbers(seen: int, n_rows: int) -> pl.Series:
-    return pl.int_range(seen + 1, seen + 1 + n_rows, dtype=pl.Int64, eager=True).alias(LINE)
 
 
 def _parquet_batches(path: Path, names: Sequence[str], size: int) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""Lines of text → rows of text fields; lines that do not have the fields of the others are set apart.
+"""Lines of text → rows of text fields; lines that do not have the fields of the others are bad rows.
 
 A block is parsed by Polars at once. Only where that fails, or does not give one row for each line, the block is halved
 again and again, until the few lines in question are looked at one by one.
@@ -13,14 +13,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.prepare.files.bad_rows import BadRows
+from bert4rec.prepare.files.bad_rows import LINE, BadRows
 from bert4rec.prepare.files.text_blocks import NEWLINE, QUOTE, Block, inside_quotes, parsed
 
-LINE = "line\n"  # column with the line or row of the file that a message names; a header has no name with a line end
 UNIT_SEPARATOR = b"\x1f"  # stands in for a separator of several characters, which Polars does not know
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
-
-
+HEADER_AGAIN = ("header line again", "is the header line again")
 UNCLOSED = ("unclosed quote", 'has a quote (") that nothing closes')
 
 Problem: TypeAlias = tuple[str, str]  # what kind, and what to say of the line
@@ -30,7 +28,7 @@ Problem: TypeAlias = tuple[str, str]  # what kind, and what to say of the line
 class Layout:
     """How the lines of a text file are cut: `columns` in order, the `separator`, whether fields may stand in quotes.
 
-    `header`: the fields of the first line, so that the same line further down is no row; () = there is none. `types`:
+    `header`: the fields of the first line, so that the same line further down is no row; () = it has none. `types`:
     columns that are numbers in every usable row; where a whole block is so, they are parsed as such, which takes half
     the time.
     """
@@ -101,10 +99,10 @@ def _quotes_whole_fields(text: bytes, separator: bytes) -> bool:
     letters = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(letters == QUOTE[0])
 
-    def beside(places: NDArray[np.int64], *wanted: bytes) -> NDArray[np.bool_]:
+    def beside(places: NDArray[np.int64], *letters_beside: bytes) -> NDArray[np.bool_]:
         is_text = (places >= 0) & (places < len(text))
         found = np.where(is_text, letters[np.clip(places, 0, len(text) - 1)], NEWLINE[0])
-        return np.isin(found, [letter[0] for letter in wanted])
+        return np.isin(found, [letter[0] for letter in letters_beside])
 
     ends = (separator, NEWLINE, QUOTE)
     opening, closing = quotes[::2], quotes[1::2]
@@ -139,20 +137,17 @@ def _without_headers(frame: pl.DataFrame, block: Block, layout: Layout, bad: Bad
         return frame
     is_again = pl.all_horizontal(pl.col(name).fill_null("") == text for name, text in names.items())
     for line in frame.filter(is_again)[LINE]:
-        bad.add("header line again")
-        bad.show(block.path, "line", line, "is the header line again")
+        bad.add_line(block.path, line, *HEADER_AGAIN)
     return frame.filter(~is_again)
 
 
 def _one_by_one(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame:
     rows: list[tuple[int, *tuple[str | None, ...]]] = []
     for line, fields, problem in _fields(block, layout):
-        if not problem:
+        if problem:
+            bad.add_line(block.path, line, *problem)
+        else:
             rows.append((line, *(field or None for field in fields)))
-            continue
-        kind, text = problem
-        bad.add(kind)
-        bad.show(block.path, "line", line, text)
     return pl.DataFrame(rows, {LINE: pl.Int64, **dict.fromkeys(layout.columns, pl.String)}, orient="row")
 
 
@@ -212,7 +207,7 @@ def _problem(fields: list[str], layout: Layout) -> Problem | None:
     if any("\udc80" <= letter <= "\udcff" for field in fields for letter in field):
         return "not UTF-8", NOT_UTF_8
     if layout.header and fields == list(layout.header):
-        return "header line again", "is the header line again"
+        return HEADER_AGAIN
     if len(fields) != len(layout.columns):
         wish = f"{len(layout.columns)} {'as the header has' if layout.header else 'expected'}"
         if fields == [""]:

@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from bert4rec.prepare.files import text_blocks
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE, NOT_UTF_8
+from bert4rec.prepare.files.bad_rows import LINE, BadRows, line_numbers
+from bert4rec.prepare.files.csv_rows import NOT_UTF_8
 from bert4rec.runtime.errors import DataError
 
 HEAD = 1 << 20  # bytes of the lines that show which columns there are
@@ -82,8 +82,7 @@ def _at_once(block: text_blocks.Block, columns: Mapping[str, str], bad: BadRows)
     lines = _lines(block)
     if len(frame) != len(lines):
         return None
-    numbers = pl.int_range(block.first_line, block.first_line + len(lines), dtype=pl.Int64).alias(LINE)
-    frame = frame.select(numbers, **{new: pl.col(name) for new, name in columns.items()})
+    frame = frame.select(line_numbers(block.first_line), **{new: pl.col(name) for new, name in columns.items()})
     doubtful = frame.select(pl.any_horizontal(pl.col(*columns).str.contains(NO_FIELD).fill_null(False))).to_series()
     _, wrong = _one_by_one(block, columns, bad, ((int(i), lines[i]) for i in np.flatnonzero(doubtful.to_numpy())))
     return frame.filter(~pl.col(LINE).is_in(wrong)) if wrong else frame
@@ -99,9 +98,7 @@ def _one_by_one(
         try:
             rows.append((block.first_line + place, *_values(_record(line), columns)))
         except _UnusableError as error:
-            kind, problem = error.args
-            bad.add(kind)
-            bad.show(block.path, "line", block.first_line + place, problem)
+            bad.add_line(block.path, block.first_line + place, *error.args)
             wrong.append(block.first_line + place)
     return pl.DataFrame(rows, {LINE: pl.Int64, **dict.fromkeys(columns, pl.String)}, orient="row"), wrong
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import polars as pl
 
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE, NOT_UTF_8
+from bert4rec.prepare.files.bad_rows import LINE, BadRows, line_numbers
+from bert4rec.prepare.files.csv_rows import NOT_UTF_8
 from bert4rec.prepare.files.tables import Part
 from bert4rec.prepare.files.text_blocks import Block, blocks
 from bert4rec.runtime.errors import DataError
@@ -27,8 +27,9 @@ class Words:
         words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
         count = pl.col("words").list.len()
         for line, n in words.filter(count < 2).select(LINE, count).iter_rows():
-            bad.add("item is missing" if n else "empty line")
-            bad.show(block.path, "line", line, "item is missing" if n else "is empty")
+            bad.add_line(
+                block.path, line, *(("item is missing", "item is missing") if n else ("empty line", "is empty"))
+            )
         words = words.filter(count >= 2)
         self._n_lines += len(words)
         long = words.filter(count > 2).head(1)
@@ -68,11 +69,9 @@ def _lines(block: Block, bad: BadRows) -> pl.DataFrame:
         texts: list[str | None] = [*whole.decode().split("\n")]
     except UnicodeDecodeError:
         texts = [_decoded(line) for line in whole.split(b"\n")]
-    numbers = pl.int_range(block.first_line, block.first_line + len(texts), dtype=pl.Int64, eager=True).alias(LINE)
-    lines = pl.DataFrame([numbers, pl.Series("text", texts, dtype=pl.String)])
+    lines = pl.DataFrame([pl.Series("text", texts, dtype=pl.String)]).select(line_numbers(block.first_line), "text")
     for number in lines.filter(pl.col("text").is_null())[LINE]:
-        bad.add("not UTF-8")
-        bad.show(block.path, "line", number, NOT_UTF_8)
+        bad.add_line(block.path, number, "not UTF-8", NOT_UTF_8)
     return lines.drop_nulls("text")
 
 

@@ -12,8 +12,8 @@ import polars as pl
 from bert4rec.config.file_kinds import Format
 from bert4rec.prepare.files import text_blocks
 from bert4rec.prepare.files.arrow_files import ROWS_PER_FRAME, typed_columns, typed_rows
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE, Layout, parse
+from bert4rec.prepare.files.bad_rows import LINE, BadRows
+from bert4rec.prepare.files.csv_rows import Layout, parse
 from bert4rec.prepare.files.json_lines import json_columns, json_rows
 from bert4rec.prepare.files.layout import read_layout
 

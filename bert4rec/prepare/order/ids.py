@@ -22,7 +22,7 @@ class Known:
 
 
 def read_known(folder: Path) -> Known:
-    """The ids of the dataset at `folder`. Raises `DataError` where there is none."""
+    """The ids of the dataset at `folder`. Raises `DataError` where it is missing."""
     try:
         users = pl.read_parquet(folder / USERS, columns=["original", "user"])
         items = pl.read_parquet(folder / ITEMS, columns=["original", "item"])

@@ -87,7 +87,7 @@ class Spool:
 
 
 class Parts:
-    """Frames under `folder`, one after another: written once, read as often as wanted, or replaced in turn."""
+    """Frames under `folder`, one after another: written once, read as often as needed, or replaced in turn."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE
+from bert4rec.prepare.files.bad_rows import LINE, BadRows
 from bert4rec.prepare.read.times import Times, stripped
 from bert4rec.runtime.errors import DataError
 

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE
+from bert4rec.prepare.files.bad_rows import LINE, BadRows
 from bert4rec.prepare.files.kinds import format_of
 from bert4rec.prepare.files.sequence_files import SequenceFile, Words
 from bert4rec.prepare.files.tables import FIRST_ROWS, Part, Table

@@ -188,9 +188,6 @@ class Generated:
         self._rows, self.oracle = GENERATORS[source](n_users=n_users, n_items=n_items, n_rows=n_rows, seed=seed)
         self.bad, self.n_bytes = BadRows(), len(self._rows)
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def __iter__(self) -> Iterator[tuple[pl.DataFrame, int]]:
         yield self._rows, len(self._rows)
 

@@ -10,7 +10,7 @@ import polars as pl
 from bert4rec.runtime.errors import DataError
 
 TimeUnit: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
-PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds, is larger
 DECIDING_ROWS = 1000  # the first ones, which show the unit of times that are numbers
 WISH = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
@@ -108,8 +108,7 @@ def _unit_of(times: pl.Series) -> TimeUnit:
     middle = times.drop_nulls().head(DECIDING_ROWS).median()
     if not isinstance(middle, int | float):
         return "auto"
-    units: dict[TimeUnit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-    return next((unit for unit, ticks in units.items() if middle < LARGEST_SECONDS * ticks), "ns")
+    return next((unit for unit, ticks in PER_SECOND.items() if middle < LARGEST_SECONDS * ticks), "ns")
 
 
 def _floor(number: pl.Series, ticks: int) -> pl.Series:

@@ -36,28 +36,21 @@ def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl
     history = original[test["items"].explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID]
     numbers = users["original"].gather(test["user"]).to_numpy() - 1
     scores = oracle.scores(numbers, history, np.concatenate([[0], np.cumsum(lengths)]))[:, original]
-    target = test["target"].to_numpy()[:, None] - FIRST_ITEM_ID
-    ranks = [pl.Series("full", _rank(scores, target, np.arange(len(items))[None, :]), dtype=pl.Int32)]
+    target = test["target"].to_numpy() - FIRST_ITEM_ID
+    own = scores[np.arange(len(test)), target]  # seen items have a score below every other
+    ranks = [pl.Series("full", 1 + is_ahead(scores, np.arange(len(items)), own, target).sum(axis=1), dtype=pl.Int32)]
     for name in ("popular", "uniform"):
-        ranks.append(_ranks_among(test[f"{name}_negatives"], scores, target).alias(name))
+        ranks.append(_ranks_among(test[f"{name}_negatives"], scores, own, target).alias(name))
     return pl.DataFrame([test["user"], *ranks])
 
 
-def _ranks_among(negatives: pl.Series, scores: NDArray[np.float64], target: NDArray[np.int64]) -> pl.Series:
-    """The rank of each target among the `negatives` of its row, null where there are none."""
+def _ranks_among(
+    negatives: pl.Series, scores: NDArray[np.float64], own: NDArray[np.float64], target: NDArray[np.int64]
+) -> pl.Series:
+    """The rank of each target, of score `own`, among the `negatives` of its row, null where there are none."""
     rows = np.flatnonzero(negatives.list.len().to_numpy())
     drawn = negatives.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
     drawn = drawn.reshape(len(rows), len(drawn) // max(1, len(rows)))
     candidates = np.take_along_axis(scores[rows], drawn, axis=1)
-    ranks = pl.Series(_rank(candidates, target[rows], drawn, scores[rows]), dtype=pl.Int32)
+    ranks = pl.Series(1 + is_ahead(candidates, drawn, own[rows], target[rows]).sum(axis=1), dtype=pl.Int32)
     return pl.Series([None] * len(negatives), dtype=pl.Int32).scatter(rows, ranks)
-
-
-def _rank(
-    candidates: NDArray[np.float64], target: NDArray[np.int64], ids: NDArray[np.int64],
-    scores: NDArray[np.float64] | None = None,
-) -> NDArray[np.int64]:  # fmt: skip
-    """1 + the number of candidates before the target; seen items have a score below every other."""
-    own = np.take_along_axis(candidates if scores is None else scores, target, axis=1)
-    rank: NDArray[np.int64] = 1 + is_ahead(candidates, ids, own[:, 0], target[:, 0]).sum(axis=1)
-    return rank

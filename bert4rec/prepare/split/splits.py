@@ -62,15 +62,15 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
     """
     spans: list[Any] = [(part.min(), part.max(), len(part)) for part in times() if len(part)]
     low, high = min(first for first, *_ in spans), 1 + max(last for _, last, _ in spans)
-    wanted, later = share * sum(n for *_, n in spans), 0
-    while high - low > 1:  # of bins of equal width, go on in the one in which the share is reached
+    n_after, later = share * sum(n for *_, n in spans), 0
+    while high - low > 1:  # of bins of equal width, continue in the one in which the share is reached
         width = -(-(high - low) // N_BINS)
         counts = np.zeros(N_BINS, np.int64)
         for part in times():
             inside = part.filter((part >= low) & (part < high))
             counts += np.bincount(((inside - low) // width).to_numpy(), minlength=N_BINS)
         from_bin = later + np.append(counts[::-1].cumsum()[::-1], 0)
-        reached = int(np.flatnonzero(from_bin > wanted).max())
+        reached = int(np.flatnonzero(from_bin > n_after).max())
         later = int(from_bin[reached + 1])
         low, high = low + reached * width, min(low + (reached + 1) * width, high)
     return high

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare.files import csv_rows, text_blocks
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE, Layout, parse, split_fields
+from bert4rec.prepare.files.bad_rows import LINE, BadRows
+from bert4rec.prepare.files.csv_rows import Layout, parse, split_fields
 from bert4rec.prepare.files.text_blocks import Block
 
 FILE = Path("t.csv")

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare.files import json_lines, text_blocks
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE
+from bert4rec.prepare.files.bad_rows import LINE, BadRows
 from bert4rec.prepare.files.json_lines import json_rows
 from bert4rec.prepare.files.text_blocks import Block
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert4rec.prepare.files import tables, text_blocks
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE
+from bert4rec.prepare.files.bad_rows import LINE, BadRows
 from bert4rec.prepare.files.kinds import format_of
 from bert4rec.prepare.files.tables import Table
 from tests.prepare.files.log import ROWS, in_batches, stream

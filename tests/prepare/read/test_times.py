@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.csv_rows import LINE
+from bert4rec.prepare.files.bad_rows import LINE, BadRows
 from bert4rec.prepare.read.fields import Fields
 from bert4rec.prepare.read.times import LARGEST_SECONDS, Times
 from bert4rec.runtime.errors import DataError
