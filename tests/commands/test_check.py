@@ -13,10 +13,11 @@ from bert4rec.dataset.check.metadata import Metadata
 from bert4rec.dataset.check.tally import Tally
 from bert4rec.runtime import console
 
-FACTS = {
+METADATA = {
     "folder": Path("data/log"), "split": "leave_one_out", "max_len": 6, "step": 4, "n_validated": None,
-    "n_negatives": 100, "has_times": True, "has_ratings": True, "instant": None, "sparse_users": False, "sparse_items": False,
-    "counts": {"users": 2_000, "items": 3}, "files": {"README.md": {}, "train/state.json": {}}, "shares": {},
+    "n_negatives": 100, "has_times": True, "has_ratings": True, "instant": None,
+    "sparse_users": False, "sparse_items": False, "counts": {"users": 2_000, "items": 3},
+    "files": {"README.md": {}, "train/state.json": {}}, "shares": {},
 }  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def test_one_folder_is_named(given: list[str], capsys: pytest.CaptureFixture[str
 def test_what_was_shown_of_a_folder_with_overlaps_and_users_without_negatives() -> None:
     counts = tally(rows=5_506, windows=1_234, validated=503, tested=1_000, overlaps=1_111)
     counts.shares["left_out"].update(validation=1, test=2)
-    assert check.summary(Metadata(**FACTS), counts, 12_345).splitlines() == [
+    assert check.summary(Metadata(**METADATA), counts, 12_345).splitlines() == [
         "data/log",
         "  files         2 with 12,345 bytes: sizes and checksums as in metadata.json, no other file",
         "  train         1,234 windows, each where it must be, 1,111 positions that overlap the same in both; "
@@ -59,7 +60,7 @@ def test_what_was_shown_of_a_folder_with_overlaps_and_users_without_negatives() 
 
 
 def test_what_was_shown_of_a_folder_that_is_all_for_training_and_has_items_alone() -> None:
-    metadata = Metadata(**FACTS | {"split": "none", "step": 6, "has_times": False, "has_ratings": False})
+    metadata = Metadata(**METADATA | {"split": "none", "step": 6, "has_times": False, "has_ratings": False})
     assert check.summary(metadata, tally(rows=4_003, windows=700), 99).splitlines() == [
         "data/log",
         "  files         2 with 99 bytes: sizes and checksums as in metadata.json, no other file",

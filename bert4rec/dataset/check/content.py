@@ -24,7 +24,7 @@ from bert4rec.dataset.schema import ITEMS, MIN_EVALUATED, ORACLE, SPLITS, USERS
 from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError
 
-USERS_AT_ONCE = 1 << 18
+USERS_AT_ONCE = 1 << 12  # much more would leave the processor's cache
 
 
 class Chunk(NamedTuple):
@@ -55,7 +55,7 @@ class Folder:
     def read(self) -> Chunk:
         """The next users, as many as a bounded memory holds."""
         first = self.n_read
-        self.n_read = min(first + USERS_AT_ONCE, *(split.fill() for split in self._splits))
+        self.n_read = min(first + USERS_AT_ONCE, self._metadata.n_users)
         train, validation, test = (split.take(self.n_read) for split in self._splits)
         self._check_oracle(test)
         return Chunk(first, self._counts(first, self.n_read - first), train, validation, test)

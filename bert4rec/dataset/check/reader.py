@@ -1,8 +1,8 @@
 """Reads the rows of a split as they stand on the disk, in parts of bounded size."""
 
+import itertools
 import json
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,6 @@ from bert4rec.dataset.check.rows_in_parts import Ints, Part, first_true, refusal
 from bert4rec.dataset.check.tables import readable
 from bert4rec.dataset.schema import LISTS, NEGATIVES, STATE, TRAIN, columns
 from bert4rec.runtime.errors import DataError
-
-BYTES_AT_ONCE = 1 << 23  # held of a split, besides the rows of one user; much more would leave the processor's cache
 
 
 class SplitReader:
@@ -32,44 +30,33 @@ class SplitReader:
         shards = _shards(self._place)
         for shard in shards:
             _check_columns(shard, self._types)
-        self._batches = _batches(shards, [*self._types])
-        self._held: deque[tuple[Ints, pa.RecordBatch]] = deque()
-        self._bytes, self._last_user, self._ended = 0, -1, False
+        self._batches = self._checked(_batches(shards, [*self._types]))
+        self._rest = pa.RecordBatch.from_pylist([], pa.schema([*self._types.items()]))
         self.rows_read = self.rows_taken = 0
 
-    def fill(self) -> int:
-        """Read until enough is held; returns the first user of whom more may follow, at the end the number of users."""
-        while not self._ended and (self._bytes < BYTES_AT_ONCE or self._held[0][0][0] == self._last_user):
-            self._read()
-        return self._metadata.n_users if self._ended else self._last_user
-
     def take(self, limit: int) -> Part:
-        """The rows of the users below `limit`; all of them, for a limit of at most what `fill` has returned."""
+        """The rows of the users below `limit` that were not taken before."""
         taken: list[pa.RecordBatch] = []
-        while self._held and self._held[0][0][0] < limit:
-            users, batch = self._held.popleft()
-            self._bytes -= batch.nbytes
-            cut = int(np.searchsorted(users, limit))
+        for batch in itertools.chain([self._rest], self._batches):
+            cut = int(np.searchsorted(batch["user"].to_numpy(), limit))
             taken.append(batch.slice(0, cut))
-            if cut < len(users):
-                rest = batch.slice(cut)
-                self._held.appendleft((users[cut:], rest))
-                self._bytes += rest.nbytes
+            self._rest = batch.slice(cut)
+            if len(self._rest):
+                break
         part = self._part(taken)
         self.rows_taken += len(part)
         return part
 
-    def _read(self) -> None:
-        batch = next(self._batches, None)
-        if batch is None:
-            self._ended = True
-        elif len(batch):
-            self._check_nulls(batch)
-            users = batch["user"].to_numpy().astype(np.int64)
-            self._check_users(users)
-            self.rows_read, self._last_user = self.rows_read + len(users), int(users[-1])
-            self._held.append((users, batch))
-            self._bytes += batch.nbytes
+    def _checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Those that have rows, without nulls and in the order of the users."""
+        last_user = -1
+        for batch in batches:
+            if len(batch):
+                self._check_nulls(batch)
+                users = batch["user"].to_numpy().astype(np.int64)
+                self._check_users(users, last_user)
+                self.rows_read, last_user = self.rows_read + len(users), int(users[-1])
+                yield batch
 
     def _check_nulls(self, batch: pa.RecordBatch) -> None:
         for name in self._types:
@@ -78,8 +65,8 @@ class SplitReader:
                 rows = f"rows {self.rows_read} to {self.rows_read + len(batch) - 1}"
                 raise DataError(f"{self._place}: {rows}: column {name} has a null; {REMAKE}")
 
-    def _check_users(self, users: Ints) -> None:
-        n_users, steps = self._metadata.n_users, np.diff(users, prepend=self._last_user)
+    def _check_users(self, users: Ints, last_user: int) -> None:
+        n_users, steps = self._metadata.n_users, np.diff(users, prepend=last_user)
         outside = (users < 0) | (users >= n_users)
         wrong = first_true(outside | (steps <= 0 if self._evaluated else steps < 0))
         if wrong is None:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.__main__ import main
-from bert4rec.dataset.check import content, reader, tables
+from bert4rec.dataset.check import content, tables
 from bert4rec.dataset.schema import columns
 
 TYPES = columns("test", has_times=True, has_ratings=True)
@@ -146,7 +146,6 @@ def check(path: Path) -> tuple[int, str, str]:
 def small_parts() -> Iterator[None]:
     """Parts of a few rows, so that small folders take many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "BYTES_AT_ONCE", 200)
         patch.setattr(content, "USERS_AT_ONCE", 5)
         patch.setattr(tables, "ROWS_AT_ONCE", 4)
         patch.setattr(tables, "KEYS_AT_ONCE", 16)
