@@ -20,7 +20,7 @@ TABLES = {
     "oracle": "rank of each test target for who knows how the synthetic rows were made: in full and among negatives "
     "(null where there are none)",
 }
-HOW = {
+RULES = {
     "leave_one_out": "split by leave-one-out: a user's last item is the test target, of {validation_users:,} users the "
     "last but one is the validation target, all earlier ones are for training.",
     "time": "split by time: the first item of a user from second {split_instant} on is the test target, of "
@@ -52,7 +52,7 @@ configs:
 
 # {source}: interactions for sequential recommendation
 
-{users:,} users, {items:,} items and {rows:,} interactions of the source `{source}`, {how} The terms of the source hold
+{users:,} users, {items:,} items and {rows:,} interactions of the source `{source}`, {rule} The terms of the source hold
 for this dataset too.
 
 ```
@@ -103,7 +103,7 @@ def dataset_card(
     present = {name for _, columns in splits.values() for name in columns}
     return CARD.format(
         **metadata,
-        how=HOW[metadata["preprocessing"]["split"]].format(**metadata),
+        rule=RULES[metadata["preprocessing"]["split"]].format(**metadata),
         report=describe(metadata),
         data_files="\n".join(f"  - split: {name}\n    path: {name}/*.arrow" for name, (n, _) in splits.items() if n),
         splits=_rows((name, f"{n:,}", _code(columns)) for name, (n, columns) in splits.items()),

@@ -1,7 +1,7 @@
 """The rows of a table in any format as they stand in its file, part by part, or the first of them alone."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -64,7 +64,8 @@ class Table:
             return
         for block in blocks:
             if self._layout.header and block.first_line == 1:
-                block = text_blocks.without_first_line(block)
+                end = block.text.find(b"\n") + 1 or len(block.text)
+                block = replace(block, text=block.text[end:], first_line=2)
             for rows in parse(block, self._layout, bad) if block.text else ():
                 yield rows.select(LINE, **{field: pl.col(name) for field, name in columns.items()}), block.done
 

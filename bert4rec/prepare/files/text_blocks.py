@@ -68,12 +68,6 @@ def head(path: Path, *, size: int) -> bytes:
     return start.removeprefix(BYTE_ORDER_MARK)
 
 
-def without_first_line(block: Block) -> Block:
-    """`block` without its first line: the header."""
-    end = block.text.find(b"\n") + 1 or len(block.text)
-    return replace(block, text=block.text[end:], first_line=block.first_line + 1)
-
-
 def parsed(
     block: Block, at_once: Callable[[Block], T | None], one_by_one: Callable[[Block], T], *, quoted: bool
 ) -> Iterator[T]:

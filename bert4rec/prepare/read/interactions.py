@@ -13,8 +13,8 @@ from bert4rec.prepare.files.kinds import format_of
 from bert4rec.prepare.files.sequence_files import SequenceFile, Words
 from bert4rec.prepare.files.tables import FIRST_ROWS, Part, Table
 from bert4rec.prepare.order.ids import Distinct
-from bert4rec.prepare.read.column_advice import column_advice
 from bert4rec.prepare.read.fields import Fields, all_decimal
+from bert4rec.prepare.read.guesses import column_advice
 from bert4rec.prepare.read.times import Times
 from bert4rec.prepare.read.titles import read_titles
 from bert4rec.runtime.errors import DataError

@@ -16,7 +16,6 @@ from bert4rec.prepare.files.text_blocks import (
     head,
     inside_quotes,
     parsed,
-    without_first_line,
 )
 from bert4rec.runtime.errors import DataError
 
@@ -106,11 +105,6 @@ def test_the_first_block_has_the_whole_lines_of_the_first_bytes(
     path = tmp_path / "t.csv"
     path.write_bytes(b'ab\n"c\nd"\ne')
     assert list(blocks(path, size=1, quoted=quoted, only_first=True)) == [Block(path, *block)]
-
-
-def test_a_block_without_its_header() -> None:
-    assert without_first_line(Block(FILE, b"a,b\n1,2\n", 1, 8)) == Block(FILE, b"1,2\n", 2, 8)
-    assert without_first_line(Block(FILE, b"a,b", 1, 3)) == Block(FILE, b"", 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.prepare.read.column_advice import column_advice
+from bert4rec.prepare.read.guesses import column_advice
 
 USUAL = {"user": "user", "item": "item"}
 
