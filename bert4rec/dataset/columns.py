@@ -95,9 +95,11 @@ class Columns:
         if self._are_small:
             ends = lengths.cumsum()
             words = np.arange(lengths.sum()) + np.repeat(first - (ends - lengths), lengths)
+            if len(self._mapped) == 1:
+                return self._mapped[0][words]
             of_words, found = np.repeat(files, lengths), np.empty(len(words), np.int32)
             for file, mapped in enumerate(self._mapped):
-                here = of_words == file if len(self._mapped) > 1 else slice(None)
+                here = of_words == file
                 found[here] = mapped[words[here]]
             return found
         handles = [self._handles[file] for file in files.tolist()]
