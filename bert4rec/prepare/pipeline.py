@@ -89,8 +89,7 @@ def _make_dataset(config: Config, new: Path, known: Known | None, warnings: list
     also = ([known.items["original"]] if known else []) + (
         [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
     )
-    newest_first = source.order["newest_first"]
-    ordered = order_rows(raw, settings, newest_first=newest_first, folder=work / "parts", progress=progress, also=also)
+    ordered = order_rows(raw, settings, source.order, folder=work / "parts", progress=progress, also=also)
     source.check(ordered.n_users_read)
     limit_rows(ordered, settings, progress=progress)
 

@@ -1,10 +1,11 @@
 """The rows that pass the filters, user by user in order of time, their items as codes."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -47,10 +48,13 @@ class OrderedRows:
 
 
 def order_rows(
-    raw: RawRows, settings: Preprocessing, *, newest_first: bool, folder: Path, progress: Progress,
+    raw: RawRows, settings: Preprocessing, order: Mapping[str, Any], *, folder: Path, progress: Progress,
     also: Iterable[pl.Series] = (),
 ) -> OrderedRows:  # fmt: skip
-    """The rows that pass, user by user in order of time; `also`: items that have a code with or without rows."""
+    """The rows that pass, user by user in order of time, or where none is known in the `order` of the source.
+
+    `also`: items that have a code with or without rows.
+    """
     n_items_read = len(raw.items.rows())
     for items in also:
         raw.items.add(pl.DataFrame({"item": items}))
@@ -63,7 +67,7 @@ def order_rows(
             for frame in spool.partitions():
                 stage.advance(stage.n_rows + len(frame), len(frame))
                 ordered.n_users_read += frame["user"].n_unique()
-                kept = _ordered(frame, codes, settings, newest_first=newest_first, dropped=ordered.dropped)
+                kept = _ordered(frame, codes, settings, newest_first=order["newest_first"], dropped=ordered.dropped)
                 ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(originals))
                 ordered.parts.add(kept)
             if spool is raw.known:

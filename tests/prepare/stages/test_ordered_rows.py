@@ -19,7 +19,8 @@ def run(place: Path, settings: Preprocessing, *, frame: pl.DataFrame = ROWS, new
     raw.new.add(frame)
     raw.items.add(frame.select("item"))
     progress, also = Progress(), [pl.Series([40])]
-    return order_rows(raw, settings, newest_first=newest_first, folder=place / "parts", progress=progress, also=also)
+    order = {"newest_first": newest_first}
+    return order_rows(raw, settings, order, folder=place / "parts", progress=progress, also=also)
 
 
 def test_rows_are_in_order_of_users_and_times_and_items_are_codes(tmp_path: Path) -> None:
