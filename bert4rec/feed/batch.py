@@ -1,8 +1,6 @@
 """A batch: ragged sequences, and the positions at which something is to be said."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +11,7 @@ from bert4rec.dataset.reader import Rows
 from bert4rec.feed.negatives import Negatives
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Sequences to encode and the positions to predict.
 
     `items` [total] int64, the sequences one after another; `lengths` [B] int64; `positions` [M] int64, indices into
@@ -30,22 +27,10 @@ class Batch:
     negatives: Negatives | None = None
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on `device`; asynchronous from pinned memory."""
-        return self._of(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "Batch":
-        """The same batch in page-locked memory (called by the loader)."""
-        return self._of(Tensor.pin_memory)
-
-    def _of(self, move: Callable[[Tensor], Tensor]) -> "Batch":
-        return Batch(
-            move(self.items),
-            move(self.lengths),
-            move(self.positions),
-            move(self.targets),
-            self.n_sequences,
-            self.negatives.map(move) if self.negatives else None,
-        )
+        """The same batch on `device`; asynchronous from pinned memory, into which the loader brings named tuples."""
+        items, lengths, positions, targets = (tensor.to(device, non_blocking=True) for tensor in self[:4])
+        negatives = self.negatives and Negatives(*(tensor.to(device, non_blocking=True) for tensor in self.negatives))
+        return Batch(items, lengths, positions, targets, self.n_sequences, negatives)
 
 
 def tensors_of(rows: Rows) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,6 @@ import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -21,6 +20,7 @@ from bert4rec.dataset.schema import PAD_ID
 from bert4rec.feed.batch import Batch, tensors_of
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, EpochOrder, Position
+from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
 
 Examples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int], Batch]
@@ -31,30 +31,20 @@ class TrainingBatches(TorchDataset[Batch]):
     """The training batches of one rank, by step from `start` over all epochs: its share of rows, as `examples` of them.
 
     `sampler` draws the negatives of a sampled loss. Batches depend on the arguments and the step alone, so loader
-    processes can make them, and a run can begin anywhere: also where a global batch of another size has left off.
-    Nothing that grows with the split is held.
+    processes can make them, and a run can start anywhere: also where a global batch of another size has stopped.
+    Nothing that grows with the split is kept.
     """
 
     def __init__(
-        self,
-        split: Split,
-        examples: Examples,
-        *,
-        n_epochs: int,
-        per_device: int,
-        rank: int,
-        world_size: int,
-        seed: int,
-        sampler: NegativeSampler | None = None,
-        start: Position = START,
-    ) -> None:
-        self._sampler, self.start = sampler, start
-        self._split, self._examples, self.n_sequences = split, examples, len(split)
-        self._n_epochs, self._seed = n_epochs, seed
-        self._dealing = {"per_device": per_device, "rank": rank, "world_size": world_size}
+        self, split: Split, examples: Examples, partition: Partition, *, n_epochs: int, per_device: int, seed: int,
+        sampler: NegativeSampler | None = None, start: Position = START,
+    ) -> None:  # fmt: skip
+        self._split, self._examples, self._sampler, self._n_epochs = split, examples, sampler, n_epochs
+        self.start, self.n_sequences = start, len(split)
+        self._make_order = partial(EpochOrder, self.n_sequences, partition, per_device=per_device, seed=seed)
         self._epoch, self._order = start.epochs, self._order_of(start.epochs)
         self._steps_of_first = len(self._order)
-        self.steps_per_epoch = -(-self.n_sequences // (per_device * world_size))
+        self.steps_per_epoch = -(-self.n_sequences // (per_device * partition.n_processes))
 
     def steps_of(self, epoch: int) -> int:
         """Steps that are left of an epoch at the start, the same on every rank."""
@@ -76,8 +66,7 @@ class TrainingBatches(TorchDataset[Batch]):
         indices = share if len(share) else self._order.first(step_in_epoch)
         indices = indices[np.argsort(self._split.lengths(indices), kind="stable")]
         examples = self._examples(*tensors_of(self._split.read(indices)), torch.from_numpy(indices), epoch)
-        return replace(
-            examples,
+        return examples._replace(
             targets=examples.targets if len(share) else torch.full_like(examples.targets, PAD_ID),
             n_sequences=len(self._order.places(step_in_epoch)),
             negatives=self._sampler.draw(self.start.steps + step) if self._sampler else None,
@@ -108,8 +97,7 @@ class TrainingBatches(TorchDataset[Batch]):
         return self.start.epochs + 1 + epochs, step_in_epoch
 
     def _order_of(self, epoch: int) -> EpochOrder:
-        n_seen = self.start.sequences if epoch == self.start.epochs else 0
-        return EpochOrder(self.n_sequences, **self._dealing, seed=self._seed, epoch=epoch, n_seen=n_seen)
+        return self._make_order(epoch=epoch, n_seen=self.start.sequences if epoch == self.start.epochs else 0)
 
 
 def _fork_server() -> multiprocessing.context.ForkServerContext:
@@ -117,7 +105,7 @@ def _fork_server() -> multiprocessing.context.ForkServerContext:
 
     Forked from the training process, they would inherit the thread pools of torch and Arrow in an unknown state.
     """
-    # A training that is asked to end leaves at once; what it held is freed without a word about it on the screen.
+    # A training that is interrupted ends at once; what it has not freed is freed without a message on the screen.
     os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bert4rec.feed.own_group", __name__])
@@ -125,7 +113,7 @@ def _fork_server() -> multiprocessing.context.ForkServerContext:
 
 
 def _end_with(pid: int, _worker: int) -> None:
-    """End this loader process as soon as the process `pid` has ended, however it did.
+    """End this loader process as soon as the process `pid` has ended, for whatever reason.
 
     Torch's own watch looks at the parent, which is the fork server: both would stay behind a training that was killed.
     """

@@ -1,7 +1,6 @@
 """Negatives for the sampled losses: one draw a step, the same on every process."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +14,11 @@ SLAB = BLOCK * 8192  # items weighed at once when the sums are made
 STREAM = 0x4E454741  # keeps these draws apart from the epochs' orders, which (seed, epoch) seeds
 
 
-@dataclass(frozen=True)
-class Negatives:
+class Negatives(NamedTuple):
     """`ids` [K] int64; `log_expected` [K] float32, the log of how often each was to be expected among them."""
 
     ids: Tensor
     log_expected: Tensor
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Negatives":
-        """Both tensors through `function`."""
-        return Negatives(function(self.ids), function(self.log_expected))
 
 
 class NegativeSampler:
@@ -41,8 +35,7 @@ class NegativeSampler:
     def __init__(
         self, *, n_items: int, n: int, power: float, seed: int, popularity: npt.NDArray[np.integer] | None = None
     ) -> None:
-        self._n_items, self._n, self._power, self._seed = n_items, n, power, seed
-        self._popularity = popularity
+        self._n_items, self._n, self._power, self._seed, self._popularity = n_items, n, power, seed, popularity
         if power:
             slabs = (np.arange(first, min(first + SLAB, n_items)) for first in range(0, n_items, SLAB))
             blocks = [np.add.reduceat(self._weights(slab), np.arange(0, len(slab), BLOCK)) for slab in slabs]

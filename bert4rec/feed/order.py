@@ -14,18 +14,17 @@ Indices = npt.NDArray[np.int64]
 class EpochOrder:
     """The order of one epoch, dealt to the ranks; computed for the steps that are asked for, never held.
 
-    A permutation of `n_sequences` by (`seed`, `epoch`) is cut into global batches of `per_device` × `world_size`; each
-    is dealt to the ranks in even, contiguous shares. The last global batch may be smaller; where it has fewer
-    sequences than there are ranks, the ranks left over get an empty share. The first `n_seen` are left out.
+    A permutation of `n_sequences` by (`seed`, `epoch`) is cut into global batches of `per_device` sequences a process;
+    each is dealt to the ranks of `partition` in even, contiguous shares. The last global batch may be smaller; where it
+    has fewer sequences than there are ranks, the ranks left over get an empty share. The first `n_seen` are skipped.
     """
 
     def __init__(
-        self, n_sequences: int, *, per_device: int, rank: int, world_size: int, seed: int, epoch: int, n_seen: int = 0
+        self, n_sequences: int, partition: Partition, *, per_device: int, seed: int, epoch: int, n_seen: int = 0
     ) -> None:
         self._permutation = Permutation(n_sequences, (seed, epoch))
-        self._places = range(n_seen, n_sequences)
-        self._global_batch = per_device * world_size
-        self._partition = Partition(rank, world_size)
+        self._places, self._partition = range(n_seen, n_sequences), partition
+        self._global_batch = per_device * partition.n_processes
 
     def __len__(self) -> int:
         return -(-len(self._places) // self._global_batch)
@@ -43,8 +42,8 @@ class EpochOrder:
         if not 0 <= step < len(self):
             raise IndexError(step)
         places = self.places(step)
-        mine = self._partition.of(len(places))
-        return self._sequences(places[mine.start : mine.stop])
+        share = self._partition.of(len(places))
+        return self._sequences(places[share.start : share.stop])
 
     def _sequences(self, places: range) -> Indices:
         return self._permutation.at(np.arange(places.start, places.stop))

@@ -32,7 +32,7 @@ class Permutation:
     def at(self, positions: Indices) -> Indices:
         """What stands at `positions` [B], each in range(n)."""
         found = self._once(positions.astype(np.uint64))
-        # What has left range(n) goes on until it is back: it comes from one place only, so none meets another.
+        # What has left range(n) is permuted until it is back: it comes from one place only, so none meets another.
         outside = np.flatnonzero(found >= self._n)
         while len(outside):
             found[outside] = self._once(found[outside])

@@ -18,7 +18,7 @@ from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, Position
 from bert4rec.models.kinds import KINDS
 from bert4rec.report.log import MetricsLog
-from bert4rec.runtime.collectives import all_reduce_min, on_rank_zero
+from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
@@ -127,10 +127,9 @@ def training_batches(
     return TrainingBatches(
         windows,
         examples,
+        Partition(world.rank, world.world_size),
         n_epochs=training.n_epochs,
         per_device=training.per_device_train_batch_size,
-        rank=world.rank,
-        world_size=world.world_size,
         seed=training.seed,
         sampler=sampler,
         start=start,

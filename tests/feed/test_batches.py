@@ -17,7 +17,10 @@ from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, EpochOrder, Position
+from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
+
+ALONE = Partition()
 
 
 def masking(dataset: Dataset) -> Masking:
@@ -28,12 +31,11 @@ def masking(dataset: Dataset) -> Masking:
 
 
 def source(
-    dataset: Dataset, *, n_epochs: int = 1, per_device: int, rank: int = 0, world_size: int = 1,
-    start: Position = START,
+    dataset: Dataset, *, n_epochs: int = 1, per_device: int, partition: Partition = ALONE, start: Position = START,
 ) -> TrainingBatches:  # fmt: skip
     return TrainingBatches(
-        dataset.splits["train"], masking(dataset), n_epochs=n_epochs, per_device=per_device, rank=rank,
-        world_size=world_size, seed=5, start=start,
+        dataset.splits["train"], masking(dataset), partition, n_epochs=n_epochs, per_device=per_device, seed=5,
+        start=start,
     )  # fmt: skip
 
 
@@ -44,10 +46,11 @@ from pathlib import Path
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.masking import Masking
 from bert4rec.dataset.reader import Split
+from bert4rec.runtime.collectives import Partition
 if __name__ == "__main__":
     batches = TrainingBatches(
-        Split(Path(sys.argv[1]) / "train", 10**6), Masking(1, 10**6, 0.2, 0.1, 1.0, 0.0), n_epochs=9, per_device=2,
-        rank=0, world_size=1, seed=1,
+        Split(Path(sys.argv[1]) / "train", 10**6), Masking(1, 10**6, 0.2, 0.1, 1.0, 0.0), Partition(), n_epochs=9,
+        per_device=2, seed=1,
     ).batches(num_workers=2)
     next(batches)
     print(*(child.pid for child in active_children()), flush=True)
@@ -68,7 +71,7 @@ def test_loader_processes_end_with_a_training_that_is_killed(small_dataset: Data
 
 
 @pytest.mark.parametrize(("epochs", "sequences", "per_device"), [(0, 0, 16), (0, 48, 16), (1, 96, 16), (2, 30, 10)])
-def test_batches_begin_where_a_training_was_broken_off(
+def test_batches_start_where_a_training_was_interrupted(
     small_dataset: Dataset, epochs: int, sequences: int, per_device: int
 ) -> None:
     split = small_dataset.splits["train"]
@@ -87,7 +90,7 @@ def test_batches_begin_where_a_training_was_broken_off(
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_hold_the_windows_of_the_order_sorted_by_length(small_dataset: Dataset, num_workers: int) -> None:
     split = small_dataset.splits["train"]
-    epochs = [EpochOrder(len(split), per_device=16, rank=0, world_size=1, seed=5, epoch=epoch) for epoch in range(3)]
+    epochs = [EpochOrder(len(split), ALONE, per_device=16, seed=5, epoch=epoch) for epoch in range(3)]
     batches = list(source(small_dataset, n_epochs=3, per_device=16).batches(num_workers=num_workers))
     assert len(batches) == 3 * len(epochs[0])
     for step, batch in enumerate(batches):
@@ -113,7 +116,8 @@ def test_the_second_epoch_is_masked_otherwise(small_dataset: Dataset) -> None:
 def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
     """As many ranks as windows but one, a window each: the second step has a single window, for the last rank."""
     n_ranks = len(small_dataset.splits["train"]) - 1
-    empty, full = (source(small_dataset, per_device=1, rank=rank, world_size=n_ranks)[1] for rank in (0, n_ranks - 1))
+    partitions = (Partition(rank, n_ranks) for rank in (0, n_ranks - 1))
+    empty, full = (source(small_dataset, per_device=1, partition=partition)[1] for partition in partitions)
     assert (empty.n_sequences, full.n_sequences) == (1, 1)
     assert len(empty.lengths) == 1
     assert empty.targets.tolist() == [PAD_ID] * len(empty.positions)
@@ -141,7 +145,7 @@ def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> Non
     sampler = NegativeSampler(n_items=small_dataset.n_items, n=9, power=0.0, seed=5)
     for rank in (0, 1):
         batches = TrainingBatches(
-            small_dataset.splits["train"], masking(small_dataset), n_epochs=2, per_device=16, rank=rank, world_size=2,
+            small_dataset.splits["train"], masking(small_dataset), Partition(rank, 2), n_epochs=2, per_device=16,
             seed=5, sampler=sampler,
         )  # fmt: skip
         for step in (0, len(batches) - 1):
@@ -156,7 +160,7 @@ def test_loader_processes_draw_the_same_negatives(small_dataset: Dataset) -> Non
         n_items=small_dataset.n_items, n=9, power=0.5, seed=5, popularity=small_dataset.popularity
     )
     batches = TrainingBatches(
-        small_dataset.splits["train"], masking(small_dataset), n_epochs=1, per_device=64, rank=0, world_size=1, seed=5,
+        small_dataset.splits["train"], masking(small_dataset), ALONE, n_epochs=1, per_device=64, seed=5,
         sampler=sampler,
     )  # fmt: skip
     for step, batch in enumerate(batches.batches(num_workers=1)):

@@ -5,11 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.feed.order import EpochOrder
+from bert4rec.runtime.collectives import Partition
 
 
 def orders(n: int, world_size: int, per_device: int, epoch: int = 0) -> list[EpochOrder]:
     return [
-        EpochOrder(n, per_device=per_device, rank=rank, world_size=world_size, seed=5, epoch=epoch)
+        EpochOrder(n, Partition(rank, world_size), per_device=per_device, seed=5, epoch=epoch)
         for rank in range(world_size)
     ]
 
@@ -31,11 +32,11 @@ def test_the_ranks_together_walk_the_global_order(n: int, world_size: int, share
 
 @given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([1, 2, 3]), st.integers(1, 7))
 @settings(max_examples=80, deadline=None)
-def test_an_epoch_goes_on_behind_what_was_seen(n: int, n_seen: int, world_size: int, per_device: int) -> None:
+def test_an_epoch_continues_after_what_was_seen(n: int, n_seen: int, world_size: int, per_device: int) -> None:
     n_seen = min(n_seen, n)
-    whole = EpochOrder(n, per_device=n, rank=0, world_size=1, seed=5, epoch=2)[0].tolist()
+    whole = EpochOrder(n, Partition(), per_device=n, seed=5, epoch=2)[0].tolist()
     ranks = [
-        EpochOrder(n, per_device=per_device, rank=rank, world_size=world_size, seed=5, epoch=2, n_seen=n_seen)
+        EpochOrder(n, Partition(rank, world_size), per_device=per_device, seed=5, epoch=2, n_seen=n_seen)
         for rank in range(world_size)
     ]
     dealt = [sequence for step in range(len(ranks[0])) for order in ranks for sequence in order[step].tolist()]

@@ -5,7 +5,6 @@ import os
 import pkgutil
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -297,7 +296,7 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     model, optimizers = build(config, _world(), dataset.n_items, plan)
     batch = with_mask(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     if drawn := sampler(config, dataset):
-        batch = replace(batch, negatives=drawn.draw(0))
+        batch = batch._replace(negatives=drawn.draw(0))
     optimizers.begin_step(1.0)
     model(batch).backward()
     optimizers.step()
@@ -439,8 +438,9 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
     drawn = NegativeSampler(n_items=n_items, n=training.n_train_negatives, power=0.0, seed=training.seed)
     masking = Masking(training.seed, table_rows(n_items), 0.3, 0.1, 0.8, 0.1)
     batches = TrainingBatches(
-        FewItems(n_items, 24), masking, n_epochs=1, per_device=training.per_device_train_batch_size, rank=world.rank,
-        world_size=world.world_size, seed=training.seed, sampler=None if training.loss == "softmax" else drawn,
+        FewItems(n_items, 24), masking, Partition(world.rank, world.world_size), n_epochs=1,
+        per_device=training.per_device_train_batch_size, seed=training.seed,
+        sampler=None if training.loss == "softmax" else drawn,
     )  # fmt: skip
     losses = [_step(model, optimizers, batches[step]) for step in range(len(batches))]
     ranker = Ranker(ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len), batch_size=4, device=CPU)
