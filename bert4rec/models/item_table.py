@@ -58,10 +58,10 @@ class ItemTable(Table):
     def look_up_catalogue(self, items: Tensor, lengths: Tensor) -> tuple[Tensor, CataloguePart]:
         """As `look_up_items`, of this process's part of the catalogue: its shard, or else an even part."""
         if self.dense_shard is None:
-            mine = self.partition.of(self.n_items)
-            ids = torch.arange(mine.start, mine.stop, device=items.device) + FIRST_ITEM_ID
+            share = self.partition.of(self.n_items)
+            ids = torch.arange(share.start, share.stop, device=items.device) + FIRST_ITEM_ID
             vectors, candidates = self.look_up_items(items, lengths, ids)
-            return vectors, CataloguePart(candidates, mine.start, is_averaged=False)
+            return vectors, CataloguePart(candidates, share.start, is_averaged=False)
         with torch.no_grad():
             found = self.look_up(_features(items, lengths, items.new_empty(0)))["item"]
         vectors = self.dense_shard.connect(found, items)[:, : self.embed_dim]

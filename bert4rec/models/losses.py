@@ -15,20 +15,14 @@ SCORES_AT_ONCE = 2**24  # of the softmax over the catalogue: 64 MiB in float32
 
 
 def softmax_loss(
-    hidden: Tensor,
-    vectors: Tensor,
-    targets: Tensor,
-    *,
-    first: int = 0,
-    partition: Partition | None = None,
-    averaged: bool = False,
+    hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, *, first: int = 0, averaged: bool = False
 ) -> Tensor:
     """The sum of the cross-entropies of `hidden` [M, d] against a whole catalogue; exact.
 
     `vectors` [V, d] are those of the items `first` … of this process's part of the catalogue; rows of a table that
     stand before the catalogue, at negative places, are no candidates. `targets` [M] count from the catalogue's first
     item; negative ones are ignored. The sum, not the mean: the mean is over the positions of all processes, which only
-    the trainer can count. With `averaged` the gradient of the share is divided by the number of processes, as is done
+    the trainer can count. With `averaged` the gradient of the vectors is divided by the number of processes, as is done
     elsewhere with a table that each of them has.
 
     This is the vocabulary-parallel cross-entropy of Megatron-LM (Shoeybi et al. 2019): the hidden states go to where
@@ -36,43 +30,16 @@ def softmax_loss(
     against its own share, and two numbers a position make the shares one softmax. Loss and gradient are worked out
     together, some positions at a time, so that never more than `SCORES_AT_ONCE` scores are held.
     """
-    partition = partition or Partition()
     divisor = partition.n_processes if averaged else 1
-    loss: Tensor = _CatalogueSoftmax.apply(  # type: ignore[no-untyped-call]
-        hidden, vectors, targets, first, partition, divisor
-    )
-    return loss
-
-
-def sampled_softmax_loss(positive: Tensor, negative: Tensor, log_expected: Tensor) -> Tensor:
-    """The cross-entropies [M] where a few negatives stand for the catalogue.
-
-    `positive` [M] are the scores of the targets, `negative` [M, K] those of the negatives, -inf where a negative is
-    the target itself, `log_expected` [K] the log of how often each was to be expected among the K draws. Each
-    negative counts for as many items as it stands for (the logQ correction: Bengio and Senécal 2008); the target is
-    not drawn and so not corrected (Khrylchenko et al. 2025). The partition sum is then unbiased.
-    """
-    return torch.cat([positive[:, None], negative - log_expected], dim=1).logsumexp(1) - positive
-
-
-def gbce_loss(positive: Tensor, negative: Tensor, n_items: int, calibration: float) -> Tensor:
-    """gBCE (gSASRec: Petrov and Macdonald 2023), [M], of scores as above.
-
-    Binary cross-entropy against K negatives makes scores too confident, the more so the fewer there are of the
-    catalogue's `n_items`; the power β of the positive's probability undoes the share `calibration` of that, from 0
-    (plain binary cross-entropy) to 1.
-    """
-    n_negatives = negative.shape[1]
-    rate = n_negatives / (n_items - 1)
-    beta = rate * (calibration * (1 - 1 / rate) + 1 / rate)
-    return -(beta * F.logsigmoid(positive) + F.logsigmoid(-negative).sum(1)) / (n_negatives + 1)
+    return _CatalogueSoftmax.apply(hidden, vectors, targets, partition, first, divisor)  # type: ignore[no-untyped-call]
 
 
 class Sampled(NamedTuple):
     """What a loss against negatives is computed from.
 
     Scores `positive` [M] of the targets and `negative` [M, K], -inf where a negative is the target itself; the log of
-    how often each negative was to be expected, `log_expected` [K]; the catalogue's `n_items`; gBCE's `calibration`.
+    how often each negative was to be expected among the K draws, `log_expected` [K]; the catalogue's `n_items`; gBCE's
+    `calibration`.
     """
 
     positive: Tensor
@@ -82,32 +49,39 @@ class Sampled(NamedTuple):
     calibration: float
 
 
-def _gbce(scores: Sampled) -> Tensor:
-    """Scores of zero mean the odds of any item.
+def sampled_softmax_loss(scores: Sampled) -> Tensor:
+    """The cross-entropies [M] where a few negatives stand for the catalogue.
 
-    Else every item would first be pushed down from a half, by gradients that Adagrad never forgets.
+    Each negative counts for as many items as it stands for (the logQ correction: Bengio and Senécal 2008); the target
+    is not drawn and so not corrected (Khrylchenko et al. 2025). The partition sum is then unbiased.
     """
-    prior = math.log(scores.n_items - 1)
-    return gbce_loss(scores.positive - prior, scores.negative - prior, scores.n_items, scores.calibration)
+    candidates = torch.cat([scores.positive[:, None], scores.negative - scores.log_expected], dim=1)
+    return candidates.logsumexp(1) - scores.positive
 
 
-SAMPLED_LOSSES: dict[str, Callable[[Sampled], Tensor]] = {
-    "sampled_softmax": lambda scores: sampled_softmax_loss(scores.positive, scores.negative, scores.log_expected),
-    "gbce": _gbce,
-}
+def gbce_loss(scores: Sampled) -> Tensor:
+    """gBCE (gSASRec: Petrov and Macdonald 2023), [M].
+
+    Binary cross-entropy against K negatives makes scores too confident, the more so the fewer there are of the
+    catalogue's `n_items`; the power β of the positive's probability undoes the share `calibration` of that, from 0
+    (plain binary cross-entropy) to 1. Scores of zero mean the odds of any item: else every item would first be pushed
+    down from a half, by gradients that Adagrad never forgets.
+    """
+    n_negatives, n_others = scores.negative.shape[1], scores.n_items - 1
+    rate = n_negatives / n_others
+    beta = rate * (scores.calibration * (1 - 1 / rate) + 1 / rate)
+    positive, negative = scores.positive - math.log(n_others), scores.negative - math.log(n_others)
+    return -(beta * F.logsigmoid(positive) + F.logsigmoid(-negative).sum(1)) / (n_negatives + 1)
+
+
+SAMPLED_LOSSES: dict[str, Callable[[Sampled], Tensor]] = {"sampled_softmax": sampled_softmax_loss, "gbce": gbce_loss}
 """training.loss → the losses [M] of the positions; each needs negatives, as the exact softmax does not."""
 
 
 class _CatalogueSoftmax(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        vectors: Tensor,
-        targets: Tensor,
-        first: int,
-        partition: Partition,
-        divisor: int,
+        ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, first: int, divisor: int
     ) -> Tensor:
         all_hidden, own = partition.concatenate(hidden)
         columns = partition.concatenate(targets)[0]
@@ -141,8 +115,7 @@ def _loss_and_gradient(scores: Tensor, columns: Tensor, is_real: Tensor, partiti
     `columns` [m] are the targets', outside 0 … V - 1 where another process has them.
     """
     n_columns = scores.shape[1]
-    is_mine = is_real & (columns >= 0) & (columns < n_columns)
-    rows = is_mine.nonzero().squeeze(1)
+    rows = (is_real & (columns >= 0) & (columns < n_columns)).nonzero().squeeze(1)
     target_scores = scores.new_zeros(len(scores)).index_put((rows,), scores[rows, columns[rows]])
     # In a shard of special rows alone all scores are -inf, which less -inf would be no number: here the weights are 0.
     lowest = torch.finfo(scores.dtype).min

@@ -1,4 +1,4 @@
-"""What a sequence model is: tables, an encoder between them and the scores, a loss; and what else is asked of one.
+"""What a sequence model is: tables, an encoder between them and the scores, a loss; its batches and its size.
 
 It knows nothing of processes: parallelism is applied from outside. Shapes: B sequences, N positions in all, M positions
 to predict, C candidates, d = embed_dim, D = d and the columns of a bias.
@@ -25,35 +25,21 @@ class SequenceModel(nn.Module):
 
     Differences from the papers, each for a reason: blocks normalise first (pre-LN), which trains without warm-up;
     positions count from the end; logits are computed for the positions to predict only, and so are the queries of the
-    last block, since nothing else is read from it. `loss` is "softmax" or one of `SAMPLED_LOSSES`.
+    last block, since nothing else is read from it. `loss` is "softmax" or one of `SAMPLED_LOSSES`, `encoder` the
+    remaining settings of the `Encoder`.
     """
 
     title: ClassVar[str]  # in reports
     is_causal: ClassVar[bool]  # whether a position sees only what stands before it, and itself
 
     def __init__(
-        self,
-        *,
-        n_items: int,
-        embed_dim: int,
-        n_heads: int,
-        n_layers: int,
-        ffn_dim: int,
-        max_len: int,
-        dropout: float,
-        head: str,
-        output_bias: bool,
-        loss: str = "softmax",
-        gbce_calibration: float = 0.75,
-        device: torch.device | str = "meta",
-    ) -> None:
+        self, *, n_items: int, embed_dim: int, head: str, output_bias: bool, loss: str = "softmax",
+        gbce_calibration: float = 0.75, device: torch.device | str = "meta", **encoder: Any,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.loss, self.gbce_calibration = loss, gbce_calibration
         self.item_table = ItemTable(n_items, embed_dim, head=head, output_bias=output_bias, device=device)
-        self.encoder = Encoder(
-            embed_dim=embed_dim, n_heads=n_heads, n_layers=n_layers, ffn_dim=ffn_dim, max_len=max_len, dropout=dropout,
-            is_causal=self.is_causal, device=device,
-        )  # fmt: skip
+        self.encoder = Encoder(embed_dim=embed_dim, is_causal=self.is_causal, device=device, **encoder)
 
     @staticmethod
     def examples(**settings: Any) -> Examples:
@@ -89,8 +75,8 @@ class SequenceModel(nn.Module):
     def _softmax_loss(self, batch: Batch) -> Tensor:
         vectors, part = self.item_table.look_up_catalogue(batch.items, batch.lengths)
         return softmax_loss(
-            self._encode(vectors, batch), part.vectors, batch.targets - FIRST_ITEM_ID, first=part.first,
-            partition=self.item_table.partition, averaged=part.is_averaged,
+            self._encode(vectors, batch), part.vectors, batch.targets - FIRST_ITEM_ID, self.item_table.partition,
+            first=part.first, averaged=part.is_averaged,
         )  # fmt: skip
 
     def _sampled_loss(self, batch: Batch) -> Tensor:
@@ -116,5 +102,5 @@ class SequenceModel(nn.Module):
         return {"item": n_positions, "candidate": n_candidates}
 
     def floats_kept(self, n_positions: int, n_targets: int) -> int:
-        """Numbers that a step keeps for backward, beside vectors that are looked up and scores."""
+        """Numbers that a step keeps for backward, without vectors that are looked up and scores."""
         return self.encoder.floats_kept(n_positions, n_targets)

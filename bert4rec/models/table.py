@@ -29,7 +29,7 @@ class Table(nn.Module):
         )
         self.n_initialized = n_initialized or width
         self.collection = EmbeddingCollection(tables=[self.config], device=torch.device(device))
-        # Set from outside, where the rows lie on several processes or are updated in backward:
+        # Set from outside, where the rows are on several processes or are updated in backward:
         self.partition = Partition()  # over the processes
         self.dense_shard: DenseShard | None = None  # trained as an ordinary parameter
         self.deferred: DeferredUpdate | None = None  # where gradients are to be looked at first

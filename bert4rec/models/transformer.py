@@ -19,17 +19,9 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        embed_dim: int,
-        n_heads: int,
-        n_layers: int,
-        ffn_dim: int,
-        max_len: int,
-        dropout: float,
-        is_causal: bool = False,
-        device: torch.device | str = "meta",
-    ) -> None:
+        self, *, embed_dim: int, n_heads: int, n_layers: int, ffn_dim: int, max_len: int, dropout: float,
+        is_causal: bool = False, device: torch.device | str = "meta",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.is_causal, self.ffn_dim = is_causal, ffn_dim
         self.positions = nn.Embedding(max_len, embed_dim, device=device)
@@ -75,7 +67,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, raggedness: "Raggedness", positions: Tensor | None = None) -> Tensor:
-        """[N, d] → [N, d], or → [M, d] where only the outputs at `positions` [M] are wanted."""
+        """[N, d] → [N, d], or → [M, d] where only the outputs at `positions` [M] are needed."""
         h = self.attention_norm(x)
         keys, values = self.key_value(h).chunk(2, dim=-1)
         if positions is not None:
@@ -158,15 +150,13 @@ def _seen_by(keys: Padding, places: Tensor | None) -> Tensor:
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, raggedness: Raggedness, n_heads: int) -> Tensor:
     """Attention within each sequence: queries [M, d], keys and values [N, d] → [M, d]."""
-    query_groups = queries.split([padding.total for padding in raggedness.queries])
-    key_groups = keys.split([padding.total for padding in raggedness.keys])
-    value_groups = values.split([padding.total for padding in raggedness.keys])
+    n_queries = [padding.total for padding in raggedness.queries]
+    n_keys = [padding.total for padding in raggedness.keys]
+    groups = zip(queries.split(n_queries), keys.split(n_keys), values.split(n_keys), strict=True)
+    paddings = zip(raggedness.queries, raggedness.keys, raggedness.masks, strict=True)
     attended = []
-    for q, k, v, asked, known, mask in zip(
-        query_groups, key_groups, value_groups, raggedness.queries, raggedness.keys, raggedness.masks, strict=True
-    ):
-        padded = F.scaled_dot_product_attention(
-            asked.pad(q, n_heads), known.pad(k, n_heads), known.pad(v, n_heads), attn_mask=mask
-        )
+    for (q, k, v), (asked, known, mask) in zip(groups, paddings, strict=True):
+        padded_keys, padded_values = known.pad(k, n_heads), known.pad(v, n_heads)
+        padded = F.scaled_dot_product_attention(asked.pad(q, n_heads), padded_keys, padded_values, attn_mask=mask)
         attended.append(asked.unpad(padded))
     return torch.cat(attended)

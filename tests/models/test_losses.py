@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from bert4rec.models import losses
-from bert4rec.models.losses import gbce_loss, sampled_softmax_loss, softmax_loss
+from bert4rec.models.losses import Sampled, gbce_loss, sampled_softmax_loss, softmax_loss
+from bert4rec.runtime.collectives import Partition
 
 M, V, D = 7, 13, 4
 
@@ -29,7 +30,7 @@ def test_softmax_is_cross_entropy_with_its_gradients(
     monkeypatch.setattr(losses, "SCORES_AT_ONCE", scores_at_once)
     hidden, vectors = inputs
     expected = F.cross_entropy(hidden @ vectors.T, TARGETS.clamp(min=-1), reduction="sum", ignore_index=-1)
-    loss = softmax_loss(hidden, vectors, TARGETS)
+    loss = softmax_loss(hidden, vectors, TARGETS, Partition())
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
     for ours, plain in zip(
         torch.autograd.grad(3 * loss, inputs), torch.autograd.grad(3 * expected, inputs), strict=True
@@ -39,16 +40,24 @@ def test_softmax_is_cross_entropy_with_its_gradients(
 
 def test_rows_before_the_catalogue_are_no_candidates(inputs: list[torch.Tensor]) -> None:
     hidden, vectors = inputs
-    loss = softmax_loss(hidden, vectors, TARGETS - 2, first=-2)
-    torch.testing.assert_close(loss, softmax_loss(hidden, vectors[2:], TARGETS - 2))
+    loss = softmax_loss(hidden, vectors, TARGETS - 2, Partition(), first=-2)
+    torch.testing.assert_close(loss, softmax_loss(hidden, vectors[2:], TARGETS - 2, Partition()))
     assert not torch.autograd.grad(loss, vectors)[0][:2].any()
+
+
+def sampled(
+    positive: torch.Tensor, negative: torch.Tensor, log_expected: torch.Tensor | None = None, n_items: int = 101,
+    calibration: float = 0.75,
+) -> Sampled:  # fmt: skip
+    log_expected = torch.zeros(negative.shape[1], dtype=negative.dtype) if log_expected is None else log_expected
+    return Sampled(positive, negative, log_expected, n_items, calibration)
 
 
 def test_sampled_softmax_written_out() -> None:
     positive = torch.tensor([1.0, 0.5])
     negative = torch.tensor([[0.2, -torch.inf], [0.0, 2.0]])
     expected_counts = torch.tensor([0.5, 0.1])  # a negative expected half a time stands for two items
-    found = sampled_softmax_loss(positive, negative, expected_counts.log())
+    found = sampled_softmax_loss(sampled(positive, negative, expected_counts.log()))
     first = -math.log(math.exp(1) / (math.exp(1) + math.exp(0.2) / 0.5))
     second = -math.log(math.exp(0.5) / (math.exp(0.5) + math.exp(0) / 0.5 + math.exp(2) / 0.1))
     torch.testing.assert_close(found, torch.tensor([first, second]))
@@ -57,34 +66,32 @@ def test_sampled_softmax_written_out() -> None:
 def test_sampled_softmax_over_all_others_is_softmax() -> None:
     scores = torch.randn(1, 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     others = torch.arange(1, 50)  # each once
-    found = sampled_softmax_loss(scores[:, 0], scores[:, others], torch.zeros(49, dtype=torch.float64))
+    found = sampled_softmax_loss(sampled(scores[:, 0], scores[:, others]))
     torch.testing.assert_close(found, F.cross_entropy(scores, torch.tensor([0]), reduction="none"))
 
 
 def test_gbce_written_out() -> None:
-    positive, negative = torch.tensor([0.7]), torch.tensor([[0.3, -1.0]])
+    """Scores of zero mean the odds of any of the 100 other items."""
+    positive, negative = torch.tensor([0.7]) + math.log(100), torch.tensor([[0.3, -1.0]]) + math.log(100)
     rate = 2 / (101 - 1)
     beta = rate * (0.75 * (1 - 1 / rate) + 1 / rate)
     sigmoid = [1 / (1 + math.exp(-x)) for x in (0.7, 0.3, -1.0)]
     expected = -(math.log(sigmoid[0] ** beta) + math.log(1 - sigmoid[1]) + math.log(1 - sigmoid[2])) / 3
-    torch.testing.assert_close(gbce_loss(positive, negative, 101, 0.75), torch.tensor([expected]))
+    torch.testing.assert_close(gbce_loss(sampled(positive, negative)), torch.tensor([expected]))
 
 
 def test_gbce_without_calibration_is_binary_cross_entropy() -> None:
     positive, negative = torch.tensor([0.7]), torch.tensor([[0.3, -1.0]])
     labels, scores = torch.tensor([[1.0, 0.0, 0.0]]), torch.cat([positive[:, None], negative], dim=1)
-    expected = F.binary_cross_entropy_with_logits(scores, labels)
-    torch.testing.assert_close(gbce_loss(positive, negative, 101, 0.0), expected[None])
+    expected = F.binary_cross_entropy_with_logits(scores - math.log(100), labels)
+    torch.testing.assert_close(gbce_loss(sampled(positive, negative, calibration=0.0)), expected[None])
 
 
 def test_a_negative_that_is_the_target_has_no_say() -> None:
     positive = torch.tensor([0.7], requires_grad=True)
     negative = torch.tensor([[0.3, 5.0]], requires_grad=True)
-    for loss in (
-        lambda scores: sampled_softmax_loss(positive, scores, torch.zeros(2)),
-        lambda scores: gbce_loss(positive, scores, 10, 0.75),
-    ):
+    for loss in (sampled_softmax_loss, gbce_loss):
         hit = negative.masked_fill(torch.tensor([[False, True]]), -torch.inf)
-        gradient = torch.autograd.grad(loss(hit).sum(), negative)[0]
+        gradient = torch.autograd.grad(loss(sampled(positive, hit)).sum(), negative)[0]
         assert gradient[0, 0] > 0
         assert gradient[0, 1] == 0
