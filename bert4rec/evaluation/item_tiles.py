@@ -33,9 +33,9 @@ class Catalogue:
 
     def lookups(self, partition: Partition) -> Iterator[range]:
         """This process's tiles, in as many lookups as every other process needs; some may be empty."""
-        mine, step = partition.of(len(self.tiles)), max(1, ROWS_PER_LOOKUP // self.tile)
+        share, step = partition.of(len(self.tiles)), max(1, ROWS_PER_LOOKUP // self.tile)
         for first in range(0, partition.largest(len(self.tiles)), step):
-            yield range(min(mine.start + first, mine.stop), min(mine.start + first + step, mine.stop))
+            yield share[first : first + step]
 
 
 class Seen:

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.ranks import LEFT_OUT
-from bert4rec.runtime.errors import DivergenceError
 
 MISSED = 0  # in the place of a rank: the target is never recommended, however long the list
 LARGEST = 1e15  # the product of two vectors of such numbers is still finite
-NOT_FINITE = "the model gives scores that are not finite"
 
 
 def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:
@@ -30,17 +28,8 @@ def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: T
     return ahead.index_add_(0, rows, (tied & is_lower).sum(1, dtype=torch.int32))
 
 
-def check_finite(*values: Tensor) -> None:
-    """Raises `DivergenceError` for what is not a number or too large: its scores would compare as worse than any.
-
-    For values that are the same on all processes: one that ends alone leaves the others waiting.
-    """
-    if not all(map(is_finite, values)):
-        raise DivergenceError(NOT_FINITE)
-
-
 def is_finite(values: Tensor) -> bool:
-    """Whether all are numbers, and not too large."""
+    """Whether all are numbers, and not too large: else scores would compare as worse than any."""
     return not values.numel() or bool(values.abs().amax() < LARGEST)
 
 

@@ -6,13 +6,14 @@ same figures. The catalogue streams by, a few thousand items at a time, each sco
 it: memory grows neither with the catalogue nor with the number of users.
 
 What a user has seen, all that stands before the target, is not ranked in `full`, but for the target itself. Where some
-targets have been seen, too, `full_unseen` stands beside it: there they are left out like the rest, and missed. A user
+targets have been seen, too, there is also `full_unseen`, which leaves them out like the rest: they are missed. A user
 with too few unseen items for negatives is left out of the sampled protocols.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +24,7 @@ from bert4rec.dataset.ranks import LEFT_OUT, is_ahead
 from bert4rec.dataset.reader import Bools, Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation.item_tiles import Catalogue, Seen
-from bert4rec.evaluation.metrics import (
-    MISSED,
-    NOT_FINITE,
-    check_finite,
-    count_ahead,
-    is_finite,
-    ranking_metrics,
-)
+from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.runtime.errors import DivergenceError
 
@@ -42,7 +36,8 @@ Metrics: TypeAlias = dict[str, dict[str, float]]
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
-USERS_PER_PASS = 8192  # whose hidden states are held while the catalogue streams by once
+USERS_PER_PASS = 8192  # whose hidden states are kept while the catalogue streams by once
+NOT_FINITE = "the model gives scores that are not finite"
 
 
 class Ranker:
@@ -61,39 +56,38 @@ class Ranker:
     def rank(self, split: Split, protocols: Sequence[str]) -> Ranks:
         """The ranks of the targets of `split`."""
         ranks = {name: np.zeros(len(split), np.int32) for name in protocols}
+        sampled = [name for name in protocols if name != "full"]
         for where in _cut(len(split), USERS_PER_PASS):
             rows = np.arange(where.start, where.stop)
             # Rows of like length together, so that little is padded.
             indices = rows[np.argsort(split.lengths(rows), kind="stable")]
-            for name, values in self._pass(split, indices, protocols).items():
-                ranks[name][indices] = values.cpu().numpy()
-        return ranks
-
-    def _pass(self, split: Split, indices: Indices, protocols: Sequence[str]) -> dict[str, Tensor]:
-        """Ranks [U] of the rows at `indices`."""
-        sampled = [name for name in protocols if name != "full"]
-        users = self._encode(split, indices, sampled)
-        ranks = {name: users.ranks[:, column] for column, name in enumerate(sampled)}
-        if "full" in protocols:
-            seen = Seen(split.read(indices), self._batch_size, self._catalogue, self._device)
-            ranks["full"] = 1 + self._count_ahead(users, seen)
+            users = self._encode(split, indices, sampled)
+            for column, name in enumerate(sampled):
+                ranks[name][indices] = users.ranks[:, column].cpu().numpy()
+            if "full" in protocols:
+                seen = Seen(split.read(indices), self._batch_size, self._catalogue, self._device)
+                ranks["full"][indices] = 1 + self._count_ahead(users, seen).cpu().numpy()
         return ranks
 
     def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> "Users":
         """Every process encodes some batches; all have all in the end."""
-        users = Users.empty(len(indices), self._scorer, len(sampled), self._device)
-        batches = list(_cut(len(indices), self._batch_size))
+        n, scorer, zeros = len(indices), self._scorer, partial(torch.zeros, device=self._device)
+        known, scores = zeros(n, scorer.width, dtype=scorer.dtype), zeros(n, dtype=scorer.dtype)
+        users = Users(known, zeros(n, dtype=torch.int64), scores, zeros(n, len(sampled), dtype=torch.int32))
+        batches = list(_cut(n, self._batch_size))
         for first in range(0, len(batches), self._partition.n_processes):
             self._between()
-            mine = first + self._partition.rank
+            number = first + self._partition.rank
             # A rank without a batch of its own runs another's: the lookups of a sharded table need every process.
-            where = batches[min(mine, len(batches) - 1)]
+            where = batches[min(number, len(batches) - 1)]
             encoded = self._encode_batch(split.read(indices[where]), sampled)
-            if mine < len(batches):
-                users.put(where, encoded)
-        for values in (users.known, users.targets, users.scores, users.ranks):
+            if number < len(batches):
+                for values, of_batch in zip(users, encoded, strict=True):
+                    values[where] = of_batch
+        for values in users:
             self._partition.sum(values)  # what others encoded is zero here
-        check_finite(users.known, users.scores)
+        if not (is_finite(known) and is_finite(scores)):  # the same on all processes
+            raise DivergenceError(NOT_FINITE)
         return users
 
     def _encode_batch(self, rows: Rows, sampled: Sequence[str]) -> "Users":
@@ -132,8 +126,7 @@ class Ranker:
         return together[:-1]
 
 
-@dataclass(frozen=True)
-class Users:
+class Users(NamedTuple):
     """U users of a pass: what is `known` of them [U, width], ids and scores [U] of their targets, and their ranks.
 
     `ranks` are [U, sampled protocols].
@@ -143,21 +136,6 @@ class Users:
     targets: Tensor
     scores: Tensor
     ranks: Tensor
-
-    @classmethod
-    def empty(cls, n: int, scorer: Scorer, n_sampled: int, device: torch.device) -> "Users":
-        """`n` users of whom nothing is known yet."""
-        return cls(
-            torch.zeros(n, scorer.width, dtype=scorer.dtype, device=device),
-            torch.zeros(n, dtype=torch.int64, device=device),
-            torch.zeros(n, dtype=scorer.dtype, device=device),
-            torch.zeros(n, n_sampled, dtype=torch.int32, device=device),
-        )
-
-    def put(self, where: slice, others: "Users") -> None:
-        """Write `others` at `where`."""
-        self.known[where], self.targets[where] = others.known, others.targets
-        self.scores[where], self.ranks[where] = others.scores, others.ranks
 
 
 def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
@@ -188,7 +166,7 @@ class HeldOut:
 
 
 def with_unseen(ranks: Ranks, repeated: Bools) -> Ranks:
-    """`ranks`, and behind `full`, where there are `repeated` targets [N], `full_unseen`, which misses these."""
+    """`ranks`, and after `full`, where there are `repeated` targets [N], `full_unseen`, which misses these."""
     if "full" not in ranks or not repeated.any():
         return ranks
     full = ranks["full"]

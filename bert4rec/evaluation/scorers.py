@@ -1,4 +1,4 @@
-"""Who scores items for users; what is made of scores is the ranker's."""
+"""Who scores items for users; the ranker makes ranks of the scores."""
 
 from typing import Protocol
 
