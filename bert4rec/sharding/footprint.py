@@ -1,6 +1,6 @@
 """How many bytes a training takes, by formulas over its shapes: nothing is allocated and no process is asked.
 
-What is held for the whole run (weights, gradients, optimizer states) is exact, to the byte that the running model
+What stays for the whole run (weights, gradients, optimizer states) is exact, to the byte that the running model
 reports. What passes through a step is measured: the factors below are peaks of real processes, in multiples of the
 tensors that cause them (docs/scaling.md). Bytes of the CUDA runtime could not be measured and are marked so.
 """
@@ -22,7 +22,7 @@ from bert4rec.models.table import is_of_table
 FLOAT = 4  # bytes of a weight, a gradient, a score
 MIB = 2**20
 
-# What may be held at once beside the weights: the program keeps to these.
+# What the program itself limits.
 PIECE_BYTES = 64 * MIB  # of a shard on its way to or from the disk
 ROWS_PER_LOOKUP = 65_536  # item vectors while the catalogue streams by
 
@@ -52,7 +52,7 @@ Bytes: TypeAlias = dict[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is trained and how: all that a plan depends on but the memory there is.
+    """What is trained, and on what: all that a plan depends on but the available memory.
 
     `kind` of model, with its keywords in `model`; `local_world_size` counts the processes of a host, `batch_size` the
     sequences of a process and step. `sparse_optimizer` updates the tables, `optimizer` the dense part.
@@ -80,7 +80,7 @@ class Job:
         return KINDS[self.kind](**self.model)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The model is not sent along: whoever gets the job can build it."""
+        """Without the model: whoever gets the job can build it."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -123,7 +123,7 @@ class Job:
     def n_candidates(self) -> int:
         """Items whose vectors a process looks up to score them, per step."""
         if self.model["head"] == "linear" or self.updates["item"] == "dense_shards":
-            return 0  # they are scored where they lie
+            return 0  # they are scored where they are
         if self.scores_whole_catalogue:
             return math.ceil(self.n_items / self.world_size)
         return self.n_targets + self.n_train_negatives
@@ -169,7 +169,8 @@ def dense_bytes(job: Job) -> tuple[int, int]:
 def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     """What a process that holds `shards` needs at its peak: of its GPU (nothing on CPU) and of its host."""
     on_device, on_host = held(job, shards)
-    passing, saving = max(_passing(job, shards), _streaming(job, shards)), _saving(job)
+    passing = max(_passing(job, shards), _streaming(job, shards))
+    saving = max(2 * PIECE_BYTES, max(_dense_sizes(job)))  # and reading weights back
     if job.device_type == "cpu":
         process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
         return {}, on_host | {STEP: max(passing, saving), PROCESS: process + ITEM_COUNT * job.n_items}
@@ -215,8 +216,8 @@ def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Seque
     found = 0
     for name, table in job.tables.items():
         own = sum(n_ids.get(feature, 0) for feature in table.feature_names)
-        held_here = [part for part in shards if part.table == name and job.mode == "dmp"]
-        served = [(own * job.world_size * part.n_rows / table.num_embeddings, part.n_columns) for part in held_here]
+        parts = [part for part in shards if part.table == name and job.mode == "dmp"]
+        served = [(own * job.world_size * part.n_rows / table.num_embeddings, part.n_columns) for part in parts]
         n_served = math.ceil(max((ids for ids, _ in served), default=0))
         values = max(own * table.embedding_dim, math.ceil(sum(ids * columns for ids, columns in served)))
         found += copies * FLOAT * values + ID_BYTES * own + SERVED_ID_BYTES * n_served
@@ -224,7 +225,7 @@ def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Seque
 
 
 def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
-    """Scores, and what is gathered or copied for them, that there are at once."""
+    """Scores that exist at once, and what is gathered or copied for them."""
     if needs_negatives(job.loss):
         return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
     share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
@@ -233,7 +234,7 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
         vectors = sum(part.weight_bytes for part in shards if part.table == "item")
     rows = min(gathered, max(1, SCORES_AT_ONCE // share))
     passing = _tile_bytes(FLOAT * rows * share, math.ceil(gathered / rows), vectors)
-    # The vectors and their gradient are held or looked up, unless they are those of a layer of scores.
+    # The vectors and their gradient are counted elsewhere, unless they are those of a layer of scores.
     of_layer = VECTOR_COPIES * vectors if job.model["head"] == "linear" else 0
     return HIDDEN_COPIES * FLOAT * gathered * job.built.item_table.width + passing + of_layer
 
@@ -241,7 +242,7 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
 def _tile_bytes(tile: int, n_tiles: int, product: int) -> int:
     """Tiles of scores and their products, which add up to the gradient of the vectors; in the end that is scaled.
 
-    A tile and its product go when those of the next are there.
+    A tile and its product are freed when those of the next exist.
     """
     following = max(tile, product) if n_tiles > 1 else 0
     added = product if n_tiles > 2 else 0
@@ -267,11 +268,6 @@ def _streaming(job: Job, shards: Sequence[Shard]) -> int:
     if job.model["head"] == "linear":
         return LOOKUP_COPIES * FLOAT * n_rows * job.built.item_table.width
     return _lookup_bytes(job, {"candidate": n_rows}, LOOKUP_COPIES, shards)
-
-
-def _saving(job: Job) -> int:
-    """What comes and goes in a save, and when weights are read back."""
-    return max(2 * PIECE_BYTES, max(_dense_sizes(job)))
 
 
 def _dense_sizes(job: Job) -> list[int]:

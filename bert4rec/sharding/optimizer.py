@@ -17,6 +17,13 @@ from bert4rec.sharding.parallelize import kernels, unwrap
 from bert4rec.sharding.placement import EPSILON
 from bert4rec.sharding.sharded_tensors import sharded_like
 
+ORDINARY: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "rowwise_adagrad": RowWiseAdagrad,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 FUSED_STATE = {"momentum1": "sum"}  # fbgemm's names → those of torch.optim
 FUSED_ADAM_STATE = {"momentum1": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum2": "exp_avg_sq"}
 
@@ -39,39 +46,31 @@ class Optimizers:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        optimizer: str,
-        learning_rate: float,
-        sparse_optimizer: str,
-        sparse_learning_rate: float,
-        updates: Mapping[str, Updates],
-        weight_decay: float = 0.0,
-        max_grad_norm: float = 0.0,
-        can_skip: bool = False,
-    ) -> None:
+        self, model: nn.Module, *, optimizer: str, learning_rate: float, sparse_optimizer: str,
+        sparse_learning_rate: float, updates: Mapping[str, Updates], weight_decay: float = 0.0,
+        max_grad_norm: float = 0.0, can_skip: bool = False,
+    ) -> None:  # fmt: skip
         named = {name: parameter for name, parameter in unwrap(model).named_parameters() if not is_of_table(name)}
         self._dense_names, self._dense_parameters = list(map(saved_name, named)), list(named.values())
         self.can_skip, self._max_grad_norm, self._sparse_name = can_skip, max_grad_norm, sparse_optimizer
-        tables: dict[str, Table] = {table.config.name: table for table in unwrap(model).tables}
-        self._ordinary = {name: (table, table.weight) for name, table in tables.items() if updates[name] != "fused"}
-        fused = [table for name, table in tables.items() if updates[name] == "fused"]
+        tables: list[Table] = unwrap(model).tables
+        self._ordinary_tables = [table for table in tables if updates[table.config.name] != "fused"]
+        fused = [table for table in tables if updates[table.config.name] == "fused"]
         self._fused: Any = model.fused_optimizer if fused else None
         self._kernels = kernels(model) if fused else []
         self._deferred = DeferredUpdate() if can_skip and fused else None
         for table in fused:
             table.deferred = self._deferred
-        self.dense = _dense_optimizer(optimizer, self._dense_parameters, learning_rate, weight_decay)
-        weights = [weight for _, weight in self._ordinary.values()]
-        self.sparse = _sparse_optimizer(sparse_optimizer, weights, sparse_learning_rate) if weights else None
+        self.dense = _ordinary(optimizer, _dense_groups(self._dense_parameters, weight_decay), learning_rate)
+        weights = [table.weight for table in self._ordinary_tables]
+        self.sparse = _ordinary(sparse_optimizer, weights, sparse_learning_rate) if weights else None
         of_tables = [optimizer for optimizer in (self.sparse, self._fused) if optimizer is not None]
         self._rates: list[tuple[Any, float]] = [(optimizer, sparse_learning_rate) for optimizer in of_tables]
         self._rates.append((self.dense, learning_rate))
         self._ordinary_parameters = self._dense_parameters + weights
         self.n_updates = 0  # since they were fresh
-        for made, _ in self._rates:
-            _make_state(made)
+        for each, _ in self._rates:
+            _make_state(each)
 
     def begin_step(self, scale: float) -> None:
         """Set the learning rates and forget the gradients; in this order, since fused updates happen in backward.
@@ -123,7 +122,7 @@ class Optimizers:
         return found | dict(self._table_state())
 
     def set_steps(self, n: int) -> None:
-        """Say that `n` steps have been made: Adam's correction of its bias needs it."""
+        """Set the number of steps so far to `n`: Adam's correction of its bias needs it."""
         for optimizer, _ in self._rates:
             for state in optimizer.state.values():
                 if "step" in state:
@@ -131,11 +130,11 @@ class Optimizers:
         self.n_updates = n
 
     def _table_state(self) -> Iterator[tuple[str, Any]]:
-        for name, (table, weight) in self._ordinary.items():
+        for table in self._ordinary_tables:
             assert self.sparse is not None
-            for slot, value in self.sparse.state[weight].items():
+            for slot, value in self.sparse.state[table.weight].items():
                 if slot != "step":
-                    yield f"{name}_table.{slot}", self._like_table(table, value)
+                    yield f"{table.config.name}_table.{slot}", self._like_table(table, value)
         slots = FUSED_ADAM_STATE if self._sparse_name == "adam" else FUSED_STATE
         for path, state in self._fused.state_dict()["state"].items() if self._fused else ():
             for name, value in state.items():
@@ -170,24 +169,14 @@ def _make_state(optimizer: Any) -> None:
             optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
 
 
-def _dense_optimizer(
-    name: str, parameters: list[nn.Parameter], learning_rate: float, weight_decay: float
-) -> torch.optim.Optimizer:
+def _ordinary(name: str, parameters: Sequence[Any], learning_rate: float) -> torch.optim.Optimizer:
+    adaptive = {} if name == "sgd" else {"eps": EPSILON}
+    return ORDINARY[name](parameters, lr=learning_rate, **adaptive)
+
+
+def _dense_groups(parameters: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Weight decay is for matrices; biases, norms and single vectors stay free."""
-    groups = [
+    return [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    if name == "sgd":
-        return torch.optim.SGD(groups, lr=learning_rate)
-    return torch.optim.AdamW(groups, lr=learning_rate, eps=EPSILON)
-
-
-def _sparse_optimizer(name: str, tables: Sequence[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-    if name == "sgd":
-        return torch.optim.SGD(tables, lr=learning_rate)
-    if name == "adagrad":
-        return torch.optim.Adagrad(tables, lr=learning_rate, eps=EPSILON)
-    if name == "rowwise_adagrad":
-        return RowWiseAdagrad(tables, lr=learning_rate, eps=EPSILON)
-    return torch.optim.Adam(tables, lr=learning_rate, eps=EPSILON)

@@ -30,18 +30,12 @@ from bert4rec.sharding.sharded_tensors import local_bytes, local_parts
 
 
 def parallelize(
-    model: SequenceModel,
-    plan: Plan,
-    *,
-    device: torch.device,
-    seed: int,
-    sparse_learning_rate: float = 0.02,
-    repeatable: bool = True,
+    model: SequenceModel, plan: Plan, *, device: torch.device, seed: int, sparse_learning_rate: float, repeatable: bool
 ) -> nn.Module:
     """Allocate, initialise and wrap a `model` that was built on `meta`, as `plan` says; needs a process group.
 
     The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards. With
-    `repeatable`, gradients are summed in the same order at every step, the first one after a break too.
+    `repeatable`, gradients are summed in the same order at every step, also the first one after a restart.
     """
     partition = Partition(dist.get_rank(), dist.get_world_size())
     for table in model.tables:
@@ -98,7 +92,7 @@ def _give_a_row_to_empty_kernels(model: nn.Module) -> None:
     """
     for kernel in kernels(model):
         if kernel.use_cpu and not kernel.weights_host.numel():
-            del kernel.weights_host  # a buffer, through which no gradient would find the way to the other processes
+            del kernel.weights_host  # a buffer, through which no gradient would reach the other processes
             kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D))
 
 

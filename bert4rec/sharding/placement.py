@@ -1,4 +1,4 @@
-"""Which process holds which part of the tables: TorchRec's planner, asked for processes that need not be there."""
+"""Which process holds which part of the tables: TorchRec's planner, asked for processes that need not exist."""
 
 import copy
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from torchrec.distributed.planner.types import KernelConfig, Perf, Storage, Topo
 from torchrec.distributed.types import CacheParams, ShardingPlan
 
 from bert4rec.config.abilities import SHARDING_TYPES, keeps_its_arithmetic
+from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job, Shard, held, needed, shard
 
 FUSED_OPTIMIZERS = {
@@ -36,37 +37,37 @@ class StepTime(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The planner's answer: its own plan, each table's type, the shards, the time of each process that holds any."""
+    """The planner's answer: the shards, its own plan, each table's type, the time of each process with a shard."""
 
+    shards: list[Shard]
     sharding_plan: ShardingPlan
     sharding_types: dict[str, str]
-    shards: list[Shard]
     times: dict[int, StepTime]
 
 
-def place(job: Job, *, device_memory: int | None, host_memory: int | None) -> Placement:
-    """TorchRec's plan of a `dmp` job for processes of that much memory (bytes); None sets no limit.
+def place(job: Job, memory: Memory) -> Placement:
+    """TorchRec's plan of a `dmp` job for processes with that much memory.
 
     Raises `PlannerError` where the tables do not fit.
     """
-    # What stands beside the table is not the planner's to place.
-    beside = [sum(part.values()) for part in needed(job, [])]
-    limits = [NO_LIMIT if there_is is None else there_is for there_is in (device_memory, host_memory)]
-    hbm, ddr = (max(0, limit - taken) for limit, taken in zip(limits, beside, strict=True))
-    topology = machine(job, hbm=hbm, ddr=ddr)
-    constraints = _constraints(job)
+    # The planner places the tables alone.
+    others = [sum(parts.values()) for parts in needed(job, [])]
+    limits = [NO_LIMIT if limit is None else limit for limit in (memory.device, memory.host)]
+    hbm, ddr = (max(0, limit - taken) for limit, taken in zip(limits, others, strict=True))
+    topology, constraints = machine(job, hbm=hbm, ddr=ddr), _constraints(job)
     estimators = [_Times(job, topology, constraints), _Sizes(job)]
-    answer = _Answer()
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=job.batch_size,
         enumerator=EmbeddingEnumerator(topology, job.batch_size, constraints, estimators),
         storage_reservation=FixedPercentageStorageReservation(0.0),
         constraints=constraints,
-        stats=[answer],
+        stats=[],  # which would print it
     )
     sharding_plan = planner.plan(job.built, [sharder(job.sparse_optimizer)])
-    return Placement(sharding_plan, answer.sharding_types(), answer.shards(job), answer.times())
+    options: list[Any] = planner._best_plan  # one a table
+    sharding_types = {option.name: option.sharding_type for option in options}
+    return Placement(_shards(job, options), sharding_plan, sharding_types, _step_times(options))
 
 
 def sharder(optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
@@ -116,7 +117,7 @@ class _Sizes:
     """
 
     def __init__(self, job: Job) -> None:
-        self._job, self._beside = job, held(job, [])
+        self._job, self._without = job, held(job, [])
         self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: Any) -> None:
@@ -129,15 +130,13 @@ class _Sizes:
                 part.storage = Storage(*self._known[size])
 
     def _size(self, part: Shard) -> tuple[int, int]:
-        on_device, on_host = (
-            sum(with_it.values()) - sum(without.values())
-            for with_it, without in zip(held(self._job, [part]), self._beside, strict=True)
-        )
+        pairs = zip(held(self._job, [part]), self._without, strict=True)
+        on_device, on_host = (sum(with_part.values()) - sum(without.values()) for with_part, without in pairs)
         return on_device, on_host
 
 
 class _Times:
-    """TorchRec's estimate of a step, mended where it cannot know what the candidates are.
+    """TorchRec's estimate of a step, corrected where it cannot know what the candidates are.
 
     It takes every id for one that may stand on any process. With a softmax over the whole catalogue and row-wise
     sharding a process asks for the rows that it holds itself: they are looked up, but do not travel. And it lets a
@@ -172,34 +171,22 @@ class _Times:
             part.perf.fwd_comms, part.perf.bwd_comms = messages.fwd_comms, messages.bwd_comms
 
 
-class _Answer:
-    """Stands where TorchRec would print its plan, and keeps it."""
+def _shards(job: Job, options: list[Any]) -> list[Shard]:
+    """Those with rows, by rank."""
+    pairs = ((option.name, part) for option in options for part in option.shards if part.size[0])
+    parts = [_shard(job, name, part.rank, part) for name, part in pairs]
+    return sorted(parts, key=lambda part: (part.rank, part.table, part.row, part.column))
 
-    options: list[Any]  # one a table
 
-    def log(self, *, best_plan: list[Any], **_: Any) -> None:
-        """Called by the planner when it has chosen."""
-        self.options = best_plan
-
-    def sharding_types(self) -> dict[str, str]:
-        """Of each table."""
-        return {option.name: option.sharding_type for option in self.options}
-
-    def shards(self, job: Job) -> list[Shard]:
-        """Those with rows, by rank."""
-        pairs = ((option.name, part) for option in self.options for part in option.shards if part.size[0])
-        parts = [_shard(job, name, part.rank, part) for name, part in pairs]
-        return sorted(parts, key=lambda part: (part.rank, part.table, part.row, part.column))
-
-    def times(self) -> dict[int, StepTime]:
-        """By rank, the sum over its shards."""
-        total: dict[int, Perf] = {}
-        for part in (part for option in self.options for part in option.shards):
-            total[part.rank] = total[part.rank] + part.perf if part.rank in total else part.perf
-        return {
-            rank: StepTime(perf.fwd_compute, perf.fwd_comms, perf.bwd_compute + perf.prefetch_compute, perf.bwd_comms)
-            for rank, perf in total.items()
-        }
+def _step_times(options: list[Any]) -> dict[int, StepTime]:
+    """By rank, the sum over its shards."""
+    total: dict[int, Perf] = {}
+    for part in (part for option in options for part in option.shards):
+        total[part.rank] = total[part.rank] + part.perf if part.rank in total else part.perf
+    return {
+        rank: StepTime(perf.fwd_compute, perf.fwd_comms, perf.bwd_compute + perf.prefetch_compute, perf.bwd_comms)
+        for rank, perf in total.items()
+    }
 
 
 def _shard(job: Job, table: str, rank: int, part: Any) -> Shard:

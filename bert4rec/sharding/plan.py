@@ -1,5 +1,6 @@
 """The plan of a run: who will hold what, in bytes, before anything is allocated."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from bert4rec.sharding.placement import StepTime, place
 
 @dataclass(frozen=True)
 class Plan:
-    """Who holds what of a `job`, and the `memory` there is for it; every process has the same.
+    """Who holds what of a `job`, and the `memory` that is available for it; the same on every process.
 
     `needs` [world_size] holds what each process takes at its peak, of its GPU and of its host. `sharding_plan`,
     `sharding_types` by table and `times` by rank are TorchRec's, in `dmp` only.
@@ -32,14 +33,13 @@ class Plan:
     def held(self, rank: int) -> dict[str, int]:
         """Bytes of weights and of optimizer state on `rank`, as `parallelize.held_bytes` counts them."""
         weights, state = dense_bytes(self.job)
-        mine = self.of_rank(rank)
-        of_tables = sum(part.state_bytes for part in mine)
-        for table in self.job.tables.keys() - {part.table for part in mine}:
+        shards = self.of_rank(rank)
+        for table in self.job.tables.keys() - {part.table for part in shards}:
             if self.job.updates[table] == "dense_shards":  # a weight without rows has its steps counted all the same
-                of_tables += step_count_bytes(self.job, table)
+                state += step_count_bytes(self.job, table)
         return {
-            "weights": weights + sum(part.weight_bytes for part in mine),
-            "optimizer_state": state + of_tables,
+            "weights": weights + sum(part.weight_bytes for part in shards),
+            "optimizer_state": state + sum(part.state_bytes for part in shards),
         }
 
     def of_rank(self, rank: int) -> list[Shard]:
@@ -47,17 +47,17 @@ class Plan:
         return [part for part in self.shards if part.rank == rank]
 
     def largest(self) -> Iterator[tuple[str, int, Bytes, int | None]]:
-        """For each kind of memory: its name, the rank that needs most of it, what for, and how much there is."""
+        """For each kind of memory: its name, the rank that needs most of it, what for, and how much is available."""
         kinds = (("GPU memory", self.memory.device), ("host memory", self.memory.host))
-        for kind, (name, there_is) in enumerate(kinds):
+        for kind, (name, available) in enumerate(kinds):
             rank = max(range(self.job.world_size), key=lambda rank: sum(self.needs[rank][kind].values()))
             if parts := self.needs[rank][kind]:
-                yield name, rank, parts, there_is
+                yield name, rank, parts, available
 
     @property
     def fits(self) -> bool:
         """Whether every process has the memory that it needs."""
-        return all(there_is is None or sum(parts.values()) <= there_is for _, _, parts, there_is in self.largest())
+        return all(available is None or sum(parts.values()) <= available for *_, parts, available in self.largest())
 
 
 def make_plan(job: Job, memory: Memory) -> Plan:
@@ -67,16 +67,15 @@ def make_plan(job: Job, memory: Memory) -> Plan:
     """
     if job.mode == "ddp":
         return _replicated(job, memory)
-    try:
+    with contextlib.suppress(PlannerError):
         return _sharded(job, memory, memory)
-    except PlannerError:
-        pass
-    try:  # as if there were room: the figures of a refusal
+    try:  # without a limit: the figures of a refusal
         return _sharded(job, memory, Memory(host=None))
     except PlannerError as error:
         reason = str(error).splitlines()[0].strip(" .")
+        tables = " and ".join(f"{name} table" for name in job.tables)
         raise SettingsError(
-            f"TorchRec's planner finds no place for the {_names(job)}: {reason}; use another number of processes, "
+            f"TorchRec's planner finds no place for the {tables}: {reason}; use another number of processes, "
             "model.embed_dim or parallelism.sharding_type"
         ) from None
 
@@ -91,13 +90,13 @@ def fitting_plan(job: Job, memory: Memory) -> Plan | None:
 
 
 def headline(plan: Plan) -> str:
-    """The plan in one line: how the tables stand, and what the process that needs most will take."""
+    """The plan in one line: where the tables are, and what the process that needs most will take."""
     kinds = list(plan.largest())
     taken = " and ".join(
         size(sum(parts.values()))
-        + ("" if there_is is None else f" of {size(there_is)}")
+        + ("" if available is None else f" of {size(available)}")
         + ("" if len(kinds) == 1 else f" of {name}")
-        for name, _, parts, there_is in kinds
+        for name, _, parts, available in kinds
     )
     tables = ", ".join(_place(plan, name) for name in plan.job.tables)
     return f"plan: {tables}; {taken}{' each' if plan.job.world_size > 1 else ''}"
@@ -108,8 +107,8 @@ def summary(plan: Plan) -> str:
     job = plan.job
     lines = [f"plan: {job.mode} on {job.world_size} x {job.device_type}, {job.local_world_size} a host"]
     lines += [_table_line(plan, name) for name in job.tables]
-    for name, rank, parts, there_is in plan.largest():
-        limit = "" if there_is is None else f" of {size(there_is)}"
+    for name, rank, parts, available in plan.largest():
+        limit = "" if available is None else f" of {size(available)}"
         lines.append(f"  {name}: {size(sum(parts.values()))}{limit} at most (process {rank}): {listed(parts)}")
     return "\n".join(lines)
 
@@ -158,8 +157,8 @@ def _replicated(job: Job, memory: Memory) -> Plan:
 
 
 def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
-    """TorchRec's plan within `limits`; raises `PlannerError` where there is none."""
-    placed = place(job, device_memory=limits.device, host_memory=limits.host)
+    """TorchRec's plan within `limits`; raises `PlannerError` where it finds none."""
+    placed = place(job, limits)
     needs = _needs(job, placed.shards)
     return Plan(job, memory, placed.shards, needs, placed.sharding_plan, placed.sharding_types, placed.times)
 
@@ -171,20 +170,16 @@ def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
         of_rank[part.rank].append(part)
     known: dict[tuple[tuple[str, int, int], ...], tuple[Bytes, Bytes]] = {}
     needs = []
-    for mine in of_rank:
-        key = tuple((part.table, part.n_rows, part.n_columns) for part in mine)
+    for parts in of_rank:
+        key = tuple((part.table, part.n_rows, part.n_columns) for part in parts)
         if key not in known:
-            known[key] = needed(job, mine)
+            known[key] = needed(job, parts)
         needs.append(known[key])
     return needs
 
 
-def _names(job: Job) -> str:
-    return " and ".join(f"{name} table" for name in job.tables)
-
-
 def _place(plan: Plan, name: str) -> str:
-    """How a table stands: its shape, and on how many processes."""
+    """A table's shape, and on how many processes it is."""
     table, n_processes = plan.job.tables[name], plan.job.world_size
     n_holders = len({part.rank for part in plan.shards if part.table == name})
     holders = counted(n_holders, "process") + ("" if n_holders == n_processes else f" of {n_processes:,}")

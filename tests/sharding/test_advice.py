@@ -8,7 +8,7 @@ import pytest
 
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
-from bert4rec.sharding.advice import few_steps, refuse_unless_it_fits, what_fits
+from bert4rec.sharding.advice import few_steps, fitting_changes, refuse_unless_it_fits
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.plan import make_plan, size
 from tests.sharding.wanted import wanted
@@ -67,13 +67,13 @@ def job_of(changes: dict[str, Any]) -> Job:
 )
 def test_every_kind_of_advice(changes: dict[str, Any], advised: str) -> None:
     job = replace(job_of(changes), loss="sampled_softmax", n_train_negatives=256)
-    fitting = list(what_fits(job, Memory(host=None, device=80 * 10**9)))
+    fitting = list(fitting_changes(job, Memory(host=None, device=80 * 10**9)))
     assert [text for text in fitting if text.startswith(advised)], fitting
 
 
 def test_what_fits_stands_in_one_order() -> None:
     job = replace(job_of({"world_size": 16, "sparse_optimizer": "adam"}), loss="sampled_softmax")
-    fitting = what_fits(job, Memory(host=None, device=80 * 10**9))
+    fitting = fitting_changes(job, Memory(host=None, device=80 * 10**9))
     assert [text.split(" (")[0] for text in fitting] == [
         "--parallelism.compute_kernel=fused_uvm_caching",
         "24 processes, 8 a host as large as now",
@@ -87,7 +87,7 @@ def test_too_many_processes_need_more_again() -> None:
     job = wanted(10**7, 8, "cuda", embed_dim=128, sparse_optimizer="adam")
     memory = Memory(host=None, device=27 * 10**8)
     assert not make_plan(replace(job, world_size=1024), memory).fits
-    advice = [text.split(" (")[0] for text in what_fits(job, memory)]
+    advice = [text.split(" (")[0] for text in fitting_changes(job, memory)]
     assert "40 processes, 8 a host as large as now" in advice
     for n_processes, fits in ((32, False), (40, True)):
         assert make_plan(replace(job, world_size=n_processes), memory).fits is fits
@@ -119,7 +119,7 @@ def test_adam_on_cpu_stays_where_it_is_there(loss: str, optimizer: str, typed: s
     """Trained shards have an ordinary Adam; fbgemm has no fused one on CPU."""
     job = wanted(20_000_000, 2, mode="ddp", sparse_optimizer="adam", loss=loss, n_train_negatives=256)
     memory = Memory(host=18 * 10**9)
-    assert next(what_fits(job, memory)) == f"{typed} ({needed} of host memory)"
+    assert next(fitting_changes(job, memory)) == f"{typed} ({needed} of host memory)"
     (_, host), _ = make_plan(replace(job, mode="dmp", sparse_optimizer=optimizer), memory).needs
     assert size(sum(host.values())) == needed
 
@@ -127,7 +127,7 @@ def test_adam_on_cpu_stays_where_it_is_there(loss: str, optimizer: str, typed: s
 def test_a_sampled_loss_brings_an_optimizer_that_is_there() -> None:
     """The same line has both settings: with Adam alone the run would be refused."""
     job = wanted(20_000_000, 2, sparse_optimizer="adam", n_train_negatives=256)
-    assert list(what_fits(job, HALF_OF_24_GB))[1] == (
+    assert list(fitting_changes(job, HALF_OF_24_GB))[1] == (
         "--training.loss=sampled_softmax --parallelism.sparse_optimizer=rowwise_adagrad (3.46 GB of host memory)"
     )
 
@@ -148,14 +148,14 @@ def test_a_batch_that_is_too_large_is_answered_with_smaller_ones_and_shorter_one
 
 def test_a_length_stays_above_the_step_of_the_windows() -> None:
     job, memory = wanted(2000, 2, batch_size=100_000), Memory(host=11 * 10**9)
-    lengths = [[text for text in what_fits(job, memory, min_len=n) if "max_len" in text] for n in (4, 5)]
+    lengths = [[text for text in fitting_changes(job, memory, min_len=n) if "max_len" in text] for n in (4, 5)]
     assert [len(found) for found in lengths] == [1, 0]
 
 
 def test_four_suggestions_at_most() -> None:
     job = job_of({"world_size": 32, "sparse_optimizer": "adam", "n_train_negatives": 256})
     memory = Memory(host=None, device=80 * 10**9)
-    assert len(list(what_fits(job, memory))) == 5
+    assert len(list(fitting_changes(job, memory))) == 5
     assert refused(job, memory).count("; or ") == 3
 
 
