@@ -69,8 +69,10 @@ def _train(config: Config) -> int:
 
     try:
         run(config)
-    except Interrupted as interrupted:
-        return _leave(interrupted)
+    except Interrupted as interrupted:  # on all processes together: said once
+        if int(os.environ.get("RANK", 0)) == 0:
+            _print(f"{interrupted}; {interrupted.advice}")
+        os._exit(interrupted.status)  # at once: the launcher's patience is short, and library threads may be waiting
     except UserError as error:
         return _show(error)  # here: `record` would take it for a crash
     except OSError as error:
@@ -86,7 +88,7 @@ def _train(config: Config) -> int:
 
 
 def _told_to_all_hosts(error: UserError) -> UserError:
-    """What all hosts say of settings that cannot be on this one: the others would wait for it."""
+    """The error that all hosts show for settings that are wrong on this one: the others would wait for it."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
         error.is_on_all = True  # the only host, whose processes have the same settings
         return error  # at once, without importing torch
@@ -99,16 +101,9 @@ def _told_to_all_hosts(error: UserError) -> UserError:
 
     try:
         agreed(*rendezvous(), fail)
-    except UserError as of_all:
-        return of_all
+    except UserError as common:
+        return common
     return error
-
-
-def _leave(interrupted: Interrupted) -> int:
-    """All processes end together, with what was saved; said once."""
-    if int(os.environ.get("RANK", 0)) == 0:
-        _print(f"{interrupted}; {interrupted.advice}")
-    os._exit(interrupted.status)  # at once: the launcher's patience is short, and threads of libraries may be waiting
 
 
 def _show(error: UserError, *, is_awaited: bool = True) -> int:
@@ -131,10 +126,10 @@ def _print(text: str) -> None:
 
 
 def _quiet_libraries() -> None:
-    """Hide what libraries say of their own affairs; errors stay."""
+    """Hide the libraries' warnings about themselves; errors stay."""
     warnings.simplefilter("ignore")
-    logging.getLogger("torchrec").setLevel(logging.ERROR)
-    logging.getLogger("torch").setLevel(logging.ERROR)
+    for name in ("torchrec", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

@@ -89,8 +89,7 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
     windows, drawn = dataset.splits["train"], sampler(config, dataset)
     batches = training_batches(config, windows, world, n_items=dataset.n_items, sampler=drawn)
     manager = checkpoint_manager(config, world, Path(config.run.dir), about={})
-    trainer, _ = make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=log)
-    return trainer
+    return make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=log)
 
 
 def _needed(config: Config, world: Processes, n_items: int) -> int:

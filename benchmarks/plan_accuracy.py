@@ -81,7 +81,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
         drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives)
         batches = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
         manager = checkpoint_manager(config, world, Path(folders[0]), about={})
-        trainer, _ = make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=None)
+        trainer = make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=None)
         log_to_terminal(is_shown=world.is_first)
         trainer.fit()
         gather_objects(None)  # no folder goes before all have read from it

@@ -29,7 +29,6 @@ from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.sharded_tensors import local_bytes
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches
-from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.trainer import Trainer
 
 USUAL = {
@@ -70,9 +69,7 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
         windows: Any = RandomWindows(10**6, config.model.max_len, n_items)
         drawn = NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1)
         source = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
-        trainer, checkpoints = make_trainer(
-            config, world, model, optimizers, source, writer, measure=lambda _: {}, log=None
-        )
+        trainer = make_trainer(config, world, model, optimizers, source, writer, measure=lambda _: {}, log=None)
         batches = source.batches()
 
         def step() -> float:
@@ -82,25 +79,23 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
             return time.perf_counter() - began
 
         if world.is_first:
-            print(f"{local_bytes(checkpoints.tensors().values()) / 1e6:,.0f} MB a process", flush=True)
+            print(f"{local_bytes(trainer.checkpoints.tensors().values()) / 1e6:,.0f} MB a process", flush=True)
         figures: dict[str, list[list[float]]] = {"at once": [], "from a copy": []}
         for number in range(n_rounds):
             for name, rounds in figures.items():
                 writer._asynchronous = name == "from a copy"
-                rounds.append(_round(trainer, checkpoints, writer, step, 2 * number + writer._asynchronous + 1))
+                rounds.append(_round(trainer, writer, step, 2 * number + writer._asynchronous + 1))
         dist.barrier()
     return figures
 
 
-def _round(
-    trainer: Trainer, checkpoints: Checkpoints, writer: CheckpointManager, step: Callable[[], float], number: int
-) -> list[float]:
+def _round(trainer: Trainer, writer: CheckpointManager, step: Callable[[], float], number: int) -> list[float]:
     """Seconds: of a step, the gap of a save, the delay of all steps until it was whole, how long that took."""
     normal = statistics.median(step() for _ in range(STEPS))
     dist.barrier()
     began = time.perf_counter()
     trainer.state.step = number  # each save has a folder of its own
-    checkpoints.save(trainer.state)
+    trainer.checkpoints.save()
     gap, n_steps = time.perf_counter() - began, 0
     while _is_writing(writer):
         step()

@@ -1,6 +1,6 @@
 """What the processes of a run must have in common, compared before anything else happens between them.
 
-Every process publishes in the store a checksum of its facts, or why it cannot begin; the first one compares them all
+Every process publishes in the store a checksum of its facts, or why it cannot start; the first one compares them all
 and publishes what it finds, which all raise together. No collective comes before: there a process whose host has no
 dataset, or another one, would leave the others waiting. A few small requests a process, however many there are.
 """
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Report:
-    """What a process publishes of itself: where it is, the checksum of its facts, or why it cannot begin.
+    """What a process publishes of itself: where it is, the checksum of its facts, or why it cannot start.
 
     `node` is the number of its launcher, of which there may be several on a host.
     """
@@ -75,11 +75,11 @@ def facts_of(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device
 
 
 def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], tuple[T, Facts]]) -> T:
-    """What `prepare` returns beside facts that are the same on all processes; every process of the run calls this.
+    """What `prepare` returns, if its facts are the same on all processes; every process of the run calls this.
 
     Raises `UserError`, the same on every process, where it raised one on any of them, facts differ, or one never came.
     """
-    # A launcher that starts the processes anew may keep the store.
+    # A launcher that restarts the processes may keep the store.
     store = dist.PrefixStore(f"preflight/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
     here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""))
     refusal: UserError | None = None
@@ -87,7 +87,8 @@ def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], 
     try:
         result, facts = prepare()
         store.set(f"facts/{rank}", json.dumps(facts))
-        report = replace(here, checksum=_checksum(facts))
+        checksum = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        report = replace(here, checksum=checksum)
     except UserError as error:
         refusal, report = error, replace(here, error=str(error))
     except Exception as error:
@@ -96,9 +97,9 @@ def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], 
     if crash:
         raise crash
     if problem:
-        said_by_all = refusal if refusal and str(refusal) == problem else UserError(problem)
-        said_by_all.is_on_all = True
-        raise said_by_all
+        common = refusal if refusal and str(refusal) == problem else UserError(problem)
+        common.is_on_all = True
+        raise common
     return result
 
 
@@ -139,7 +140,7 @@ def _examine(store: dist.Store, world_size: int) -> str:
 
 
 def _wait(store: dist.Store, keys: list[str], seconds: float) -> bool:
-    """Whether all `keys` are there in time."""
+    """Whether all `keys` are set in time."""
     try:
         store.wait(keys, timedelta(seconds=seconds))
     except dist.DistStoreError:
@@ -163,10 +164,9 @@ def problem_of(reports: Sequence[Report], read_facts: Callable[[int], Facts]) ->
     differing = [report for report in others if report.checksum != first.checksum]
     if not differing:
         return ""
-    other = differing[0]
-    named, advice = _differences(read_facts(other.rank), read_facts(first.rank))
+    named, advice = _differences(read_facts(differing[0].rank), read_facts(first.rank))
     more = _count(len(differing) - 1, "process differs", "processes differ")
-    return f"{other} differs from {first}: {named}; {advice}{more}"
+    return f"{differing[0]} differs from {first}: {named}; {advice}{more}"
 
 
 def _nodes(reports: Sequence[Report]) -> set[tuple[str, str]]:
@@ -191,10 +191,6 @@ def _shown(facts: Mapping[str, Any], name: str) -> str:
 
 def _count(n: int, one: str, several: str) -> str:
     return f" ({n} more {one if n == 1 else several})" if n > 0 else ""
-
-
-def _checksum(facts: Facts) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _own_checksum() -> str:

@@ -1,4 +1,4 @@
-"""Where a training begins: at a checkpoint of its own, at the weights of another run, or afresh."""
+"""Where a training starts: at a checkpoint of its own, at the weights of another run, or with initial weights."""
 
 import logging
 from collections.abc import Mapping
@@ -12,49 +12,46 @@ from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.wording import counted, rounded
 from bert4rec.training.context import Context
-from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
 
-def begin(context: Context, trainer: Trainer, checkpoints: Checkpoints, log: MetricsLog | None) -> None:
-    """Restore what the run begins with, and say so; every process calls this."""
+def begin(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
+    """Restore what the run starts from, and say so; every process calls this."""
     if context.resumption:
-        _resume(context, context.resumption, trainer, checkpoints, log)
+        _resume(context, context.resumption, trainer, log)
     elif context.origin:
-        checkpoints.restore(context.origin, trainer.state, optimizers=False, random=False)
+        trainer.checkpoints.restore(context.origin, optimizers=False, random=False)
         logger.info(f"starts from the weights of {context.origin}")
 
 
-def _resume(
-    context: Context, resumption: Resumption, trainer: Trainer, checkpoints: Checkpoints, log: MetricsLog | None
-) -> None:
+def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: MetricsLog | None) -> None:
     saved, state = resumption.metadata, trainer.state
     is_reset = wants_fresh_optimizers(saved, context.settings)
-    before = _dropout_draws_from(saved["world_size"], saved["config"])
-    now = _dropout_draws_from(context.world.world_size, context.settings)
-    checkpoints.restore(resumption.checkpoint, state, optimizers=not is_reset, random=before == now)
+    previous = _dropout_draws_from(saved["world_size"], saved["config"])
+    current = _dropout_draws_from(context.world.world_size, context.settings)
+    trainer.checkpoints.restore(resumption.checkpoint, optimizers=not is_reset, random=previous == current)
     _check_best(context, resumption, trainer)
     n_newer = on_rank_zero(lambda: quarantine_newer(resumption))
     logger.info(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
     if n_newer:
         logger.info(f"moved out of the way: {counted(n_newer, 'newer checkpoint')}, to {QUARANTINE}/")
-    if before != now:
-        logger.info(f"{now} in place of {before}: dropout draws other numbers")
+    if previous != current:
+        logger.info(f"{current} in place of {previous}: dropout draws other numbers")
     if is_reset:
         logger.info("with fresh optimizers")
     if saved["global_batch"] != context.global_batch:
         logger.info(f"global batches of {context.global_batch} in place of {saved['global_batch']} sequences")
     changed = changes(saved, context.settings)
-    for name, (previous, current) in changed.items():
-        logger.info(f"{name} = {current} in place of {previous}")
+    for name, (old, new) in changed.items():
+        logger.info(f"{name} = {new} in place of {old}")
     if log:
         log.add_note("resume", state.step, world_size=context.world.world_size, changed=changed)
 
 
 def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> None:
-    """Where the checkpoint of the best weights is lost, those at hand are validated, and the search begins anew."""
+    """Where the checkpoint of the best weights is lost, the search for them starts again at the current ones."""
     state = trainer.state
     best = step_folder(resumption.run / CHECKPOINTS, state.best_step)
     if not state.best_step or best == resumption.checkpoint:

@@ -34,7 +34,7 @@ from bert4rec.training.loop.trainer import Between, Trainer
 
 
 def job(config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int) -> Job:
-    """What resolved settings want trained, and on how many processes."""
+    """What is trained by resolved settings, and on how many processes."""
     parallelism, training = config.parallelism, config.training
     return Job(
         kind=config.model.kind,
@@ -60,8 +60,8 @@ def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
 
     Raises `SettingsError`, on every process, where the job cannot fit.
     """
-    mine = available(world.device, world.local_world_size)
-    memory = Memory(*(None if there_is is None else all_reduce_min(there_is) for there_is in (mine.host, mine.device)))
+    own = available(world.device, world.local_world_size)
+    memory = Memory(*(None if limit is None else all_reduce_min(limit) for limit in (own.host, own.device)))
     to_train = job(
         config, n_items, device_type=world.device.type, world_size=world.world_size,
         local_world_size=world.local_world_size,
@@ -76,7 +76,7 @@ def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
 
 
 def build(config: Config, world: Processes, n_items: int, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
-    """The parallelized model and its optimizers, of resolved settings; `plan` is made here if there is none yet."""
+    """The parallelized model and its optimizers, of resolved settings; `plan` by default the common one."""
     parallelism, training = config.parallelism, config.training
     assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
     model = KINDS[config.model.kind](
@@ -169,13 +169,12 @@ def make_trainer(
     config: Config, world: Processes, model: nn.Module, optimizers: Optimizers, batches: TrainingBatches,
     manager: CheckpointManager, *, measure: Callable[[Between], Metrics], log: MetricsLog | None,
     state: State | None = None, interruption: Interruption | None = None,
-) -> tuple[Trainer, Checkpoints]:  # fmt: skip
-    """The loop over `batches`, and what it saves by `manager` and restores."""
-    training, state, interruption = config.training, state or State(), interruption or Interruption()
+) -> Trainer:  # fmt: skip
+    """The loop over `batches`, with what it saves by `manager` and restores."""
+    state, interruption = state or State(), interruption or Interruption()
     checkpoints = Checkpoints(model, optimizers, world, manager, state=state, interruption=interruption)
-    step = Step(model, optimizers, world, precision=training.precision)
-    trainer = Trainer(
-        step, batches, settings=training, world=world, measure=measure, checkpoints=checkpoints,
-        interruption=interruption, log=log, state=state,
+    step = Step(model, optimizers, world, precision=config.training.precision)
+    return Trainer(
+        step, batches, checkpoints, settings=config.training, world=world, measure=measure, interruption=interruption,
+        log=log,
     )  # fmt: skip
-    return trainer, checkpoints

@@ -1,4 +1,4 @@
-"""What a run knows before anything is trained: settings decided, the job planned, its folder there and locked."""
+"""What a run knows before anything is trained: settings resolved, the job planned, its folder made and locked."""
 
 import logging
 from contextlib import ExitStack
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Context:
-    """One run: its resolved settings, its place, and from where it begins.
+    """One run: its resolved settings, its place, and from where it starts.
 
-    `resumption` is what it is resumed from, `origin` the checkpoint with whose weights it begins, if there is either.
+    `resumption` is what it resumes from, `origin` the checkpoint with whose weights it starts; None where it does not.
     """
 
     config: Config
@@ -84,15 +84,15 @@ class Context:
         }
 
 
-def make_context(config: Config, world: Processes, dataset: Dataset, held: ExitStack) -> Context:
-    """The context of a run whose folder is locked as long as `held` is open.
+def make_context(config: Config, world: Processes, dataset: Dataset, resources: ExitStack) -> Context:
+    """The context of a run whose folder is locked as long as `resources` are open.
 
     Raises `SettingsError`, on every process and before anything is made or allocated, where the job cannot fit, or is
     not the one that is to be resumed.
     """
 
     def claim(folder: Path) -> None:
-        held.enter_context(lock(folder))
+        resources.enter_context(lock(folder))
 
     run = config.run
     resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
@@ -130,7 +130,7 @@ def describe(context: Context) -> None:
 
 
 def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Resumption | None) -> Config:
-    """What is left to the program stays as it was, where a run is resumed, whatever this device would prefer."""
+    """A resumed run keeps what the program has chosen for it, whatever this device would prefer."""
     if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
         optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
         config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
@@ -138,14 +138,12 @@ def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Re
 
 
 def _origin(config: Config, dataset: Dataset) -> Path | None:
-    """The checkpoint with whose weights this run begins, if with any."""
+    """The checkpoint with whose weights this run starts, if with any."""
     if not config.run.init_from:
         return None
     folder, facts = best_of(Path(config.run.init_from))
-    theirs = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
-    ours = config.model.model_dump(mode="json") | {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
-    if other := [
-        f"{name} = {theirs[name]} there, {ours[name]} here" for name in ours if theirs.get(name) != ours[name]
-    ]:
+    saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
+    own = config.model.model_dump(mode="json") | {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
+    if other := [f"{name} = {saved[name]} there, {own[name]} here" for name in own if saved.get(name) != own[name]]:
         raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(other)}")
     return folder

@@ -28,7 +28,6 @@ from bert4rec.training.agreement import Facts, agreed, facts_of
 from bert4rec.training.beginning import begin
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, sampler, training_batches
 from bert4rec.training.context import Context, describe, make_context
-from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.trainer import Trainer
 from bert4rec.training.results import about, about_training, held_out_of, measure, validation_metrics
 
@@ -39,10 +38,10 @@ def run(config: Config) -> Path:
     """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this."""
     store, rank, world_size = rendezvous()
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config))
-    with process_group(world, store, deterministic=config.training.deterministic), ExitStack() as held:
-        peak_memory = held.enter_context(PeakMemory(world.device))
+    with process_group(world, store, deterministic=config.training.deterministic), ExitStack() as resources:
+        peak_memory = resources.enter_context(PeakMemory(world.device))
         # The model lives in this call only, so that its shards are gone when the process group ends.
-        return _complete(config, world, dataset, held, peak_memory)
+        return _complete(config, world, dataset, resources, peak_memory)
 
 
 def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
@@ -61,21 +60,23 @@ def _open(config: Config, *, verify: bool) -> Dataset:
     return dataset
 
 
-def _complete(config: Config, world: Processes, dataset: Dataset, held: ExitStack, peak_memory: PeakMemory) -> Path:
-    """Train, test the best weights, write the report; the run folder, which is locked as long as `held` is open."""
-    context = make_context(config, world, dataset, held)
+def _complete(
+    config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory
+) -> Path:
+    """Train, test the best weights, write the report; the run folder, which is locked as long as `resources` are."""
+    context = make_context(config, world, dataset, resources)
     if world.is_first:
         describe(context)
     seed_everything(context.config.training.seed, world.rank)
     model, optimizers = build(context.config, world, dataset.n_items, context.plan)
     log = MetricsLog(context.folder, purge_from=context.state().step) if world.is_first else None
     with Interruption(max(PATIENCE, context.config.checkpoint.seconds_on_signal)) as interruption:
-        trainer, checkpoints = _trainer(context, model, optimizers, interruption, log)
+        trainer = _trainer(context, model, optimizers, interruption, log)
         try:
-            begin(context, trainer, checkpoints, log)
+            begin(context, trainer, log)
             trainer.fit()
             held_out = held_out_of(context)
-            results = measure(context, model, held_out, trainer.leave_if_asked)
+            results = measure(context, model, held_out, trainer.check_interruption)
         except Interrupted as interrupted:
             interrupted.advice = how_to_continue(context.folder)
             if log:
@@ -83,14 +84,15 @@ def _complete(config: Config, world: Processes, dataset: Dataset, held: ExitStac
             raise
         except DivergenceError as error:
             raise DivergenceError(f"{error}; {_with_lower_rates(context)}") from None
-    peaks = gather_objects(peak_memory.read())
-    held_by = gather_objects(held_bytes(model, optimizers.states()))
+    peaks, is_lost = gather_objects(peak_memory.read()), trainer.checkpoints.is_lost
+    by_rank = gather_objects(held_bytes(model, optimizers.states()))
     if log:
         log.close()
         training = about_training(trainer, peaks, read_records(context.folder, "resume"))
-        _report(context, about(context, held_out) | results | {"training": training, "sharding": _by_rank(held_by)},
-                is_lost=checkpoints.is_lost)  # fmt: skip
-    if checkpoints.is_lost:
+        sharding = {kind: [n_bytes[kind] for n_bytes in by_rank] for kind in by_rank[0]}
+        report = about(context, held_out) | results | {"training": training, "sharding": sharding}
+        _report(context, report, is_lost=is_lost)
+    if is_lost:
         advice = free_the_disk(context.folder)
         raise SaveError(f"{context.folder}: the weights of these metrics could not be saved; {advice}")
     return context.folder
@@ -98,8 +100,7 @@ def _complete(config: Config, world: Processes, dataset: Dataset, held: ExitStac
 
 def _trainer(
     context: Context, model: nn.Module, optimizers: Optimizers, interruption: Interruption, log: MetricsLog | None
-) -> tuple[Trainer, Checkpoints]:
-    """Of the run as it begins."""
+) -> Trainer:
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
     batches = training_batches(
         config, dataset.splits["train"], world, n_items=dataset.n_items, sampler=sampler(config, dataset),
@@ -116,18 +117,13 @@ def _trainer(
 def _report(context: Context, report: Mapping[str, Any], *, is_lost: bool) -> None:
     """Write what the run has found, or show it where the disk had no room for the weights that it is about."""
     if is_lost:
-        logger.info(f"\n{metrics_table(report)}\n")  # which stand nowhere else
+        logger.info(f"\n{metrics_table(report)}\n")  # which are written nowhere else
         return
     draw_learning_curve(context.folder)
     write_report(context.folder, report)
     logger.info(result_line(report))
     logger.info(f"report: {context.folder / PAGE}")
     logger.info(f"all figures: {shlex.join(['python', '-m', 'bert4rec', 'report', str(context.folder)])}")
-
-
-def _by_rank(held: list[dict[str, int]]) -> dict[str, list[int]]:
-    """Bytes of weights and of optimizer state, a list over the ranks each."""
-    return {key: [rank[key] for rank in held] for key in held[0]}
 
 
 def _with_lower_rates(context: Context) -> str:

@@ -45,7 +45,6 @@ from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
 from bert4rec.training import agreement
 from bert4rec.training.build import build, make_trainer, plan_of_all, sampler, training_batches
-from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.state import State
 from bert4rec.training.loop.trainer import Trainer
 from tests.models.networks import WithGroups
@@ -76,7 +75,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     initial = weights(model)
     log = Records()
     console.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
-    trainer, _ = _trainer(
+    trainer = _trainer(
         config,
         dataset,
         model,
@@ -142,7 +141,7 @@ def train_part(
         facts = read_metadata(go_on_from)
     state = State(**facts["state"]) if facts else State()
     about = {"world_size": dist.get_world_size()}
-    trainer, checkpoints = _trainer(
+    trainer = _trainer(
         config,
         dataset,
         model,
@@ -155,7 +154,8 @@ def train_part(
     )
     trainers.append(trainer)
     if go_on_from and facts:
-        checkpoints.restore(go_on_from, state, optimizers=True, random=facts["world_size"] == dist.get_world_size())
+        is_same_size = facts["world_size"] == dist.get_world_size()
+        trainer.checkpoints.restore(go_on_from, optimizers=True, random=is_same_size)
     restored = {"weights": weights(model), "moments": _moments(optimizers)}
     message = ""
     try:
@@ -210,7 +210,7 @@ def _trainer(
     optimizers: Optimizers,
     writer: CheckpointManager,
     **more: Any,
-) -> tuple[Trainer, Checkpoints]:
+) -> Trainer:
     """The real one, of resolved settings."""
     state = more.pop("state", None) or State()
     batches = training_batches(

@@ -24,40 +24,41 @@ logger = logging.getLogger(__name__)
 class Checkpoints:
     """Saves and restores a training: `manager` writes, the owners of its parts give them and take them back.
 
-    They begin with `state`. `is_lost`: the weights that are to be tested are on no disk. Every process makes the same
-    calls.
+    `state` is that of the training. `is_lost`: the weights that are to be tested are on no disk. Every process makes
+    the same calls.
     """
 
     def __init__(
         self, model: nn.Module, optimizers: Optimizers, world: Processes, manager: CheckpointManager, *, state: State,
         interruption: Interruption,
     ) -> None:  # fmt: skip
-        self._weights, self._optimizers = Weights(model), optimizers
+        self.state, self._weights, self._optimizers = state, Weights(model), optimizers
         self._moments, self._random = Moments(optimizers), RandomState(world)
         self._owners: list[Owner] = [self._weights, self._moments, self._random]
         self._manager, self._interruption = manager, interruption
         self._saved = state.lasting()  # a fresh start needs no checkpoint, and one that is resumed has its own
         self.is_lost = False
 
-    def restore(self, folder: Path, state: State, *, optimizers: bool, random: bool) -> None:
-        """Take the weights, and what is wanted besides, of a checkpoint that was verified."""
+    def restore(self, folder: Path, *, optimizers: bool, random: bool) -> None:
+        """Take the weights, and the states of `optimizers` and dropout's `random` draws, of a verified checkpoint."""
         self._weights.load(folder)
         if optimizers:
             self._moments.load(folder)
         if random:
             self._random.load(folder)
-        state.updates = state.updates if optimizers else 0
-        self._optimizers.set_steps(state.updates)
+        self.state.updates = self.state.updates if optimizers else 0
+        self._optimizers.set_steps(self.state.updates)
 
     def is_due(self, step: int) -> bool:
         """Whether it is time for a checkpoint after `step` steps; the first process decides."""
         return self._manager.is_due(step)
 
-    def save(self, state: State) -> None:
-        """A checkpoint of all that there is to go on from, unless there is one of this state.
+    def save(self) -> None:
+        """A checkpoint of all that a resumed training needs, unless there is one of this state.
 
         Raises `DivergenceError` for weights that are no numbers.
         """
+        state = self.state
         if self._manager.last_step == state.step and self._saved == state.lasting():
             return
         if not all_agree(are_finite(self._weights.local_parts())):
@@ -71,25 +72,25 @@ class Checkpoints:
         with self._interruption.busy():
             self._manager.wait()
 
-    def leave(self, state: State, number: int) -> None:
+    def interrupt(self, number: int) -> None:
         """Save, unless that takes too long, and raise `Interrupted` for the signal `number`."""
-        manager = self._manager
+        manager, step = self._manager, self.state.step
         manager.wait()
-        if manager.last_step != state.step:
+        if manager.last_step != step:
             manager.refuse_to_take_long(self.tensors(), number)
-            self.save(state)
+            self.save()
             manager.wait()
-        if manager.last_step != state.step:
-            raise Interrupted(number, f"not saved after step {state.step}: {manager.kept()}")
-        raise Interrupted(number, f"saved after step {state.step}")
+        if manager.last_step != step:
+            raise Interrupted(number, f"not saved after step {step}: {manager.kept()}")
+        raise Interrupted(number, f"saved after step {step}")
 
-    def take_best(self, state: State, epoch: float) -> None:
+    def take_best(self, epoch: float) -> None:
         """The weights that were best on validation; where they are lost the best that are not, or the last ones."""
-        wanted = self._manager.path_of(state.best_step)
+        state, expected = self.state, self._manager.path_of(self.state.best_step)
         best = on_rank_zero(lambda: self._manager.best(state.best_step))
         try:
             if best is None:
-                raise DataError(f"{wanted}: could not be saved")
+                raise DataError(f"{expected}: could not be saved")
             verify(best)
             self._weights.load(best)
         except DataError as error:
@@ -97,8 +98,8 @@ class Checkpoints:
             state.best_step, state.best_epoch = state.step, epoch
             self.is_lost = self._manager.last_step != state.step
             return
-        if best.name != wanted.name:
-            logger.info(f"{wanted}: could not be saved; the best that could is tested in its place: {best.name}")
+        if best.name != expected.name:
+            logger.info(f"{expected}: could not be saved; the best that could is tested in its place: {best.name}")
             saved = State(**read_metadata(best)["state"])
             state.best_step, state.best_epoch, state.best_ndcg = saved.best_step, saved.best_epoch, saved.best_ndcg
 

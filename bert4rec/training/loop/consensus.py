@@ -1,6 +1,7 @@
 """What all processes of a training decide together before a step."""
 
-from dataclasses import dataclass
+import itertools
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -10,8 +11,7 @@ from bert4rec.feed.batch import Batch
 from bert4rec.runtime.signals import SIGNALS, Interruption
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """Positions to predict in the global batch; whether to report, to stop since time is up, to save; a signal."""
 
     positions: int
@@ -38,5 +38,5 @@ class StepConsensus:
         self._interruption.answered()
         n_positions, *others = together.tolist()
         report, out_of_time, save, *received = map(bool, others)
-        interrupted = next((number for number, is_it in zip(SIGNALS, received, strict=True) if is_it), 0)
+        interrupted = next(itertools.compress(SIGNALS, received), 0)
         return Decision(n_positions, report, out_of_time, save, interrupted)

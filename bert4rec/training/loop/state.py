@@ -1,4 +1,4 @@
-"""How far a training is: what it goes on from after a break, beside tensors."""
+"""How far a training is: what a resumed training needs apart from tensors."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -30,7 +30,7 @@ class State:
 
     @property
     def position(self) -> Position:
-        """Where the batches go on."""
+        """Where the next batch starts."""
         return Position(self.epochs, self.sequences, self.step)
 
     def lasting(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class State:
         return {**asdict(self), "seconds": 0.0}
 
     def note_validation(self, ndcg: float, epoch: float, *, patience: int) -> None:
-        """Early stopping: remember whether the weights of now are the best so far, stop after too many that are not.
+        """Early stopping: remember whether the current weights are the best so far, stop after too many that are not.
 
         `patience` is how many of these in a row; 0 never stops.
         """
@@ -50,5 +50,5 @@ class State:
             self.stopped_by = self.stopped_by or "patience"
 
     def keep_as_best(self, ndcg: float, epoch: float) -> None:
-        """The weights of now are the ones to be tested, as far as is known."""
+        """The current weights are the ones to be tested, as far as is known."""
         self.best_ndcg, self.best_epoch, self.best_step, self.n_worse = ndcg, epoch, self.step, 0

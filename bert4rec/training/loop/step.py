@@ -1,7 +1,5 @@
 """One update of the weights."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
@@ -11,26 +9,21 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers, are_finite
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a step: this rank's sum of the loss, or what was not finite, on any of the processes."""
-
-    loss: torch.Tensor | None
-    problem: str = ""
-
-
 class Step:
     """Updates a parallelized `model` by the mean loss over the positions of the *global* batch.
 
-    Where the optimizers can skip a step, one whose loss or gradient is not finite, on any of the processes, is left out
+    Where the optimizers can skip a step, one whose loss or gradient is not finite, on any of the processes, is skipped
     by all.
     """
 
     def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
         self.model, self.optimizers, self._world, self._is_bf16 = model, optimizers, world, precision == "bf16"
 
-    def __call__(self, batch: Batch, n_positions: int, scale: float) -> Outcome:
-        """One step by a batch that has `n_positions` to predict on all processes; `scale` is of the learning rates."""
+    def __call__(self, batch: Batch, n_positions: int, scale: float) -> tuple[torch.Tensor, str]:
+        """One step by a batch that has `n_positions` to predict on all processes; `scale` is of the learning rates.
+
+        This rank's sum of the loss; and what was not finite, on any of the processes, in a skipped step, else "".
+        """
         self.optimizers.begin_step(scale)
         with torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._is_bf16):
             loss: torch.Tensor = self.model(batch)
@@ -38,12 +31,12 @@ class Step:
         # nothing to predict.
         (loss * (self._world.world_size / max(1, n_positions))).backward()
         if self.optimizers.can_skip and (problem := self._problem(loss)):
-            return Outcome(None, problem)
+            return loss, problem
         self.optimizers.step()
-        return Outcome(loss)
+        return loss, ""
 
     def _problem(self, loss: torch.Tensor) -> str:
         """What is not finite in this step, on any of the processes; "" where all is."""
         checks = {"the loss": [loss], "a gradient": self.optimizers.gradients()}
-        mine = next((number for number, tensors in enumerate(checks.values()) if not are_finite(tensors)), len(checks))
-        return [*checks, ""][all_reduce_min(mine)]
+        first = next((number for number, tensors in enumerate(checks.values()) if not are_finite(tensors)), len(checks))
+        return [*checks, ""][all_reduce_min(first)]

@@ -21,7 +21,6 @@ from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.consensus import Decision, StepConsensus
 from bert4rec.training.loop.meter import Meter
 from bert4rec.training.loop.progress import Progress
-from bert4rec.training.loop.state import State
 from bert4rec.training.loop.step import Step
 
 Between: TypeAlias = Callable[[], None]
@@ -31,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Trainer:
-    """Trains by a `step` for each of the `batches`, from a `state` on, with which they begin.
+    """Trains by a `step` for each of the `batches`, from the state of the `checkpoints`, with which they start.
 
     `measure` gives the validation metrics of the model as it is (`{}` where there is nobody to validate on), and calls
     what it is given between two batches. `log` is None on all processes but the first. Every process of the run makes
@@ -39,23 +38,14 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        step: Step,
-        batches: TrainingBatches,
-        *,
-        settings: Training,
-        world: Processes,
-        measure: Callable[[Between], Metrics],
-        checkpoints: Checkpoints,
-        interruption: Interruption,
-        log: MetricsLog | None,
-        state: State,
-    ) -> None:
-        self._step, self._batches, self._settings, self._world = step, batches, settings, world
-        self._measure, self._checkpoints, self._consensus = measure, checkpoints, StepConsensus(interruption)
-        self._log, self.state, self.meter = log, state, Meter(world.device)
-        self._n_steps = batches.start.steps + len(batches)
-        self._progress = Progress(self._n_steps, n_epochs=settings.n_epochs, done=state.step)
+        self, step: Step, batches: TrainingBatches, checkpoints: Checkpoints, *, settings: Training, world: Processes,
+        measure: Callable[[Between], Metrics], interruption: Interruption, log: MetricsLog | None,
+    ) -> None:  # fmt: skip
+        self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
+        self._world, self._measure, self._log = world, measure, log
+        self.state, self.meter, self._consensus = checkpoints.state, Meter(world.device), StepConsensus(interruption)
+        n_steps = batches.start.steps + len(batches)
+        self._progress = Progress(n_steps, n_epochs=settings.n_epochs, done=self.state.step)
         self._is_done = False
         self._earlier, self._began = self.state.seconds, time.monotonic()
 
@@ -70,28 +60,30 @@ class Trainer:
             f"training on {counted(self._world.world_size, 'process')} ({self._world.device.type}): at most "
             f"{counted(settings.n_epochs, 'epoch')} of {counted(self._batches.steps_per_epoch, 'step')}"
         )
-        on_gpu = self._world.device.type == "cuda"
-        batches = self._batches.batches(num_workers=settings.num_workers, pin_memory=on_gpu)
+        pin_memory = self._world.device.type == "cuda"
+        batches = self._batches.batches(num_workers=settings.num_workers, pin_memory=pin_memory)
         with self._progress:
-            self._end_epoch()  # which an earlier part of the run may not have come to
+            self._end_epoch()  # an earlier part of the run may have been interrupted before it
             while not (state.stopped_by or state.epochs >= settings.n_epochs):
                 self._train_epoch(itertools.islice(batches, self._batches.steps_of(state.epochs)))
                 self._end_epoch()
             state.stopped_by = state.stopped_by or "n_epochs"
-            self._checkpoints.wait()
+            self.checkpoints.wait()
         logger.info(f"stopped by {state.stopped_by} after {counted(self.epoch, 'epoch')}")
         self._is_done = True
-        self._checkpoints.take_best(state, self.epoch)
+        self.checkpoints.take_best(self.epoch)
 
     @property
     def epoch(self) -> float:
         """Epochs so far, with the part of the one that is not whole."""
         return self.state.epochs + self.state.sequences / self._batches.n_sequences
 
-    def leave_if_asked(self) -> None:
+    def check_interruption(self) -> None:
         """Between two batches of an evaluation: raise `Interrupted` on all processes where one has got a signal."""
         if number := self._decide().interrupted:
-            self._leave(number)
+            if self._is_done:  # the weights are not those of the last step any more
+                raise Interrupted(number, "the training is done and saved, its test is still to come")
+            self.checkpoints.interrupt(number)
 
     def _train_epoch(self, batches: Iterator[Batch]) -> None:
         """All steps that are left of an epoch, or as many as there is time for."""
@@ -104,9 +96,9 @@ class Trainer:
             if decision.report:
                 self._report()
             if decision.interrupted:
-                self._leave(decision.interrupted)
+                self.checkpoints.interrupt(decision.interrupted)
             if decision.save and state.sequences < self._batches.n_sequences:  # else the end of the epoch is saved
-                self._checkpoints.save(state)
+                self.checkpoints.save()
                 began = time.monotonic()
             if decision.out_of_time:
                 state.stopped_by = "max_minutes"
@@ -116,16 +108,16 @@ class Trainer:
 
     def _train_step(self, batch: Batch, n_positions: int, began: float) -> None:
         """One step, and what is to be remembered of it; `began` when the one before had ended."""
-        outcome = self._step(batch.to(self._world.device), n_positions, self._learning_rate_scale())
-        if outcome.problem:
-            self._skip(outcome.problem)
+        loss, problem = self._step(batch.to(self._world.device), n_positions, self._learning_rate_scale())
+        if problem:
+            self._skip(problem)
         self.state.step += 1
         self.state.sequences += batch.n_sequences
         self.state.seconds = self._seconds()
-        if outcome.loss is not None:
+        if not problem:
             self.state.updates = self._step.optimizers.n_updates
             seconds = time.monotonic() - began  # waiting for the loader counts
-            self.meter.add(outcome.loss, n_positions, batch.n_sequences, seconds)
+            self.meter.add(loss, n_positions, batch.n_sequences, seconds)
 
     def _skip(self, problem: str) -> None:
         self.state.skipped += 1
@@ -143,11 +135,11 @@ class Trainer:
         if (is_last or is_due) and state.validated != self.epoch:
             self._validate()
             state.validated = self.epoch
-        self._checkpoints.save(state)
+        self.checkpoints.save()
 
     def _validate(self) -> None:
         """Measure, and compare with the best so far."""
-        metrics = self._measure(self.leave_if_asked)
+        metrics = self._measure(self.check_interruption)
         if not metrics:  # there is nobody to validate on
             self.state.keep_as_best(0.0, self.epoch)
             return
@@ -166,13 +158,8 @@ class Trainer:
             batch,
             report=is_first and self._progress.is_due(),
             out_of_time=0 < limit <= self._seconds() / 60,
-            save=is_first and self._checkpoints.is_due(self.state.step + 1),
+            save=is_first and self.checkpoints.is_due(self.state.step + 1),
         )
-
-    def _leave(self, number: int) -> None:
-        if self._is_done:  # the weights are not those of the last step any more
-            raise Interrupted(number, "the training is done and saved, its test is still to come")
-        self._checkpoints.leave(self.state, number)
 
     def _report(self) -> None:
         """Loss and speed since the last time, to the person and to the log; tidies up as well."""
@@ -182,23 +169,23 @@ class Trainer:
         loss, step, rate = self.meter.read_loss(), self.state.step, self.meter.rate
         if self._log is None:
             return
-        now = {"epoch": self.epoch, "loss": loss,
-               "learning_rate": self._settings.learning_rate * self._learning_rate_scale()}  # fmt: skip
-        self._progress.update(step, **now, rate=rate, left=self._seconds_left())
-        self._log.add("train", step, **now, **({"sequences_per_second": rate} if rate else {}))
+        learning_rate = self._settings.learning_rate * self._learning_rate_scale()
+        figures = {"epoch": self.epoch, "loss": loss, "learning_rate": learning_rate}
+        self._progress.update(step, **figures, rate=rate, left=self._seconds_left())
+        self._log.add("train", step, **figures, **({"sequences_per_second": rate} if rate else {}))
 
     def _seconds(self) -> float:
         """Of all parts of the run."""
         return self._earlier + time.monotonic() - self._began
 
     def _seconds_left(self) -> float:
-        here = max(1, self.state.step - (self._n_steps - len(self._batches)))  # steps of this part of the run
-        left = (time.monotonic() - self._began) * (len(self._batches) / here - 1)
+        n_steps = max(1, self.state.step - self._batches.start.steps)  # of this part of the run
+        left = (time.monotonic() - self._began) * (len(self._batches) / n_steps - 1)
         limit = self._settings.max_minutes
         return max(0.0, min(left, 60 * limit - self._seconds()) if limit else left)
 
     def _learning_rate_scale(self) -> float:
-        """By the sequences seen, in global batches of now: no jump where those of an earlier part had another size."""
+        """By the sequences seen, in current global batches: no jump where those of an earlier part had another size."""
         settings, n_sequences = self._settings, self._batches.n_sequences
         per_step = settings.per_device_train_batch_size * self._world.world_size
         return learning_rate_scale(
