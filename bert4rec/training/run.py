@@ -46,18 +46,13 @@ def run(config: Config) -> Path:
 
 def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
     """This process and its dataset, and what must be the same on all processes."""
-    world = this_process(config.parallelism.device)
-    dataset = _open(config, verify=world.local_rank == 0)
-    facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
-    return (world, dataset), facts
-
-
-def _open(config: Config, *, verify: bool) -> Dataset:
-    preprocessing = config.preprocessing.recipe
-    dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=verify)
+    world, recipe = this_process(config.parallelism.device), config.preprocessing.recipe
+    is_first = world.local_rank == 0
+    dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=recipe, verify=is_first)
     if not len(dataset.splits["train"]):
         raise DataError(f"{dataset.folder}: the training split is empty; loosen the filters of [preprocessing]")
-    return dataset
+    facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
+    return (world, dataset), facts
 
 
 def _complete(

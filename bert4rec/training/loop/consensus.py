@@ -21,22 +21,19 @@ class Decision(NamedTuple):
     interrupted: int
 
 
-class StepConsensus:
-    """One small message between the hosts' CPUs before each step, so that a GPU need not be waited for."""
+def decide_together(
+    interruption: Interruption, batch: Batch | None, *, report: bool, out_of_time: bool, save: bool
+) -> Decision:
+    """What holds for all where it does for one; every process calls this.
 
-    def __init__(self, interruption: Interruption) -> None:
-        self._interruption = interruption
-
-    def synchronize(
-        self, batch: Batch | None = None, *, report: bool = False, out_of_time: bool = False, save: bool = False
-    ) -> Decision:
-        """What holds for all where it does for one; every process calls this."""
-        signals = [self._interruption.number == number for number in SIGNALS]
-        positions = 0 if batch is None else (batch.targets != PAD_ID).sum()
-        together = torch.tensor([positions, report, out_of_time, save, *signals], dtype=torch.int64)
-        dist.all_reduce(together)
-        self._interruption.answered()
-        n_positions, *others = together.tolist()
-        report, out_of_time, save, *received = map(bool, others)
-        interrupted = next(itertools.compress(SIGNALS, received), 0)
-        return Decision(n_positions, report, out_of_time, save, interrupted)
+    One small message between the hosts' CPUs before each step, so that nobody waits for a GPU.
+    """
+    signals = [interruption.number == number for number in SIGNALS]
+    positions = 0 if batch is None else (batch.targets != PAD_ID).sum()
+    together = torch.tensor([positions, report, out_of_time, save, *signals], dtype=torch.int64)
+    dist.all_reduce(together)
+    interruption.answered()
+    n_positions, *others = together.tolist()
+    report, out_of_time, save, *received = map(bool, others)
+    interrupted = next(itertools.compress(SIGNALS, received), 0)
+    return Decision(n_positions, report, out_of_time, save, interrupted)

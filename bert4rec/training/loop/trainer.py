@@ -18,7 +18,7 @@ from bert4rec.runtime.signals import Interruption
 from bert4rec.runtime.wording import counted, rounded
 from bert4rec.sharding.optimizer import learning_rate_scale
 from bert4rec.training.loop.checkpoints import Checkpoints
-from bert4rec.training.loop.consensus import Decision, StepConsensus
+from bert4rec.training.loop.consensus import Decision, decide_together
 from bert4rec.training.loop.meter import Meter
 from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.step import Step
@@ -42,8 +42,8 @@ class Trainer:
         measure: Callable[[Between], Metrics], interruption: Interruption, log: MetricsLog | None,
     ) -> None:  # fmt: skip
         self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
-        self._world, self._measure, self._log = world, measure, log
-        self.state, self.meter, self._consensus = checkpoints.state, Meter(world.device), StepConsensus(interruption)
+        self._world, self._measure, self._interruption, self._log = world, measure, interruption, log
+        self.state, self.meter = checkpoints.state, Meter(world.device)
         n_steps = batches.start.steps + len(batches)
         self._progress = Progress(n_steps, n_epochs=settings.n_epochs, done=self.state.step)
         self._is_done = False
@@ -154,7 +154,8 @@ class Trainer:
     def _decide(self, batch: Batch | None = None) -> Decision:
         """What all processes know together before a step, or between two batches of an evaluation."""
         limit, is_first = self._settings.max_minutes, self._world.is_first and batch is not None
-        return self._consensus.synchronize(
+        return decide_together(
+            self._interruption,
             batch,
             report=is_first and self._progress.is_due(),
             out_of_time=0 < limit <= self._seconds() / 60,
