@@ -7,13 +7,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from bert4rec.dataset.reader import Split
 from bert4rec.dataset.schema import PAD_ID
@@ -27,7 +26,7 @@ Examples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int], Batch]
 """Sequences one after another [total], their lengths [B], what identifies each [B], the epoch → what to train on."""
 
 
-class TrainingBatches(TorchDataset[Batch]):
+class TrainingBatches:
     """The training batches of one rank, by step from `start` over all epochs: its share of rows, as `examples` of them.
 
     `sampler` draws the negatives of a sampled loss. Batches depend on the arguments and the step alone, so loader
@@ -74,10 +73,11 @@ class TrainingBatches(TorchDataset[Batch]):
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
         """All batches in order, read ahead by `num_workers` processes that live as long as the training."""
-        loader = DataLoader(
-            _ErrorsAsValues(self),
+        loader: DataLoader[Batch | DataError] = DataLoader(
+            range(len(self)),  # type: ignore[arg-type]  # steps, of which each loader process makes the batch
             batch_size=None,
             shuffle=False,
+            collate_fn=self._batch_or_error,
             num_workers=num_workers,
             pin_memory=pin_memory,
             generator=torch.Generator(),  # from which it draws a seed that nobody uses, rather than from dropout's
@@ -88,6 +88,13 @@ class TrainingBatches(TorchDataset[Batch]):
             if isinstance(batch, DataError):
                 raise batch
             yield batch
+
+    def _batch_or_error(self, step: Any) -> Batch | DataError:
+        """An error in the place of its batch: raised in a loader process, it would be a traceback."""
+        try:
+            return self[step]
+        except DataError as error:
+            return error
 
     def _find(self, step: int) -> tuple[int, int]:
         """The epoch of `step`, and the step within what is left of it."""
@@ -128,19 +135,3 @@ def _end_with(pid: int, _worker: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-class _ErrorsAsValues(TorchDataset[Batch | DataError]):
-    """The batches of `source`, and errors in their places: raised in a loader process, one would be a traceback."""
-
-    def __init__(self, source: TrainingBatches) -> None:
-        self._source = source
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, step: int) -> Batch | DataError:
-        try:
-            return self._source[step]
-        except DataError as error:
-            return error

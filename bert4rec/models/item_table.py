@@ -94,11 +94,8 @@ def _features(items: Tensor, lengths: Tensor, candidates: Tensor | None) -> Keye
     """The table's features. A KeyedJaggedTensor has as many rows for each: the candidates are spread over them."""
     if candidates is None:
         return KeyedJaggedTensor(["item"], items, lengths=lengths)
-    n_candidates = _even_lengths(len(candidates), len(lengths), candidates.device)
+    # Evenly: fbgemm takes a thread a row when it shards them.
+    n_rows = len(lengths)
+    n_candidates = (torch.arange(n_rows + 1, device=candidates.device) * len(candidates) // n_rows).diff()
     values, both = torch.cat([items, candidates]), torch.cat([lengths, n_candidates])
     return KeyedJaggedTensor(["item", "candidate"], values, lengths=both)
-
-
-def _even_lengths(n_values: int, n_rows: int, device: torch.device) -> Tensor:
-    """Lengths [n_rows] that deal `n_values` evenly to rows: fbgemm takes a thread a row when it shards them."""
-    return (torch.arange(n_rows + 1, device=device) * n_values // n_rows).diff()
