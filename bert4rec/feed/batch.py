@@ -1,4 +1,4 @@
-"""A batch: ragged sequences, and the positions at which something is to be said."""
+"""A batch: ragged sequences, and the positions to predict."""
 
 from typing import Any, NamedTuple
 

@@ -12,7 +12,7 @@ from bert4rec.feed.batch import Batch, long, tensors_of
 
 
 def with_mask(rows: Rows, max_len: int) -> Batch:
-    """The last `max_len` - 1 items of each history and the mask token after them, which is what is to be told."""
+    """The last `max_len` - 1 items of each history and the mask token after them, which is to be predicted."""
     items, kept, place = _last_items(rows, max_len - 1)
     ends = (kept + 1).cumsum(0)
     shown = torch.full((int(ends[-1]),), MASK_ID, dtype=torch.int64)

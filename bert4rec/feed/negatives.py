@@ -25,7 +25,7 @@ class NegativeSampler:
     """Draws `n` items a step, each with a probability in proportion to its popularity to a `power`.
 
     `popularity` [n_items] counts training positions; an item without any counts as one that has one, so that every
-    item is at some time told to be no target. Power 0 draws uniformly and without repeats, which varies least and
+    item is at some time a negative. Power 0 draws uniformly and without repeats, which varies least and
     needs no popularity; `n` is then at most `n_items`. Other powers draw with repeats. The draws
     depend on (`seed`, step) alone: so any number of processes trains the same model, and a run can begin anywhere.
 

@@ -12,7 +12,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class EpochOrder:
-    """The order of one epoch, dealt to the ranks; computed for the steps that are asked for, never held.
+    """The order of one epoch, dealt to the ranks; computed for the steps that are asked for, never stored.
 
     A permutation of `n_sequences` by (`seed`, `epoch`) is cut into global batches of `per_device` sequences a process;
     each is dealt to the ranks of `partition` in even, contiguous shares. The last global batch may be smaller; where it

@@ -1,4 +1,4 @@
-"""A permutation of range(n) that is computed where it is asked for: nothing of the size of n is ever held.
+"""A permutation of range(n) that is computed where it is asked for: nothing of the size of n is ever stored.
 
 A Feistel network on pairs (a, b) with a × b a little above n, walked until it ends inside: the generalised Feistel
 cipher and the cycle walking of Black & Rogaway, "Ciphers with arbitrary finite domains" (CT-RSA 2002).

@@ -28,7 +28,7 @@ def softmax_loss(
     This is the vocabulary-parallel cross-entropy of Megatron-LM (Shoeybi et al. 2019): the hidden states go to where
     the item vectors are, a few hundred kilobytes instead of the table. Each process scores all processes' positions
     against its own share, and two numbers a position make the shares one softmax. Loss and gradient are worked out
-    together, some positions at a time, so that never more than `SCORES_AT_ONCE` scores are held.
+    together, some positions at a time, so that never more than `SCORES_AT_ONCE` scores exist.
     """
     divisor = partition.n_processes if averaged else 1
     return _CatalogueSoftmax.apply(hidden, vectors, targets, partition, first, divisor)  # type: ignore[no-untyped-call]

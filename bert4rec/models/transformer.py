@@ -1,7 +1,7 @@
 """A transformer over ragged sequences, in plain torch: an export can take it without anything else of this program.
 
 Sequences stay ragged all the way: every linear layer works on the real positions only, and padding exists in one
-place, inside `attend`. Shapes: B sequences, N positions in all, M positions that are asked for, d = embed_dim.
+place, inside `attend`. Shapes: B sequences, N positions in all, M positions to predict, d = embed_dim.
 """
 
 from copy import copy
@@ -44,7 +44,7 @@ class Encoder(nn.Module):
     def floats_kept(self, n_positions: int, n_asked: int) -> int:
         """Numbers that a forward pass keeps for backward: of all positions in all blocks but the last.
 
-        That one ends at the positions that are asked for.
+        That one ends at the positions to predict.
         """
         d, f = self.norm.normalized_shape[0], self.ffn_dim
         whole = n_positions * (14 * d + 2 * f) * (len(self.blocks) - 1)

@@ -14,7 +14,7 @@ def local_parts(value: Any) -> list[Tensor]:
 
 
 def placed_parts(table: Any) -> Iterator[tuple[Tensor, int, int]]:
-    """The parts of a `table` that this process holds, each with the row and column at which it begins."""
+    """The parts of a `table` that this process holds, each with its first row and column."""
     if not isinstance(table, ShardedTensor):
         yield table, 0, 0
         return
@@ -31,7 +31,7 @@ def local_bytes(values: Iterable[Any]) -> int:
 def sharded_like(table: ShardedTensor, local: list[Shard], every: list[ShardMetadata]) -> ShardedTensor:
     """A tensor of other shards, or of other values for the shards, than `table`; perhaps of its first dimensions only.
 
-    `local` are those of this process, `every` says where those of all processes lie.
+    `local` are those of this process, `every` says where those of all processes are.
     """
     size = table.size()[: len(every[0].shard_sizes)]
     metadata = ShardedTensorMetadata(every, size, table.metadata().tensor_properties)

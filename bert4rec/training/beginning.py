@@ -36,7 +36,7 @@ def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: Met
     n_newer = on_rank_zero(lambda: quarantine_newer(resumption))
     logger.info(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
     if n_newer:
-        logger.info(f"moved out of the way: {counted(n_newer, 'newer checkpoint')}, to {QUARANTINE}/")
+        logger.info(f"moved {counted(n_newer, 'newer checkpoint')} to {QUARANTINE}/")
     if previous != current:
         logger.info(f"{current} in place of {previous}: dropout draws other numbers")
     if is_reset:

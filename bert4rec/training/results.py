@@ -1,4 +1,4 @@
-"""What a finished training is worth: the metrics of its report, and what the report says beside them."""
+"""What a finished training is worth: the metrics of its report, and what else the report says."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -23,16 +23,16 @@ PROTOCOLS = ["full", "popular", "uniform"]
 
 
 def model_for(dataset: Dataset, head: str = "tied") -> Bert4Rec:
-    made = Bert4Rec(
+    network = Bert4Rec(
         n_items=dataset.n_items, embed_dim=16, n_heads=2, n_layers=1, ffn_dim=16, max_len=12,
         dropout=0.5, head=head, output_bias=True, device="cpu",
     )  # fmt: skip
-    initialize(made, seed=1)
-    return made
+    initialize(network, seed=1)
+    return network
 
 
-def by_model(made: Bert4Rec, batch_size: int) -> Ranker:
-    scorer = ModelScorer(made, device=torch.device("cpu"), max_len=12)
+def by_model(network: Bert4Rec, batch_size: int) -> Ranker:
+    scorer = ModelScorer(network, device=torch.device("cpu"), max_len=12)
     return Ranker(scorer, batch_size=batch_size, device=torch.device("cpu"))
 
 
@@ -75,18 +75,18 @@ def test_a_models_ranks(
     monkeypatch.setattr(ranker, "USERS_PER_PASS", users_per_pass)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.ROWS_PER_LOOKUP", rows_per_lookup)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
-    split, made = small_dataset.splits["test"], model_for(small_dataset, head)
-    model_ranker = by_model(made, batch_size)
+    split, network = small_dataset.splits["test"], model_for(small_dataset, head)
+    model_ranker = by_model(network, batch_size)
     found = model_ranker.rank(split, PROTOCOLS)
-    for name, expected in ranks_by_sorting(scores_by(made, split), split).items():
+    for name, expected in ranks_by_sorting(scores_by(network, split), split).items():
         assert found[name].tolist() == expected
 
 
-def scores_by(made: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
+def scores_by(network: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
     @torch.no_grad()
     def score(row: int) -> list[float]:
-        hidden, vectors = made.represent(
-            with_mask(split.read(np.array([row])), 12), FIRST_ITEM_ID + torch.arange(made.item_table.n_items)
+        hidden, vectors = network.represent(
+            with_mask(split.read(np.array([row])), 12), FIRST_ITEM_ID + torch.arange(network.item_table.n_items)
         )
         return (hidden @ vectors.T)[0].tolist()
 
@@ -105,10 +105,12 @@ def log_dataset(log_config: Callable[..., Config]) -> Dataset:
 def test_who_has_too_few_unseen_items_is_left_out(
     log_dataset: Dataset, head: str, split_name: str, batch_size: int
 ) -> None:
-    split, made = log_dataset.splits[split_name], model_for(log_dataset, head)
-    model_ranker = by_model(made, batch_size)
+    split, network = log_dataset.splits[split_name], model_for(log_dataset, head)
+    model_ranker = by_model(network, batch_size)
     found = model_ranker.rank(split, PROTOCOLS)
-    assert {name: values.tolist() for name, values in found.items()} == ranks_by_sorting(scores_by(made, split), split)
+    assert {name: values.tolist() for name, values in found.items()} == ranks_by_sorting(
+        scores_by(network, split), split
+    )
     assert found["popular"].tolist()[3::2] == found["uniform"].tolist()[3::2] == [LEFT_OUT, LEFT_OUT]
     assert [users["users"] for users in to_metrics(found, [10]).values()] == [6, 4, 4]
 
@@ -159,10 +161,10 @@ def test_without_repeated_targets_there_is_no_second_figure() -> None:
 
 
 def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
-    split, made = small_dataset.splits["test"], model_for(small_dataset)
+    split, network = small_dataset.splits["test"], model_for(small_dataset)
     with torch.no_grad():
-        made.item_table.collection.embeddings["item"].weight.zero_()
-    model_ranker = by_model(made, 16)
+        network.item_table.collection.embeddings["item"].weight.zero_()
+    model_ranker = by_model(network, 16)
     expected = ranks_by_sorting(lambda row: [0.0] * small_dataset.n_items, split)
     assert {name: values.tolist() for name, values in model_ranker.rank(split, PROTOCOLS).items()} == expected
 
@@ -180,8 +182,8 @@ def test_ranks_by_popularity(
 
 @pytest.mark.parametrize("protocols", [["full"], ["uniform"], ["uniform", "full"]])
 def test_only_what_is_asked_for(small_dataset: Dataset, protocols: list[str]) -> None:
-    split, made = small_dataset.splits["validation"], model_for(small_dataset)
-    model_ranker = by_model(made, 16)
+    split, network = small_dataset.splits["validation"], model_for(small_dataset)
+    model_ranker = by_model(network, 16)
     everything, some = model_ranker.rank(split, PROTOCOLS), model_ranker.rank(split, protocols)
     assert list(some) == protocols
     for name in protocols:

@@ -17,7 +17,7 @@ from tests.processes import jobs
 def test_ranks_do_not_depend_on_the_processes(
     pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, split: str, head: str
 ) -> None:
-    plain, other = (small_config(**{"parallelism.mode": how, "model.head": head}) for how in ("ddp", mode))
+    plain, other = (small_config(**{"parallelism.mode": name, "model.head": head}) for name in ("ddp", mode))
     (alone,) = pools(1).run(jobs.rank_with_model, plain, split)
     for ranks in pools(n_processes).run(jobs.rank_with_model, other, split):
         for protocol in jobs.PROTOCOLS:

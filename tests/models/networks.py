@@ -21,13 +21,13 @@ def model(kind: type[SequenceModel] = Bert4Rec, **changes: Any) -> SequenceModel
         "n_items": N_ITEMS, "embed_dim": WIDTH, "n_heads": HEADS, "n_layers": 2, "ffn_dim": 24, "max_len": MAX_LEN,
         "dropout": 0.0, "head": "tied", "output_bias": True, "device": "cpu",
     }  # fmt: skip
-    made = kind(**shape | changes)
-    initialize(made, seed=3)
+    network = kind(**shape | changes)
+    initialize(network, seed=3)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():  # zeros and ones would hide a weight that is not used
-        for weight in made.parameters():
+        for weight in network.parameters():
             weight += 0.3 * torch.randn(weight.shape, generator=generator)
-    return made
+    return network
 
 
 class WithGroups(SASRec):
@@ -56,8 +56,8 @@ def batch(sequences: list[list[int]], positions: list[list[int]]) -> Batch:
     return Batch(items, lengths, flat, items[flat])
 
 
-def hidden_of(made: SequenceModel, asked: Batch) -> Tensor:
-    return made.represent(asked, torch.tensor([], dtype=torch.int64))[0]
+def hidden_of(network: SequenceModel, asked: Batch) -> Tensor:
+    return network.represent(asked, torch.tensor([], dtype=torch.int64))[0]
 
 
 SEQUENCES = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15, 16, 17]]

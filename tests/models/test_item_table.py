@@ -11,9 +11,9 @@ from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, batch, h
 @pytest.mark.parametrize("head", ["tied", "linear"])
 @pytest.mark.parametrize("output_bias", [True, False])
 def test_candidates_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
-    made = model(head=head, output_bias=output_bias)
+    network = model(head=head, output_bias=output_bias)
     asked = batch(SEQUENCES, POSITIONS)
-    vectors = made.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    vectors = network.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
     assert vectors.shape == (N_ITEMS, WIDTH + {"tied": 4, "linear": 1}[head] * output_bias)
-    scores = hidden_of(made, asked) @ vectors.T
-    torch.testing.assert_close(F.cross_entropy(scores, asked.targets - FIRST_ITEM_ID, reduction="sum"), made(asked))
+    scores = hidden_of(network, asked) @ vectors.T
+    torch.testing.assert_close(F.cross_entropy(scores, asked.targets - FIRST_ITEM_ID, reduction="sum"), network(asked))

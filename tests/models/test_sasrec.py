@@ -14,17 +14,17 @@ HISTORY = [5, 6, 7, 8]
 
 def test_what_it_is_trained_on_is_what_it_is_asked() -> None:
     """The loss of a sequence is the sum of what each of its beginnings, asked for the next item, has to say."""
-    made = model(SASRec)
+    network = model(SASRec)
     with torch.no_grad():
-        made.encoder.positions.weight.zero_()  # which count from the end
+        network.encoder.positions.weight.zero_()  # which count from the end
     batch = SASRec.examples()(torch.tensor(HISTORY), torch.tensor([4]), torch.tensor([0]), 0)
-    vectors = made.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    vectors = network.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
     expected = torch.zeros(())
     for n in range(1, len(HISTORY)):
         asked = SASRec.ask(Rows(np.array(HISTORY[:n], np.int32), np.array([n])), 12)
-        hidden, _ = made.represent(asked, torch.tensor([], dtype=torch.int64))
+        hidden, _ = network.represent(asked, torch.tensor([], dtype=torch.int64))
         expected = expected + F.cross_entropy(hidden @ vectors.T, torch.tensor([HISTORY[n] - FIRST_ITEM_ID]))
-    torch.testing.assert_close(made(batch), expected)
+    torch.testing.assert_close(network(batch), expected)
 
 
 def test_a_plan_counts_every_position() -> None:

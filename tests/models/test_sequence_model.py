@@ -11,39 +11,41 @@ from tests.models.networks import POSITIONS, SEQUENCES, WIDTH, batch, hidden_of,
 
 
 def test_the_loss_is_the_cross_entropy_of_the_masked_positions() -> None:
-    made = model()
+    network = model()
     asked = batch(SEQUENCES, POSITIONS)
-    hidden = hidden_of(made, asked)
-    vectors, bias, _ = made.item_table.collection.embeddings["item"].weight[FIRST_ITEM_ID:].split([WIDTH, 1, 3], dim=1)
+    hidden = hidden_of(network, asked)
+    vectors, bias, _ = (
+        network.item_table.collection.embeddings["item"].weight[FIRST_ITEM_ID:].split([WIDTH, 1, 3], dim=1)
+    )
     scores = hidden[:, :WIDTH] @ vectors.T + bias[:, 0]
     expected = -torch.log_softmax(scores, dim=1)[torch.arange(len(scores)), asked.targets - FIRST_ITEM_ID].sum()
-    torch.testing.assert_close(made(asked), expected)
+    torch.testing.assert_close(network(asked), expected)
 
 
 def test_padding_as_target_counts_nothing() -> None:
-    made = model()
+    network = model()
     asked = batch(SEQUENCES, POSITIONS)
     nothing = Batch(asked.items, asked.lengths, asked.positions, torch.full_like(asked.targets, PAD_ID))
-    loss = made(nothing)
+    loss = network(nothing)
     loss.backward()
     assert loss.item() == 0.0
-    assert all(weight.grad is not None and not weight.grad.any() for weight in made.parameters())
+    assert all(weight.grad is not None and not weight.grad.any() for weight in network.parameters())
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("head", ["tied", "linear"])
 def test_every_weight_learns(head: str, kind: str) -> None:
-    made = model(KINDS[kind], head=head)
-    made(batch(SEQUENCES, POSITIONS)).backward()
-    assert [name for name, weight in made.named_parameters() if weight.grad is None or not weight.grad.any()] == []
+    network = model(KINDS[kind], head=head)
+    network(batch(SEQUENCES, POSITIONS)).backward()
+    assert [name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()] == []
 
 
 def test_bf16_autocast_stays_near_fp32() -> None:
-    made = model()
+    network = model()
     asked = batch(SEQUENCES, POSITIONS)
-    expected = made(asked)
+    expected = network(asked)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = made(asked)
+        loss = network(asked)
     assert loss.dtype == torch.float32
     assert abs(loss / expected - 1) < 0.02
 

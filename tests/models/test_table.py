@@ -13,14 +13,14 @@ def features() -> KeyedJaggedTensor:
     return KeyedJaggedTensor(["a", "b"], torch.tensor([4, 0, 4, 1]), lengths=torch.tensor([1, 0, 2, 1]))
 
 
-def made() -> Table:
+def table_of_rows() -> Table:
     table = Table("thing", n_rows=5, width=4, features=["a", "b"], device="cpu")
     torch.nn.init.normal_(table.weight)
     return table
 
 
 def test_each_feature_has_the_rows_of_its_ids() -> None:
-    table = made()
+    table = table_of_rows()
     found = table.look_up(features())
     assert list(found) == ["a", "b"]
     assert torch.equal(found["a"], table.weight[[4]])
@@ -28,7 +28,7 @@ def test_each_feature_has_the_rows_of_its_ids() -> None:
 
 
 def test_a_deferred_gradient_reaches_the_rows_when_it_is_applied() -> None:
-    table = made()
+    table = table_of_rows()
     table.deferred = DeferredUpdate()
     found = table.look_up(features())
     (found["a"].sum() + 2 * found["b"].sum()).backward()

@@ -14,10 +14,10 @@ KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
 EVERYWHERE = [list(range(len(sequence))) for sequence in SEQUENCES]
 
 
-def plainly(made: SequenceModel, sequence: list[int]) -> Tensor:
+def plainly(network: SequenceModel, sequence: list[int]) -> Tensor:
     """Hidden states of one whole sequence, written out once more without raggedness, heads in a loop."""
-    encoder = made.encoder
-    table = made.item_table.collection.embeddings["item"].weight[:, :WIDTH]
+    encoder = network.encoder
+    table = network.item_table.collection.embeddings["item"].weight[:, :WIDTH]
     n = len(sequence)
     x = table[torch.tensor(sequence)] + encoder.positions.weight[torch.arange(n - 1, -1, -1)]
     for block in encoder.blocks:
@@ -38,44 +38,44 @@ def plainly(made: SequenceModel, sequence: list[int]) -> Tensor:
 @KINDS
 @pytest.mark.parametrize("positions", [POSITIONS, EVERYWHERE], ids=["some positions", "all positions"])
 def test_hidden_states_are_those_of_a_plain_transformer(kind: type[SequenceModel], positions: list[list[int]]) -> None:
-    made = model(kind)
-    expected = torch.cat([plainly(made, s)[p] for s, p in zip(SEQUENCES, positions, strict=True)])
-    hidden, behind = hidden_of(made, batch(SEQUENCES, positions)).split([WIDTH, 4], dim=1)
+    network = model(kind)
+    expected = torch.cat([plainly(network, s)[p] for s, p in zip(SEQUENCES, positions, strict=True)])
+    hidden, behind = hidden_of(network, batch(SEQUENCES, positions)).split([WIDTH, 4], dim=1)
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
     assert torch.equal(behind, torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(len(expected), -1))
 
 
 @KINDS
 def test_many_rows_go_through_attention_in_groups(kind: type[SequenceModel]) -> None:
-    made = model(kind)
+    network = model(kind)
     sequences = [SEQUENCES[i % 4] for i in range(50)]
     positions = [POSITIONS[i % 4] for i in range(50)]
-    expected = torch.cat([plainly(made, s)[p] for s, p in zip(sequences, positions, strict=True)])
-    hidden = hidden_of(made, batch(sequences, positions))[:, :WIDTH]
+    expected = torch.cat([plainly(network, s)[p] for s, p in zip(sequences, positions, strict=True)])
+    hidden = hidden_of(network, batch(sequences, positions))[:, :WIDTH]
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
 
 
 @KINDS
 def test_an_output_does_not_depend_on_the_batch(kind: type[SequenceModel]) -> None:
-    made = model(kind)
-    together = hidden_of(made, batch(SEQUENCES, POSITIONS)).split([len(p) for p in POSITIONS])
+    network = model(kind)
+    together = hidden_of(network, batch(SEQUENCES, POSITIONS)).split([len(p) for p in POSITIONS])
     for sequence, positions, expected in zip(SEQUENCES, POSITIONS, together, strict=True):
-        torch.testing.assert_close(hidden_of(made, batch([sequence], [positions])), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(hidden_of(network, batch([sequence], [positions])), expected, rtol=0, atol=1e-5)
 
 
 def test_positions_count_from_the_end() -> None:
     """The last item's position vector is row 0, whatever the length: without attention nothing else matters."""
-    made = model()
+    network = model()
     with torch.no_grad():
-        for block in made.encoder.blocks:
+        for block in network.encoder.blocks:
             block.attention_out.weight.zero_()
-    short, long = hidden_of(made, batch([[7, 5], [9, 8, 7, 5]], [[0, 1], [2, 3]])).chunk(2)
+    short, long = hidden_of(network, batch([[7, 5], [9, 8, 7, 5]], [[0, 1], [2, 3]])).chunk(2)
     torch.testing.assert_close(short, long, rtol=0, atol=1e-5)
 
 
 def test_a_causal_output_does_not_depend_on_what_comes_after() -> None:
-    made = model(SASRec)
+    network = model(SASRec)
     with torch.no_grad():
-        made.encoder.positions.weight.zero_()  # which count from the end
-    whole, beginning = (hidden_of(made, batch([s], [[0, 1]])) for s in ([5, 6, 7, 8], [5, 6]))
+        network.encoder.positions.weight.zero_()  # which count from the end
+    whole, beginning = (hidden_of(network, batch([s], [[0, 1]])) for s in ([5, 6, 7, 8], [5, 6]))
     torch.testing.assert_close(whole, beginning, rtol=0, atol=1e-5)

@@ -122,7 +122,7 @@ def train_part(
     folder: Path,
     *,
     until: int = 10**9,
-    go_on_from: Path | None = None,
+    resume_from: Path | None = None,
     interruption: Interruption | None = None,
     **keeping: Any,
 ) -> dict[str, Any]:
@@ -136,9 +136,9 @@ def train_part(
     model, optimizers = build(config, _world(), dataset.n_items)
     log, trainers, facts = Records(), [], None
     console.SECONDS_BETWEEN_LINES = -1.0  # a record at every step
-    if go_on_from:
-        verify(go_on_from)
-        facts = read_metadata(go_on_from)
+    if resume_from:
+        verify(resume_from)
+        facts = read_metadata(resume_from)
     state = State(**facts["state"]) if facts else State()
     about = {"world_size": dist.get_world_size()}
     trainer = _trainer(
@@ -153,9 +153,9 @@ def train_part(
         state=state,
     )
     trainers.append(trainer)
-    if go_on_from and facts:
+    if resume_from and facts:
         is_same_size = facts["world_size"] == dist.get_world_size()
-        trainer.checkpoints.restore(go_on_from, optimizers=True, random=is_same_size)
+        trainer.checkpoints.restore(resume_from, optimizers=True, random=is_same_size)
     restored = {"weights": weights(model), "moments": _moments(optimizers)}
     message = ""
     try:

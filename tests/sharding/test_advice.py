@@ -11,7 +11,7 @@ from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.advice import few_steps, fitting_changes, refuse_unless_it_fits
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.plan import make_plan, size
-from tests.sharding.wanted import wanted
+from tests.sharding.make_job import make_job
 
 HALF_OF_24_GB = Memory(host=12 * 10**9)
 
@@ -25,7 +25,7 @@ def refused(job: Job, memory: Memory) -> str:
 
 def test_twenty_million_items_by_adam_in_ddp_are_refused_and_dmp_advised() -> None:
     sampled = {"loss": "sampled_softmax", "n_train_negatives": 256}
-    job = wanted(20_000_000, 2, mode="ddp", sparse_optimizer="adam", **sampled)
+    job = make_job(20_000_000, 2, mode="ddp", sparse_optimizer="adam", **sampled)
     assert refused(job, HALF_OF_24_GB) == (
         "this configuration needs 33.2 GB of host memory per process (10.9 GB of it activations and copies), 12 GB "
         "available; it fits with --mode=dmp --parallelism.sparse_optimizer=rowwise_adagrad (3.46 GB of host memory); "
@@ -35,17 +35,17 @@ def test_twenty_million_items_by_adam_in_ddp_are_refused_and_dmp_advised() -> No
 
 
 def test_a_billion_items_on_two_processes_need_many_more() -> None:
-    line = refused(wanted(10**9, 2, loss="sampled_softmax"), HALF_OF_24_GB)
+    line = refused(make_job(10**9, 2, loss="sampled_softmax"), HALF_OF_24_GB)
     found = re.search(r"it fits with (\d+) processes, 2 a host as large as now", line)
     assert found is not None
     enough = int(found[1])
     for n_processes, fits in ((enough, True), (enough - 2, False)):
-        job = wanted(10**9, n_processes, local_world_size=2, loss="sampled_softmax")
+        job = make_job(10**9, n_processes, local_world_size=2, loss="sampled_softmax")
         assert make_plan(job, HALF_OF_24_GB).fits is fits
 
 
 def test_a_gpu_and_a_host_are_both_named() -> None:
-    line = refused(wanted(10**8, 8, "cuda", sparse_optimizer="adam"), Memory(host=10**9, device=10**9))
+    line = refused(make_job(10**8, 8, "cuda", sparse_optimizer="adam"), Memory(host=10**9, device=10**9))
     assert line == (
         "this configuration needs 22.1 GB of GPU memory per process (6.9 GB of it activations and copies), 1 GB "
         "available; and 3.76 GB of host memory per process (3.62 GB of it the process itself), 1 GB available; no "
@@ -54,7 +54,7 @@ def test_a_gpu_and_a_host_are_both_named() -> None:
 
 
 def job_of(changes: dict[str, Any]) -> Job:
-    return wanted(**{"n_items": 10**9, "world_size": 64, "device_type": "cuda", "embed_dim": 128} | changes)
+    return make_job(**{"n_items": 10**9, "world_size": 64, "device_type": "cuda", "embed_dim": 128} | changes)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_fits_stands_in_one_order() -> None:
 
 def test_too_many_processes_need_more_again() -> None:
     """Of 2.7 GB 1,024 processes have not enough, though fewer would: they gather hidden states from all the others."""
-    job = wanted(10**7, 8, "cuda", embed_dim=128, sparse_optimizer="adam")
+    job = make_job(10**7, 8, "cuda", embed_dim=128, sparse_optimizer="adam")
     memory = Memory(host=None, device=27 * 10**8)
     assert not make_plan(replace(job, world_size=1024), memory).fits
     advice = [text.split(" (")[0] for text in fitting_changes(job, memory)]
@@ -94,7 +94,7 @@ def test_too_many_processes_need_more_again() -> None:
 
 
 def test_what_can_fit_nowhere_is_said_to() -> None:
-    assert refused(wanted(10**12, 2), HALF_OF_24_GB).endswith("; no change of a single setting makes it fit")
+    assert refused(make_job(10**12, 2), HALF_OF_24_GB).endswith("; no change of a single setting makes it fit")
 
 
 def test_a_loss_that_does_not_score_the_whole_catalogue_is_advised() -> None:
@@ -117,7 +117,7 @@ def test_a_loss_that_does_not_score_the_whole_catalogue_is_advised() -> None:
 )  # fmt: skip
 def test_adam_on_cpu_stays_where_it_is_there(loss: str, optimizer: str, typed: str, needed: str) -> None:
     """Trained shards have an ordinary Adam; fbgemm has no fused one on CPU."""
-    job = wanted(20_000_000, 2, mode="ddp", sparse_optimizer="adam", loss=loss, n_train_negatives=256)
+    job = make_job(20_000_000, 2, mode="ddp", sparse_optimizer="adam", loss=loss, n_train_negatives=256)
     memory = Memory(host=18 * 10**9)
     assert next(fitting_changes(job, memory)) == f"{typed} ({needed} of host memory)"
     (_, host), _ = make_plan(replace(job, mode="dmp", sparse_optimizer=optimizer), memory).needs
@@ -126,7 +126,7 @@ def test_adam_on_cpu_stays_where_it_is_there(loss: str, optimizer: str, typed: s
 
 def test_a_sampled_loss_brings_an_optimizer_that_is_there() -> None:
     """The same line has both settings: with Adam alone the run would be refused."""
-    job = wanted(20_000_000, 2, sparse_optimizer="adam", n_train_negatives=256)
+    job = make_job(20_000_000, 2, sparse_optimizer="adam", n_train_negatives=256)
     assert list(fitting_changes(job, HALF_OF_24_GB))[1] == (
         "--training.loss=sampled_softmax --parallelism.sparse_optimizer=rowwise_adagrad (3.46 GB of host memory)"
     )
@@ -134,7 +134,7 @@ def test_a_sampled_loss_brings_an_optimizer_that_is_there() -> None:
 
 def test_a_batch_that_is_too_large_is_answered_with_smaller_ones_and_shorter_ones() -> None:
     """The largest round number that fits is named; the next one would not, or only in the last 5 % of the memory."""
-    job, memory = wanted(2000, 2, batch_size=100_000), Memory(host=11 * 10**9)
+    job, memory = make_job(2000, 2, batch_size=100_000), Memory(host=11 * 10**9)
     assert refused(job, memory) == (
         "this configuration needs 77.5 GB of host memory per process (77 GB of it activations and copies), 11 GB "
         "available; it fits with --training.per_device_train_batch_size=12288 (10.1 GB of host memory); or "
@@ -147,7 +147,7 @@ def test_a_batch_that_is_too_large_is_answered_with_smaller_ones_and_shorter_one
 
 
 def test_a_length_stays_above_the_step_of_the_windows() -> None:
-    job, memory = wanted(2000, 2, batch_size=100_000), Memory(host=11 * 10**9)
+    job, memory = make_job(2000, 2, batch_size=100_000), Memory(host=11 * 10**9)
     lengths = [[text for text in fitting_changes(job, memory, min_len=n) if "max_len" in text] for n in (4, 5)]
     assert [len(found) for found in lengths] == [1, 0]
 

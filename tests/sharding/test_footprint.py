@@ -6,7 +6,7 @@ import pytest
 
 from bert4rec.sharding.footprint import GRADIENTS, STEP, TABLE_STATE, TABLES, dense_bytes, held, shard
 from bert4rec.sharding.plan import make_plan
-from tests.sharding.wanted import NO_LIMIT, wanted
+from tests.sharding.make_job import NO_LIMIT, make_job
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from tests.sharding.wanted import NO_LIMIT, wanted
 )
 def test_a_bias_stands_behind_the_vectors_that_are_scored(changes: dict[str, Any], width: int) -> None:
     """In four columns, since fbgemm wants widths in multiples of four; a head of its own has its own bias."""
-    (item,) = make_plan(wanted(98, **changes), NO_LIMIT).shards
+    (item,) = make_plan(make_job(98, **changes), NO_LIMIT).shards
     assert (item.n_columns, item.weight_bytes) == (width, 100 * width * 4)
 
 
@@ -32,14 +32,14 @@ def test_a_bias_stands_behind_the_vectors_that_are_scored(changes: dict[str, Any
 )  # fmt: skip
 def test_optimizer_state_of_a_hundred_rows_of_64(mode: str, loss: str, optimizer: str, state_bytes: int) -> None:
     """Ordinary optimizers count steps in four bytes of their own: of replicated tables and of trained shards."""
-    job = wanted(98, device_type="cuda", mode=mode, loss=loss, sparse_optimizer=optimizer, output_bias=False)
+    job = make_job(98, device_type="cuda", mode=mode, loss=loss, sparse_optimizer=optimizer, output_bias=False)
     (item,) = make_plan(job, NO_LIMIT).shards
     assert (item.weight_bytes, item.state_bytes) == (25600, state_bytes)
 
 
 def test_replicated_tables_cost_gradients_and_copies() -> None:
     """A bucket of gradients, and in backward one more for each of the two lookups in the item table."""
-    _, needs = make_plan(wanted(10**6, 2, mode="ddp", loss="sampled_softmax"), NO_LIMIT).needs[1]
+    _, needs = make_plan(make_job(10**6, 2, mode="ddp", loss="sampled_softmax"), NO_LIMIT).needs[1]
     table = 1_000_002 * 68 * 4
     assert (needs[TABLES], needs[GRADIENTS], needs[TABLE_STATE]) == (table, table, 1_000_002 * 4 + 4)
     assert 2 * table < needs[STEP] < 2 * table + 10e6
@@ -48,7 +48,7 @@ def test_replicated_tables_cost_gradients_and_copies() -> None:
 @pytest.mark.parametrize(("device_type", "kind"), [("cuda", 0), ("cpu", 1)])
 @pytest.mark.parametrize(("optimizer", "n_states"), [("sgd", 0), ("adagrad", 1), ("adam", 2)])
 def test_trained_shards_have_gradients(device_type: str, kind: int, optimizer: str, n_states: int) -> None:
-    needs = make_plan(wanted(10**7, 2, device_type, sparse_optimizer=optimizer), NO_LIMIT).needs[0][kind]
+    needs = make_plan(make_job(10**7, 2, device_type, sparse_optimizer=optimizer), NO_LIMIT).needs[0][kind]
     shard = 5_000_001 * 68 * 4
     steps = 4 if n_states else 0
     assert (needs[TABLES], needs[GRADIENTS], needs[TABLE_STATE]) == (shard, shard, n_states * shard + steps)
@@ -65,7 +65,7 @@ def test_trained_shards_have_gradients(device_type: str, kind: int, optimizer: s
 )
 def test_scores_pass_through_in_tiles(n_items: int, passing: int) -> None:
     """Of 704 positions, in tiles of 2^24 scores; a product is as large as the table."""
-    fewer, all_items = (make_plan(wanted(n, 1, "cuda"), NO_LIMIT).needs[0][0][STEP] for n in (10_000, n_items))
+    fewer, all_items = (make_plan(make_job(n, 1, "cuda"), NO_LIMIT).needs[0][0][STEP] for n in (10_000, n_items))
     assert all_items - fewer == passing - 704 * 10_000 * 4
 
 
@@ -73,7 +73,7 @@ def test_the_update_of_a_shard_takes_copies_where_little_is_scored() -> None:
     """Two positions are one tile: then Adam's two temporaries are more than the scaled gradient."""
     few = {"batch_size": 1, "max_len": 2, "mask_prob": 0.1, "n_layers": 1}
     sgd, adam = (
-        make_plan(wanted(10**6, 1, "cuda", sparse_optimizer=name, **few), NO_LIMIT).needs[0][0][STEP]
+        make_plan(make_job(10**6, 1, "cuda", sparse_optimizer=name, **few), NO_LIMIT).needs[0][0][STEP]
         for name in ("sgd", "adam")
     )
     assert sgd < adam
@@ -83,8 +83,8 @@ def test_the_update_of_a_shard_takes_copies_where_little_is_scored() -> None:
 @pytest.mark.parametrize("sharding_type", ["table_wise", "column_wise"])
 def test_looked_up_candidates_cost_four_of_their_vectors(sharding_type: str) -> None:
     """Themselves, their gradient, and two products that are added to it, where shards are not trained as they are."""
-    how = {"sharding_type": sharding_type, "sparse_optimizer": "sgd"}
-    on_gpu, _ = make_plan(wanted(10**7, 1, "cuda", **how), NO_LIMIT).needs[0]
+    settings = {"sharding_type": sharding_type, "sparse_optimizer": "sgd"}
+    on_gpu, _ = make_plan(make_job(10**7, 1, "cuda", **settings), NO_LIMIT).needs[0]
     assert not on_gpu[GRADIENTS]
     least = 10**7 * (4 * 68 * 4 + 128 + 16 + 4)  # in all numbers, ids and scores an item
     assert least < on_gpu[STEP] < least + 60e6
@@ -93,15 +93,15 @@ def test_looked_up_candidates_cost_four_of_their_vectors(sharding_type: str) -> 
 def test_the_catalogue_streams_by_whoever_holds_it() -> None:
     """Each process asks for 65,536 rows at once; table-wise one looks up all of them, in four copies."""
     table_wise = {"sharding_type": "table_wise", "loss": "sampled_softmax", "local_world_size": 8}
-    plans = [make_plan(wanted(10**7, n, "cuda", **table_wise), NO_LIMIT) for n in (8, 64)]
+    plans = [make_plan(make_job(10**7, n, "cuda", **table_wise), NO_LIMIT) for n in (8, 64)]
     few, many = (max(on_gpu[STEP] for on_gpu, _ in plan.needs) for plan in plans)
     assert many - few == 56 * 65_536 * (4 * 68 * 4 + 16)
 
 
 def test_candidates_by_loss() -> None:
     """64 windows of 50, a fifth masked and one more a window: 704 positions to predict."""
-    assert wanted(1001, 4, loss="sampled_softmax", n_train_negatives=256).n_candidates == 704 + 256
-    assert wanted(1001, 4, head="linear").n_candidates == 0
+    assert make_job(1001, 4, loss="sampled_softmax", n_train_negatives=256).n_candidates == 704 + 256
+    assert make_job(1001, 4, head="linear").n_candidates == 0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_candidates_by_loss() -> None:
 def test_a_softmax_over_the_catalogue_looks_up_what_a_process_does_not_train(
     changes: dict[str, Any], n_candidates: int
 ) -> None:
-    job = wanted(1001, 4, "cuda", **changes)
+    job = make_job(1001, 4, "cuda", **changes)
     assert (job.updates == {"item": "dense_shards"}, job.n_candidates) == (n_candidates == 0, n_candidates)
 
 
@@ -128,14 +128,14 @@ def test_the_dense_part_worked_out_by_hand() -> None:
     attention = (4 * 4 + 4) + (4 * 8 + 8) + (4 * 4 + 4)
     ffn = (4 * 8 + 8) + (8 * 4 + 4)
     n_bytes, n_tensors = 4 * (positions + norms + attention + ffn), 1 + 3 * 2 + 3 * 2 + 2 * 2
-    assert dense_bytes(wanted(98, optimizer="sgd", **shape)) == (n_bytes, 0)
-    assert dense_bytes(wanted(98, **shape)) == (n_bytes, 2 * n_bytes + 4 * n_tensors)
+    assert dense_bytes(make_job(98, optimizer="sgd", **shape)) == (n_bytes, 0)
+    assert dense_bytes(make_job(98, **shape)) == (n_bytes, 2 * n_bytes + 4 * n_tensors)
     layer = 4 * (98 * 4 + 98)
-    assert dense_bytes(wanted(98, optimizer="sgd", head="linear", **shape)) == (n_bytes + layer, 0)
+    assert dense_bytes(make_job(98, optimizer="sgd", head="linear", **shape)) == (n_bytes + layer, 0)
 
 
 def test_several_shards_are_held_together() -> None:
-    job = wanted(98, 2, sharding_type="column_wise", sparse_optimizer="adagrad")
+    job = make_job(98, 2, sharding_type="column_wise", sparse_optimizer="adagrad")
     parts = [shard(job, "item", 1, (0, column), (100, 4)) for column in (0, 4)]
     assert [(part.rank, part.row, part.column, part.weight_bytes) for part in parts] == [
         (1, 0, 0, 1600),

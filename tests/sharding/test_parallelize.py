@@ -81,7 +81,7 @@ def ways(optimizer: str) -> list[tuple[int, str, str]]:
     sharding_types = ["row_wise", "table_wise", "column_wise"]
     if optimizer == "rowwise_adagrad":
         sharding_types.remove("column_wise")  # another algorithm, and refused
-    return [(2, "ddp", ""), (3, "ddp", "")] + [(n, "dmp", how) for n in (1, 2, 3) for how in sharding_types]
+    return [(2, "ddp", ""), (3, "ddp", "")] + [(n, "dmp", sharding) for n in (1, 2, 3) for sharding in sharding_types]
 
 
 # Every optimizer with one of the losses, every loss with one of the optimizers; the other pairs take minutes.
@@ -221,8 +221,8 @@ def test_a_job_that_cannot_fit_is_refused_on_all_with_one_line(
 def test_what_was_planned_is_held(
     pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, optimizer: str, sharding_type: str
 ) -> None:
-    how = {"mode": mode, "sparse_optimizer": optimizer, "sharding_type": sharding_type}
-    config = small_config(**{f"parallelism.{key}": value for key, value in how.items()})
+    settings = {"mode": mode, "sparse_optimizer": optimizer, "sharding_type": sharding_type}
+    config = small_config(**{f"parallelism.{key}": value for key, value in settings.items()})
     for planned, held in pools(n_processes).run(jobs.planned_and_held, config):
         assert planned == held
 

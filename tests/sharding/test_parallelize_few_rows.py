@@ -126,13 +126,13 @@ def test_a_checkpoint_of_few_rows_is_read_by_any_processes(
 ) -> None:  # fmt: skip
     """Weights and moments arrive bit by bit, and the training goes on as without a break."""
 
-    def train(folder: str, how: tuple[int, str], **more: Any) -> list[dict[str, Any]]:
-        return pools(how[0]).run(jobs.train_part, make(*how, optimizer, loss), tmp_path / folder, **more)
+    def train(folder: str, setup: tuple[int, str], **more: Any) -> list[dict[str, Any]]:
+        return pools(setup[0]).run(jobs.train_part, make(*setup, optimizer, loss), tmp_path / folder, **more)
 
     saved = train("first", writer, until=5)
     checkpoint = found(tmp_path / "first")[-1]
-    same = train("same", writer, until=10, go_on_from=checkpoint)
-    other = train("other", reader, until=10, go_on_from=checkpoint)
+    same = train("same", writer, until=10, resume_from=checkpoint)
+    other = train("other", reader, until=10, resume_from=checkpoint)
     np.testing.assert_allclose(other[0]["losses"], same[0]["losses"], rtol=0, atol=1e-5)
     for kind in ("weights", "moments"):
         names = {name for part in saved for name in part[kind]}

@@ -6,12 +6,12 @@ import pytest
 
 from bert4rec.sharding.placement import allowed_types
 from bert4rec.sharding.plan import make_plan
-from tests.sharding.wanted import NO_LIMIT, wanted
+from tests.sharding.make_job import NO_LIMIT, make_job
 
 
 def test_rows_are_dealt_as_torchrec_deals_them() -> None:
     """8 rows a process, and the last one what is left: worked out by hand for 2 + 20 rows on 3 processes."""
-    shards = make_plan(wanted(20, 3, loss="sampled_softmax"), NO_LIMIT).shards
+    shards = make_plan(make_job(20, 3, loss="sampled_softmax"), NO_LIMIT).shards
     assert [(part.rank, part.row, part.n_rows, part.n_columns) for part in shards] == [
         (0, 0, 8, 68), (1, 8, 8, 68), (2, 16, 6, 68),
     ]  # fmt: skip
@@ -20,29 +20,29 @@ def test_rows_are_dealt_as_torchrec_deals_them() -> None:
 
 def test_no_row_is_lost_or_held_twice() -> None:
     for sharding_type, n in itertools.product(["row_wise", "table_wise", "column_wise", "auto"], [1, 2, 5, 16]):
-        plan = make_plan(wanted(1000, n, sharding_type=sharding_type, sparse_optimizer="sgd"), NO_LIMIT)
+        plan = make_plan(make_job(1000, n, sharding_type=sharding_type, sparse_optimizer="sgd"), NO_LIMIT)
         assert sum(part.n_rows * part.n_columns for part in plan.shards) == 1002 * 68
 
 
 def test_trained_shards_are_looked_up_for_sequences_alone() -> None:
     """So TorchRec's time does not depend on the catalogue; a lone process sends no messages."""
-    few, many = (make_plan(wanted(n, 8, "cuda"), NO_LIMIT).times[0] for n in (8, 10**7))
+    few, many = (make_plan(make_job(n, 8, "cuda"), NO_LIMIT).times[0] for n in (8, 10**7))
     assert few == many
     assert min(many) > 0
-    alone = make_plan(wanted(10**7, 1, "cuda"), NO_LIMIT).times[0]
+    alone = make_plan(make_job(10**7, 1, "cuda"), NO_LIMIT).times[0]
     assert (alone.forward_communication, alone.backward_communication) == (0, 0)
 
 
 def test_rows_of_its_own_send_no_messages() -> None:
     """Row-wise, the share that a process looks up to score it is the one that it holds; column-wise it is not."""
     uvm = {"compute_kernel": "fused_uvm"}
-    few, many = (make_plan(wanted(n, 8, "cuda", **uvm), NO_LIMIT).times[0] for n in (8, 10**7))
+    few, many = (make_plan(make_job(n, 8, "cuda", **uvm), NO_LIMIT).times[0] for n in (8, 10**7))
     assert few.forward_communication == many.forward_communication > 0
     assert few.backward_communication == many.backward_communication > 0
     assert many.forward_compute > 100 * few.forward_compute
-    column_wise = make_plan(wanted(10**7, 8, "cuda", sharding_type="column_wise", sparse_optimizer="sgd"), NO_LIMIT)
+    column_wise = make_plan(make_job(10**7, 8, "cuda", sharding_type="column_wise", sparse_optimizer="sgd"), NO_LIMIT)
     assert column_wise.times[0].forward_communication > 100 * many.forward_communication
-    alone = make_plan(wanted(10**7, 1, "cuda", **uvm), NO_LIMIT).times[0]
+    alone = make_plan(make_job(10**7, 1, "cuda", **uvm), NO_LIMIT).times[0]
     assert (alone.forward_communication, alone.backward_communication) == (0, 0)
 
 

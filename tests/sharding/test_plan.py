@@ -11,7 +11,7 @@ from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, needed
 from bert4rec.sharding.plan import Plan, headline, make_plan, page, size, summary
 from tests.models.networks import WithGroups
-from tests.sharding.wanted import NO_LIMIT, wanted
+from tests.sharding.make_job import NO_LIMIT, make_job
 
 
 def largest_held(plan: Plan) -> int:
@@ -22,7 +22,7 @@ def largest_held(plan: Plan) -> int:
 @pytest.mark.parametrize("n_items", [2, 2000])
 def test_more_processes_than_rows_or_columns_hold_every_number_once(n_items: int, sharding_type: str) -> None:
     """64 processes: 2,002 rows are 32 a process, of which the last one has none left; 68 columns are 17 fours."""
-    plan = make_plan(wanted(n_items, 64, sharding_type=sharding_type, sparse_optimizer="adagrad"), NO_LIMIT)
+    plan = make_plan(make_job(n_items, 64, sharding_type=sharding_type, sparse_optimizer="adagrad"), NO_LIMIT)
     shards = sorted(plan.shards, key=lambda part: (part.row, part.column))
     holders = {"row_wise": min(n_items + 2, 63), "table_wise": 1, "column_wise": 17}[plan.sharding_types["item"]]
     assert len({part.rank for part in shards}) == len(shards) == holders
@@ -35,8 +35,13 @@ def test_more_processes_than_rows_or_columns_hold_every_number_once(n_items: int
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adam"])
 def test_kernels_put_the_tables_where_fbgemm_does(kernel: str, optimizer: str) -> None:
     """Whole tables and whole states go to the host; one number a row stays on the GPU, as do cached rows."""
-    how = {"compute_kernel": kernel, "sparse_optimizer": optimizer, "loss": "sampled_softmax", "output_bias": False}
-    job = wanted(998, 1, "cuda", **how)
+    settings = {
+        "compute_kernel": kernel,
+        "sparse_optimizer": optimizer,
+        "loss": "sampled_softmax",
+        "output_bias": False,
+    }
+    job = make_job(998, 1, "cuda", **settings)
     plan = make_plan(job, NO_LIMIT)
     on_gpu, on_host = plan.needs[0]
     weights, state = 1000 * 64 * 4, 1000 * 4 if optimizer == "rowwise_adagrad" else 2 * 1000 * 64 * 4
@@ -57,7 +62,7 @@ def test_kernels_put_the_tables_where_fbgemm_does(kernel: str, optimizer: str) -
 @pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise", "column_wise"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_more_processes_never_hold_more_each(sharding_type: str, optimizer: str) -> None:
-    job = wanted(10**7, 1, "cuda", sharding_type=sharding_type, sparse_optimizer=optimizer, local_world_size=1)
+    job = make_job(10**7, 1, "cuda", sharding_type=sharding_type, sparse_optimizer=optimizer, local_world_size=1)
     plans = [make_plan(replace(job, world_size=n), NO_LIMIT) for n in (1, 2, 3, 4, 7, 8, 31, 64)]
     for fewer, more in itertools.pairwise(plans):
         assert largest_held(more) <= largest_held(fewer)
@@ -65,7 +70,7 @@ def test_more_processes_never_hold_more_each(sharding_type: str, optimizer: str)
 
 @pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
 def test_more_processes_never_need_more_each_row_wise(loss: str) -> None:
-    job = wanted(10**7, 1, "cuda", loss=loss, n_train_negatives=256, local_world_size=1)
+    job = make_job(10**7, 1, "cuda", loss=loss, n_train_negatives=256, local_world_size=1)
     needs = [
         sum(make_plan(replace(job, world_size=n), NO_LIMIT).needs[0][0].values()) for n in (1, 2, 3, 4, 7, 8, 31, 64)
     ]
@@ -73,7 +78,7 @@ def test_more_processes_never_need_more_each_row_wise(loss: str) -> None:
 
 
 def test_a_thousand_processes_and_a_billion_items() -> None:
-    job = wanted(10**9, 1024, "cuda", embed_dim=128, sparse_optimizer="adam")
+    job = make_job(10**9, 1024, "cuda", embed_dim=128, sparse_optimizer="adam")
     plan = make_plan(job, Memory(host=None, device=80 * 10**9))
     assert plan.fits
     assert len(plan.shards) == 1024
@@ -84,7 +89,7 @@ def test_a_thousand_processes_and_a_billion_items() -> None:
 
 
 def test_the_page_names_every_shard_and_every_process() -> None:
-    plan = make_plan(wanted(20, 2), Memory(host=10**9))
+    plan = make_plan(make_job(20, 2), Memory(host=10**9))
     lines = page(plan).splitlines()
     assert lines[0] == "plan: dmp on 2 x cpu, 2 a host"
     assert lines[1] == (
@@ -102,7 +107,7 @@ def test_the_page_names_every_shard_and_every_process() -> None:
 def test_a_plan_names_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """5 groups of width 8, row-wise: 3 rows on the first process, 2 on the second; the larger part counts."""
     monkeypatch.setitem(KINDS, "grouped", WithGroups)
-    job = replace(wanted(20, 2, embed_dim=8), kind="grouped")
+    job = replace(make_job(20, 2, embed_dim=8), kind="grouped")
     plan = make_plan(job, Memory(host=10**9))
     assert job.updates == {"item": "dense_shards", "group": "fused"}
     assert headline(plan).startswith(
@@ -118,14 +123,14 @@ def test_a_plan_names_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_can_be_sent_to_other_processes() -> None:
-    plan = make_plan(wanted(20, 2), NO_LIMIT)
+    plan = make_plan(make_job(20, 2), NO_LIMIT)
     sent = pickle.loads(pickle.dumps(plan))
     assert page(sent) == page(plan)
     assert "built" not in pickle.loads(pickle.dumps(plan.job)).__dict__
 
 
 def test_processes_without_shards_need_what_stands_beside_the_table() -> None:
-    job = wanted(10**6, 3, sharding_type="table_wise", loss="sampled_softmax")
+    job = make_job(10**6, 3, sharding_type="table_wise", loss="sampled_softmax")
     plan = make_plan(job, NO_LIMIT)
     idle = {0, 1, 2} - {part.rank for part in plan.shards}
     assert len(idle) == 2

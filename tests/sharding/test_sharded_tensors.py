@@ -51,7 +51,7 @@ def test_what_is_made_like_a_table_may_have_its_first_dimension_only(table: Shar
     """As the state of row-wise Adagrad: a number for each row."""
     rows = [ShardMetadata([0], [2], "rank:0/cpu"), ShardMetadata([2], [3], "rank:0/cpu")]
     local = [Shard(torch.tensor([7.0, 8.0]), rows[0]), Shard(torch.tensor([1.0, 2.0, 3.0]), rows[1])]
-    made = sharded_like(table, local, rows)
-    assert made.size() == torch.Size([5])
-    assert [part.tolist() for part in local_parts(made)] == [[7.0, 8.0], [1.0, 2.0, 3.0]]
-    assert [shard.shard_offsets for shard in made.metadata().shards_metadata] == [[0], [2]]
+    tensor = sharded_like(table, local, rows)
+    assert tensor.size() == torch.Size([5])
+    assert [part.tolist() for part in local_parts(tensor)] == [[7.0, 8.0], [1.0, 2.0, 3.0]]
+    assert [shard.shard_offsets for shard in tensor.metadata().shards_metadata] == [[0], [2]]

@@ -55,7 +55,7 @@ def test_only_a_sampled_loss_has_negatives(
 def test_checkpoints_go_into_the_folder_of_the_run_when_the_settings_say(group_of_one: None, tmp_path: Path) -> None:
     alone = Processes(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
     config = load_config(None, {"checkpoint.every_steps": 3, "checkpoint.every_minutes": 0.0})
-    made = checkpoint_manager(config, alone, tmp_path, about={}, last_step=8)
-    assert [step for step in range(1, 8) if made.is_due(step)] == [3, 6]
-    assert made.last_step == 8
-    assert made.path_of(9) == tmp_path / "checkpoints" / "step-000000009"
+    manager = checkpoint_manager(config, alone, tmp_path, about={}, last_step=8)
+    assert [step for step in range(1, 8) if manager.is_due(step)] == [3, 6]
+    assert manager.last_step == 8
+    assert manager.path_of(9) == tmp_path / "checkpoints" / "step-000000009"

@@ -27,7 +27,7 @@ def assert_equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None
                     np.testing.assert_array_equal(part[2], twin[2], err_msg=name)
 
 
-HOW = {
+VARIANTS = {
     "dmp": {"parallelism.mode": "dmp"},
     "dmp, sampled": {"parallelism.mode": "dmp", "training.loss": "sampled_softmax", "training.n_train_negatives": 20},
     "dmp, Adam": {"parallelism.mode": "dmp", "parallelism.sparse_optimizer": "adam"},
@@ -41,28 +41,28 @@ USUAL = {(1, "dmp"), (2, "dmp, sampled"), (3, "dmp, Adam"), (2, "dmp, two tables
 
 
 @pytest.mark.parametrize(
-    ("n_processes", "how"),
+    ("n_processes", "variant"),
     [
-        pytest.param(n, how, marks=() if (n, how) in USUAL else pytest.mark.long)
-        for n, how in itertools.product((1, 2, 3), HOW)
+        pytest.param(n, variant, marks=() if (n, variant) in USUAL else pytest.mark.long)
+        for n, variant in itertools.product((1, 2, 3), VARIANTS)
     ],
 )
 def test_a_break_in_an_epoch_changes_no_bit(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, n_processes: int, how: str
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, n_processes: int, variant: str
 ) -> None:
     """Broken off twice, in the first epoch and in the third; with dropout."""
     config = small_config(
-        **HOW[how], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 12 // n_processes}
+        **VARIANTS[variant], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 12 // n_processes}
     )
     pool = pools(n_processes)
-    job = [jobs.with_groups, jobs.train_part] if how == "dmp, two tables" else [jobs.train_part]
+    job = [jobs.with_groups, jobs.train_part] if variant == "dmp, two tables" else [jobs.train_part]
     whole = pool.run(*job, config, tmp_path / "whole")
     steps = len(whole[0]["losses"])
     assert steps == 4 * 9
     losses = []
     checkpoint = None
     for until in (5, 22, 10**9):
-        part = pool.run(*job, config, tmp_path / "broken", until=until, go_on_from=checkpoint)
+        part = pool.run(*job, config, tmp_path / "broken", until=until, resume_from=checkpoint)
         assert bool(part[0]["interrupted"]) == (until < 10**9)
         losses += part[0]["losses"]
         checkpoint = found(tmp_path / "broken")[-1]
@@ -85,22 +85,22 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     asynchronous: bool,
 ) -> None:  # fmt: skip
     """During a step, an evaluation, a save: the end is the same everywhere, and the run goes on without a trace."""
-    config = small_config(**HOW["ddp"], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 6})
+    config = small_config(**VARIANTS["ddp"], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 6})
     whole = pools(2).run(jobs.train_part, config, tmp_path / "whole")
-    how = {"where": where, "call": call, "rank": rank, "asynchronous": asynchronous}
-    broken = pools(2).run(jobs.train_signalled, config, tmp_path / "broken", **how)
+    settings = {"where": where, "call": call, "rank": rank, "asynchronous": asynchronous}
+    broken = pools(2).run(jobs.train_signalled, config, tmp_path / "broken", **settings)
     newest = found(tmp_path / "broken")[-1]
     step = int(newest.name.removeprefix("step-"))
     assert [part["interrupted"] for part in broken] == [f"stopped by SIGTERM: saved after step {step}"] * 2
-    assert_equal(pools(2).run(jobs.train_part, config, tmp_path / "broken", go_on_from=newest), whole)
+    assert_equal(pools(2).run(jobs.train_part, config, tmp_path / "broken", resume_from=newest), whole)
 
 
 SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 20}
 
 
 def dmp(sharding_type: str = "row_wise", optimizer: str = "adagrad", **more: Any) -> dict[str, Any]:
-    how = {"mode": "dmp", "sharding_type": sharding_type, "sparse_optimizer": optimizer}
-    return {f"parallelism.{key}": value for key, value in how.items()} | more
+    settings = {"mode": "dmp", "sharding_type": sharding_type, "sparse_optimizer": optimizer}
+    return {f"parallelism.{key}": value for key, value in settings.items()} | more
 
 
 def ddp(optimizer: str, **more: Any) -> dict[str, Any]:
@@ -153,22 +153,22 @@ def test_a_training_goes_on_with_other_processes_and_other_shards(
 ) -> None:  # fmt: skip
     """Weights and moments arrive bit by bit; the next twenty losses are those without a break, but for rounding."""
 
-    def config(how: dict[str, Any], n_processes: int) -> Config:
+    def config(settings: dict[str, Any], n_processes: int) -> Config:
         return small_config(
-            **how,
+            **settings,
             **{
                 "training.n_epochs": 4, "model.dropout": 0.0, "training.patience": 0,
                 "training.per_device_train_batch_size": 12 // n_processes,
             },
         )  # fmt: skip
 
-    def train(folder: str, n_processes: int, how: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
-        return pools(n_processes).run(jobs.train_part, config(how, n_processes), tmp_path / folder, **more)
+    def train(folder: str, n_processes: int, settings: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+        return pools(n_processes).run(jobs.train_part, config(settings, n_processes), tmp_path / folder, **more)
 
     saved = train("first", writers, written_by, until=13)
     checkpoint = found(tmp_path / "first")[-1]
-    whole = train("whole", writers, written_by, until=33, go_on_from=checkpoint)
-    other = train("other", readers, read_by, until=33, go_on_from=checkpoint)
+    whole = train("whole", writers, written_by, until=33, resume_from=checkpoint)
+    other = train("other", readers, read_by, until=33, resume_from=checkpoint)
     assert len(whole[0]["losses"]) == 20
     np.testing.assert_allclose(other[0]["losses"], whole[0]["losses"], rtol=0, atol=1e-5)
     for kind in ("weights", "moments"):
@@ -182,13 +182,15 @@ def test_a_training_goes_on_with_other_processes_and_other_shards(
 
 
 @pytest.mark.parametrize("where", ["table", "dense"])
-@pytest.mark.parametrize("how", ["dmp", "dmp, sampled", "ddp"])
+@pytest.mark.parametrize("variant", ["dmp", "dmp, sampled", "ddp"])
 def test_a_step_with_a_gradient_that_is_no_number_never_was(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, how: str, where: str
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, variant: str, where: str
 ) -> None:
     """One process has it, all leave the step out: bit by bit, and a run that never meets one is as it was."""
-    config = small_config(**HOW[how], **{"training.per_device_train_batch_size": 6, "training.max_skipped_steps": 1})
-    ungated = small_config(**HOW[how], **{"training.per_device_train_batch_size": 6})
+    config = small_config(
+        **VARIANTS[variant], **{"training.per_device_train_batch_size": 6, "training.max_skipped_steps": 1}
+    )
+    ungated = small_config(**VARIANTS[variant], **{"training.per_device_train_batch_size": 6})
     before = pools(2).run(jobs.train_part, ungated, tmp_path / "before", until=6)
     after = pools(2).run(jobs.train_spoiled, config, tmp_path / "after", step=7, where=where)
     for mine, earlier in zip(after, before, strict=True):

@@ -10,7 +10,7 @@ SHAPE = {"embed_dim": 64, "n_heads": 2, "n_layers": 2, "ffn_dim": 256, "max_len"
          "output_bias": True}  # fmt: skip
 
 
-def wanted(n_items: int, world_size: int = 1, device_type: str = "cpu", **changes: Any) -> Job:
+def make_job(n_items: int, world_size: int = 1, device_type: str = "cpu", **changes: Any) -> Job:
     """A job of the default shape; `changes` may name its fields and the model's."""
     shape = SHAPE | {key: changes.pop(key) for key in list(changes) if key in SHAPE}
     usual = {"mode": "dmp", "sparse_optimizer": "rowwise_adagrad", "optimizer": "adamw", "batch_size": 64,
