@@ -107,7 +107,7 @@ def _round(trainer: Trainer, writer: CheckpointManager, step: Callable[[], float
 
 def _is_writing(writer: CheckpointManager) -> bool:
     """On some process."""
-    lives = torch.tensor(int(writer._thread is not None and writer._thread.is_alive()))
+    lives = torch.tensor(int(writer._writing is not None and not writer._writing.done()))
     dist.all_reduce(lives)
     return bool(lives)
 
