@@ -59,7 +59,7 @@ def test_seeds_and_epochs_differ(n: int) -> None:
 
 
 def test_the_order_of_a_seed_and_epoch_stays_what_it_is() -> None:
-    """A run that goes on after an update of the program must meet the same order."""
+    """A run that is resumed after an update of the program must meet the same order."""
     assert whole(10, 1, 0).tolist() == [3, 6, 7, 2, 4, 9, 5, 8, 0, 1]
 
 

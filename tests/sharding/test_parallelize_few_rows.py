@@ -124,7 +124,7 @@ def test_a_checkpoint_of_few_rows_is_read_by_any_processes(
     pools: Any, make: Callable[..., Config], tmp_path: Path, optimizer: str, loss: str, writer: tuple[int, str],
     reader: tuple[int, str],
 ) -> None:  # fmt: skip
-    """Weights and moments arrive bit by bit, and the training goes on as without a break."""
+    """Weights and moments arrive bit by bit, and the training continues as without an interruption."""
 
     def train(folder: str, setup: tuple[int, str], **more: Any) -> list[dict[str, Any]]:
         return pools(setup[0]).run(jobs.train_part, make(*setup, optimizer, loss), tmp_path / folder, **more)

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-def test_where_the_best_is_lost_it_is_sought_anew(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     seed = {"training.seed": 4}  # with which the second epoch is the best
     folder = run(make(**seed))
     assert report_of(folder)["training"]["best_epoch"] == 2
@@ -36,7 +36,7 @@ def test_where_the_best_is_lost_it_is_sought_anew(make: Make, capsys: pytest.Cap
     assert report_of(folder)["training"]["best_epoch"] == 3
 
 
-def test_another_optimizer_begins_afresh_where_that_is_wanted(make: Make, whole: Path) -> None:
+def test_another_optimizer_starts_fresh_where_that_is_set(make: Make, whole: Path) -> None:
     changes = {"training.optimizer": "sgd", "run.reset_optimizer": True, "training.n_epochs": 4}
     assert report_of(run(make(**{"run.resume": str(whole)}, **changes)))["training"]["steps"] == 28
 
@@ -55,17 +55,19 @@ def test_after_a_reset_the_optimizers_count_from_there(
     assert capsys.readouterr().out.count("with fresh optimizers\n") == 2
 
 
-def test_a_run_from_another_kind_of_device_goes_on(make: Make, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_from_another_kind_of_device_is_resumed(
+    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     edit_facts(found(whole / "checkpoints")[-1], lambda facts: facts["config"]["parallelism"].update(device="cuda"))
     run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
     assert "1 x cpu in place of 1 x cuda: dropout draws other numbers\n" in capsys.readouterr().out
 
 
-def test_a_run_may_begin_with_the_weights_of_another(make: Make, whole: Path) -> None:
-    begun = run(make(**{"run.name": "begun", "run.init_from": str(whole), "training.max_minutes": 1e-9}))
-    first = read_records(begun, "train")[0]["loss"]
+def test_a_run_may_start_from_the_weights_of_another(make: Make, whole: Path) -> None:
+    started = run(make(**{"run.name": "started", "run.init_from": str(whole), "training.max_minutes": 1e-9}))
+    first = read_records(started, "train")[0]["loss"]
     assert first < read_records(whole, "train")[0]["loss"] - 0.05
-    assert report_of(begun)["training"]["steps"] == 1
+    assert report_of(started)["training"]["steps"] == 1
     with pytest.raises(SettingsError, match=r"its weights do not fit this run: n_layers = 2 there, 1 here$"):
         run(make(**{"run.init_from": str(whole), "model.n_layers": 1}))
     leave_group()

@@ -28,7 +28,7 @@ def test_what_stopped_a_training_first_is_kept() -> None:
     assert state.stopped_by == "max_minutes"
 
 
-def test_the_batches_go_on_where_the_training_is() -> None:
+def test_the_batches_continue_where_the_training_is() -> None:
     assert State(step=7, epochs=2, sequences=30).position == Position(epochs=2, sequences=30, steps=7)
 
 

@@ -1,4 +1,4 @@
-"""A training that is interrupted and resumed is the training without a break."""
+"""A training that is interrupted and resumed is the training without an interruption."""
 
 import itertools
 from collections.abc import Callable
@@ -47,10 +47,10 @@ USUAL = {(1, "dmp"), (2, "dmp, sampled"), (3, "dmp, Adam"), (2, "dmp, two tables
         for n, variant in itertools.product((1, 2, 3), VARIANTS)
     ],
 )
-def test_a_break_in_an_epoch_changes_no_bit(
+def test_an_interruption_in_an_epoch_changes_no_bit(
     pools: Any, small_config: Callable[..., Config], tmp_path: Path, n_processes: int, variant: str
 ) -> None:
-    """Broken off twice, in the first epoch and in the third; with dropout."""
+    """Interrupted twice, in the first epoch and in the third; with dropout."""
     config = small_config(
         **VARIANTS[variant], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 12 // n_processes}
     )
@@ -84,7 +84,7 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     pools: Any, small_config: Callable[..., Config], tmp_path: Path, where: str, call: int, rank: int,
     asynchronous: bool,
 ) -> None:  # fmt: skip
-    """During a step, an evaluation, a save: the end is the same everywhere, and the run goes on without a trace."""
+    """During a step, an evaluation, a save: the end is the same everywhere, and the resumed run shows no trace."""
     config = small_config(**VARIANTS["ddp"], **{"training.n_epochs": 4, "training.per_device_train_batch_size": 6})
     whole = pools(2).run(jobs.train_part, config, tmp_path / "whole")
     settings = {"where": where, "call": call, "rank": rank, "asynchronous": asynchronous}
@@ -147,7 +147,7 @@ def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
         long(2, ddp("sgd"), 3, dmp("table_wise", "sgd")),
     ],
 )  # fmt: skip
-def test_a_training_goes_on_with_other_processes_and_other_shards(
+def test_a_training_continues_with_other_processes_and_other_shards(
     pools: Any, small_config: Callable[..., Config], tmp_path: Path, writers: int, written_by: dict[str, Any],
     readers: int, read_by: dict[str, Any],
 ) -> None:  # fmt: skip
