@@ -56,18 +56,18 @@ def place(job: Job, memory: Memory) -> Placement:
     hbm, ddr = (max(0, limit - taken) for limit, taken in zip(limits, others, strict=True))
     topology, constraints = machine(job, hbm=hbm, ddr=ddr), _constraints(job)
     estimators = [_Times(job, topology, constraints), _Sizes(job)]
+    answer = _Answer()
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=job.batch_size,
         enumerator=EmbeddingEnumerator(topology, job.batch_size, constraints, estimators),
         storage_reservation=FixedPercentageStorageReservation(0.0),
         constraints=constraints,
-        stats=[],  # which would print it
+        stats=[answer],
     )
     sharding_plan = planner.plan(job.built, [sharder(job.sparse_optimizer)])
-    options: list[Any] = planner._best_plan  # one a table
-    sharding_types = {option.name: option.sharding_type for option in options}
-    return Placement(_shards(job, options), sharding_plan, sharding_types, _step_times(options))
+    sharding_types = {option.name: option.sharding_type for option in answer.options}
+    return Placement(_shards(job, answer.options), sharding_plan, sharding_types, _step_times(answer.options))
 
 
 def sharder(optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
@@ -169,6 +169,16 @@ class _Times:
         messages = travelling.shards[0].perf
         for part in option.shards:
             part.perf.fwd_comms, part.perf.bwd_comms = messages.fwd_comms, messages.bwd_comms
+
+
+class _Answer:
+    """Stands where TorchRec would print its plan, and keeps it."""
+
+    options: list[Any]  # one a table
+
+    def log(self, *, best_plan: list[Any], **_: Any) -> None:
+        """Called by the planner when it has chosen."""
+        self.options = best_plan
 
 
 def _shards(job: Job, options: list[Any]) -> list[Shard]:

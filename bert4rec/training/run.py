@@ -3,7 +3,7 @@
 import logging
 import shlex
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,8 @@ def _complete(
                 log.add_note("stopped", trainer.state.step, message=str(interrupted))
             raise
         except DivergenceError as error:
+            with suppress(SaveError):
+                trainer.checkpoints.wait()  # for the best weights, perhaps
             raise DivergenceError(f"{error}; {_with_lower_rates(context)}") from None
     peaks, is_lost = gather_objects(peak_memory.read()), trainer.checkpoints.is_lost
     by_rank = gather_objects(held_bytes(model, optimizers.states()))

@@ -1,11 +1,13 @@
 """Steps that cannot be made."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from bert4rec.checkpoint import manager, store
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.runtime.errors import DivergenceError
 from bert4rec.training.run import run
@@ -16,6 +18,11 @@ pytestmark = [
     pytest.mark.usefixtures("alone"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
 ]
+
+
+def slowly(*arguments: Any, **options: Any) -> None:
+    time.sleep(0.5)
+    store.save(*arguments, **options)
 
 
 def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
@@ -46,6 +53,7 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
     )
     leave_group()
     calls = -4
+    monkeypatch.setattr(manager, "save", slowly)  # the best weights are still being written when the loss is nan
     with pytest.raises(DivergenceError) as caught:
         run(make(**{"training.n_epochs": 2, "run.name": "late"}))
     late = tmp_path / "runs" / "late"
