@@ -35,7 +35,7 @@ else
 fi
 case $build in cpu | cuda) ;; *) fail "TORCH_BUILD is cpu or cuda, not '$build'." ;; esac
 
-# With the folder's own path: a virtual environment cannot be moved, so a moved or copied one is made anew.
+# With the folder's own path: a virtual environment cannot be moved, so a moved or copied one is made again.
 wanted=$({ cat requirements.txt requirements-dev.txt constraints.txt && echo "$build $(pwd -P)"; } | cksum)
 
 # Prints the interpreter itself: not a shim and not the python of an activated .venv, which is about to be replaced.
@@ -72,7 +72,7 @@ done
 [ -n "$python" ] || fail "$none"
 
 # --- One at a time --------------------------------------------------------------------------------------------------
-# The lock belongs to the open file 9, so it lives as long as this shell. A file system without locks: go on without.
+# The lock belongs to the open file 9, so it lives as long as this shell. A file system without locks: none is held.
 mkdir -p logs
 exec 9>>"$log"
 "$python" -c '

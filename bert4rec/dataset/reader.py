@@ -76,6 +76,11 @@ class Split:
     def __len__(self) -> int:
         return len(self._columns)
 
+    @cached_property
+    def users(self) -> Ints:
+        """The user of each row [N], ascending; read whole when it is first wanted."""
+        return self._columns.numbers("user", np.arange(len(self))) if len(self) else np.empty(0, np.int32)
+
     def lengths(self, indices: Indices) -> Indices:
         """How many items the rows at `indices` [B] have."""
         return self._columns.lengths("items", indices)
@@ -180,14 +185,15 @@ def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any]
     Raises `DataError`, in one line, for a folder that is missing, incomplete, changed since it was written, of another
     format, or made with other settings. Where the data came from does not matter: a folder may come from elsewhere.
     """
-    metadata = _read_metadata(folder)
+    metadata = read_metadata(folder)
     _check_settings(folder, metadata, {"max_len": max_len, "preprocessing": dict(preprocessing)})
     _check_files(folder, metadata["files"], verify=verify)
     n_rows = table_rows(metadata["items"])
     return Dataset(folder, metadata, {name: Split(folder / name, n_rows) for name in SPLITS})
 
 
-def _read_metadata(folder: Path) -> dict[str, Any]:
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """What a dataset folder says of itself. Raises `DataError`."""
     path = folder / METADATA
     try:
         metadata: dict[str, Any] = json.loads(path.read_text())

@@ -67,10 +67,11 @@ class ModelScorer:
 class PopularityScorer:
     """Gives every item its number of training positions, `popularity` [n_items], whoever the user is."""
 
-    width, dtype = 0, torch.float64  # in which large counts are exact
+    width = 0
 
     def __init__(self, popularity: npt.NDArray[np.integer], partition: Partition) -> None:
         self._popularity, self.partition, self.n_items = popularity, partition, len(popularity)
+        self.dtype = torch.float32 if popularity.max() < 2**24 else torch.float64  # so that counts are exact
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Nothing is known of a user."""

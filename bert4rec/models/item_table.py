@@ -73,14 +73,6 @@ class ItemTable(Table):
             return self._of_head(ids)
         return self.look_up(_features(ids.new_empty(0), ids.new_zeros(CANDIDATE_ROWS), ids))["candidate"]
 
-    def for_scores(self, hidden: Tensor) -> Tensor:
-        """Hidden states [M, d] → [M, D], with a 1 where candidates have their bias."""
-        if self.width == self.embed_dim:
-            return hidden
-        one = torch.zeros(self.width - self.embed_dim, dtype=hidden.dtype, device=hidden.device)
-        one[0] = 1
-        return torch.cat([hidden, one.expand(len(hidden), -1)], dim=1)
-
     def _of_head(self, ids: Tensor) -> Tensor:
         assert self.head is not None
         rows = ids - FIRST_ITEM_ID

@@ -17,7 +17,7 @@ from bert4rec.feed.batches import Examples
 from bert4rec.models.item_table import ItemTable
 from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
 from bert4rec.models.table import Table
-from bert4rec.models.transformer import Encoder
+from bert4rec.models.transformer import Encoder, with_one
 
 
 class SequenceModel(nn.Module):
@@ -70,7 +70,7 @@ class SequenceModel(nn.Module):
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
         """Item vectors [N, d] → hidden states [M, D]."""
-        return self.item_table.for_scores(self.encoder(vectors, batch.lengths, batch.positions))
+        return with_one(self.encoder(vectors, batch.lengths, batch.positions), self.item_table.width)
 
     def _softmax_loss(self, batch: Batch) -> Tensor:
         vectors, part = self.item_table.look_up_catalogue(batch.items, batch.lengths)

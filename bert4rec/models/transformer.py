@@ -160,3 +160,12 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, raggedness: Raggedness
         padded = F.scaled_dot_product_attention(asked.pad(q, n_heads), padded_keys, padded_values, attn_mask=mask)
         attended.append(asked.unpad(padded))
     return torch.cat(attended)
+
+
+def with_one(hidden: Tensor, width: int) -> Tensor:
+    """Hidden states [M, d] → [M, `width`], with a 1 where items have their bias and zeros behind it."""
+    if width == hidden.shape[1]:
+        return hidden
+    one = torch.zeros(width - hidden.shape[1], dtype=hidden.dtype, device=hidden.device)
+    one[0] = 1
+    return torch.cat([hidden, one.expand(len(hidden), -1)], dim=1)

@@ -1,0 +1,76 @@
+"""Recommendations for many histories, from a file to a file as `python -m bert4rec recommend` makes them.
+
+    python -m benchmarks.recommend [--histories=1000000] [--items=100000] [--length=20] [--top=10]
+
+One process with all cores. The model has the shape of config.toml with random weights; lengths are drawn from one to
+twice the mean, items uniformly. Read are JSON lines, written is Parquet. The peak is the process's resident memory,
+torch and the model included.
+"""
+
+import argparse
+import json
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+
+from bert4rec.config.load import load_config
+from bert4rec.inference.histories import read_file
+from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.network import Network
+from bert4rec.inference.output import writer
+from bert4rec.inference.recommender import Recommender
+from bert4rec.models.item_table import BIAS_COLUMNS
+from bert4rec.models.transformer import Encoder
+
+
+def main() -> None:
+    """Print one line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--histories", type=int, default=1_000_000)
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--length", type=int, default=20, help="mean length of a history")
+    parser.add_argument("--top", type=int, default=10)
+    options = parser.parse_args()
+    recommender = _recommender(options.items)
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "histories.jsonl"), Path(folder, "recommendations.parquet")
+        with source.open("w") as file:
+            file.writelines(_lines(options.histories, options.items, options.length))
+        began = time.monotonic()
+        with writer(target) as write:
+            for part in read_file(str(source)):
+                found = recommender.recommend([items for _, items in part], options.top)
+                write([(user, of_user) for (user, _), of_user in zip(part, found, strict=True)])
+        seconds = time.monotonic() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print(
+        f"{options.histories:,} histories, {options.items:,} items, {torch.get_num_threads()} threads: "
+        f"{seconds:.1f} s, {options.histories / seconds:,.0f} histories/s, peak {peak:,.0f} MB"
+    )
+
+
+def _recommender(n_items: int) -> Recommender:
+    torch.manual_seed(1)
+    shape = load_config("config.toml").model
+    encoder = Encoder(**shape.model_dump(exclude={"kind", "head", "output_bias"}), device="cpu")
+    rows = torch.randn(n_items + 2, shape.embed_dim + BIAS_COLUMNS)
+    rows[:, shape.embed_dim + 1 :] = 0
+    network = Network(encoder, rows[:, : shape.embed_dim], rows[2:])
+    return Recommender(network, ItemIds(pa.array(f"item-{number}" for number in range(n_items))), dataset=Path())
+
+
+def _lines(n: int, n_items: int, length: int) -> Iterator[str]:
+    draw = random.Random(1)
+    for user in range(n):
+        items = [f"item-{draw.randrange(n_items)}" for _ in range(draw.randint(1, 2 * length - 1))]
+        yield json.dumps({"user": user, "items": items}) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""`bert4rec recommend RUN …`: the best next items for histories, in the interactions' own ids."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert4rec.runtime.console import log_to_terminal
+from bert4rec.runtime.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from bert4rec.inference.histories import Histories
+    from bert4rec.inference.recommender import Recommendation, Recommender
+
+SUMMARY = "the best next items for histories of items, with the model of a run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run, whose histories, and what of the results."""
+    parser.description = "Recommends the next items for histories, in the items' own ids, with titles where known."
+    parser.add_argument("run_folder", metavar="RUN", type=Path, help="run folder (its best weights) or a checkpoint")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--items", metavar="ID,ID,…", help="one history, the oldest item first")
+    asked.add_argument("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
+    asked.add_argument("--all", action="store_true", help="all users of the dataset")
+    asked.add_argument(
+        "--histories", metavar="FILE", help="histories as JSON lines (- from standard input), CSV or Parquet"
+    )
+    parser.add_argument("--top", metavar="N", type=int, default=10, help="items for each history (default: 10)")
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)"
+    )
+    parser.add_argument(
+        "--seen", choices=("leave-out", "keep"), help="items of the history itself (default: as the data suggest)"
+    )
+    parser.add_argument("--allow", metavar="FILE", type=Path, help="recommend only these items, one a line")
+    parser.add_argument("--deny", metavar="FILE", type=Path, help="never recommend these items, one a line")
+    parser.add_argument("--dataset", metavar="FOLDER", type=Path, help="the dataset folder, where it was moved")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Recommend; the exit status: 0. Raises `UserError`."""
+    from bert4rec.inference.load import load
+    from bert4rec.inference.output import writer
+
+    if arguments.top < 1:
+        raise SettingsError(f"--top={arguments.top}: must be at least 1")
+    log_to_terminal(stream="stderr")
+    model = load(arguments.run_folder, dataset=arguments.dataset)
+    options: dict[str, Any] = {
+        "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
+        "allow": None if arguments.allow is None else _lines(arguments.allow),
+        "deny": [] if arguments.deny is None else _lines(arguments.deny),
+    }
+    if arguments.items is not None and arguments.output is None:
+        (found,) = model.recommend([arguments.items.split(",")], arguments.top, **options)
+        print(as_table(found))
+        return 0
+    with writer(arguments.output) as write:
+        for part in _histories(arguments, model):
+            found_by_user = model.recommend([items for _, items in part], arguments.top, **options)
+            write([(user, found) for (user, _), found in zip(part, found_by_user, strict=True)])
+    return 0
+
+
+def as_table(found: "list[Recommendation]") -> str:
+    """Rank, item, score and, where there are titles, title, in columns."""
+    items = [str(one.item) for one in found]
+    width = max(map(len, items), default=0)
+    lines = (
+        f"{rank:>4}  {item:<{width}}  {one.score:8.4f}  {one.title}".rstrip()
+        for rank, (item, one) in enumerate(zip(items, found, strict=True), 1)
+    )
+    return "\n".join(lines)
+
+
+def _histories(arguments: argparse.Namespace, model: "Recommender") -> "Iterator[Histories]":
+    from bert4rec.inference.histories import UserHistories, read_file
+
+    if arguments.items is not None:
+        yield [(1, arguments.items.split(","))]
+    elif arguments.histories is not None:
+        yield from read_file(arguments.histories)
+    else:
+        users = UserHistories(model.dataset, model.ids)
+        yield from users.all() if arguments.all else iter([users.of(arguments.user)])
+
+
+def _lines(path: Path) -> list[str]:
+    """What a file of one item a line names."""
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path}: cannot be read: {reason}") from None

@@ -1,0 +1,73 @@
+"""The items of a model by their own ids: those of the interactions that it was trained on."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS
+from bert4rec.runtime.errors import DataError
+
+Ints = npt.NDArray[np.int64]
+
+UNKNOWN = -1  # in the place of an index
+
+
+class ItemIds:
+    """The original ids of items 0 … V - 1, and their titles where they have some ("" for one that has none)."""
+
+    def __init__(self, originals: pa.Array, titles: pa.Array | None = None) -> None:
+        self.originals, self.titles = originals, titles
+
+    @classmethod
+    def read(cls, folder: Path) -> "ItemIds":
+        """From a dataset folder. Raises `DataError`."""
+        try:
+            table = pq.read_table(folder / ITEMS).sort_by("item").combine_chunks()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(f"{folder / ITEMS}: cannot be read: {error}") from None
+        titles = table["title"].fill_null("").combine_chunks() if "title" in table.column_names else None
+        return cls(table["original"].combine_chunks(), titles)
+
+    def __len__(self) -> int:
+        return len(self.originals)
+
+    def indices(self, originals: Iterable[Any]) -> Ints:
+        """The index of each item; `UNKNOWN` where there is no such item. Numbers may be given as text."""
+        found = (self._index.get(self._kind(value), UNKNOWN) for value in originals)
+        return np.fromiter(found, np.int64)
+
+    def of(self, indices: Sequence[int]) -> list[Any]:
+        """The original ids at `indices`."""
+        return list(self.originals.take(pa.array(indices, pa.int64())).to_pylist())
+
+    def titles_of(self, indices: Sequence[int]) -> list[str]:
+        """The titles at `indices`, "" where none is known."""
+        return (
+            list(self.titles.take(pa.array(indices, pa.int64())).to_pylist())
+            if self.titles is not None
+            else [""] * len(indices)
+        )
+
+    @cached_property
+    def _index(self) -> dict[Any, int]:
+        return {original: index for index, original in enumerate(self.originals.to_pylist())}
+
+    def _kind(self, value: Any) -> Any:
+        """`value` as the ids are: text, or a number."""
+        if pa.types.is_string(self.originals.type) or pa.types.is_large_string(self.originals.type):
+            return str(value)
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            return None
+
+
+def as_ids(indices: Ints) -> Ints:
+    """The ids that a model knows items by."""
+    return indices + FIRST_ITEM_ID

@@ -1,0 +1,161 @@
+"""Recommendations for histories of items, in the items' own ids."""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids
+from bert4rec.inference.network import Network
+from bert4rec.inference.top_k import top_k
+from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.wording import counted
+
+BATCH = 256  # histories at once
+NAMED = 3  # unknown items in a warning
+
+logger = logging.getLogger(__name__)
+
+History = Sequence[Any]
+"""Items in their own ids, the oldest first."""
+
+
+class Recommendation(NamedTuple):
+    """An item in its own id, its title ("" where none is known), and its score: higher is better."""
+
+    item: Any
+    title: str
+    score: float
+
+
+class Recommender:
+    """A trained model in use: `network` gives the scores of the items `ids`, made from the folder `dataset`.
+
+    They depend on the histories alone: a user need not be one of those that it was trained on. `leaves_out_seen`:
+    whether items of a history are recommended for it where nothing else is asked for.
+    """
+
+    def __init__(self, network: Network, ids: ItemIds, *, dataset: Path, leaves_out_seen: bool = True) -> None:
+        self.network, self.ids, self.dataset, self.leaves_out_seen = network.eval(), ids, dataset, leaves_out_seen
+
+    def recommend(
+        self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
+        allow: Collection[Any] | None = None, deny: Collection[Any] = (),
+    ) -> list[list[Recommendation]]:  # fmt: skip
+        """The `k` best items for each history, the best first; of a history without a known item nothing.
+
+        `leave_out_seen`: whether items of the history are no recommendations for it. With `allow` none but these items
+        are, those of `deny` never are. Items that the model does not know are skipped, with one warning.
+        """
+        leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
+        hidden_items = self._hidden(allow, deny)
+        found: list[list[Recommendation]] = []
+        known = self._known(histories)
+        for part in _cut(known):
+            rows = [row for row, history in enumerate(part) if len(history)]
+            asked = [part[row] for row in rows]
+            results: list[list[Recommendation]] = [[] for _ in part]
+            if asked:
+                seen = asked if leave_out else []
+                scores, indices = top_k(
+                    self._encode(asked), self.network.item_vectors, min(k, len(self.ids)),
+                    exclude=_excluder(seen, hidden_items),
+                )  # fmt: skip
+                for row, of_row in zip(rows, self._named(scores, indices), strict=True):
+                    results[row] = of_row
+            found += results
+        return found
+
+    def similar(self, items: Sequence[Any], k: int = 10) -> list[list[Recommendation]]:
+        """The `k` items nearest to each of `items` by the cosine of their vectors, without the item itself.
+
+        Raises `DataError` for an item that the model does not know.
+        """
+        indices = self.ids.indices(items)
+        if unknown := [item for item, index in zip(items, indices, strict=True) if index == UNKNOWN]:
+            raise DataError(f"{unknown[0]}: the model knows no such item; ids are those of the interactions")
+        vectors = torch.nn.functional.normalize(self.vectors, dim=1)
+        exclude = _excluder([indices[row : row + 1] for row in range(len(indices))], None)
+        found = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids) - 1), exclude=exclude)
+        return self._named(*found)
+
+    @torch.no_grad()
+    def encode(self, histories: Sequence[History]) -> Tensor:
+        """Hidden states [B, d] after the histories; zeros for one without a known item."""
+        width = self.network.encoder.norm.normalized_shape[0]
+        states = torch.zeros(len(histories), width)
+        known = self._known(histories)
+        rows = [row for row, history in enumerate(known) if len(history)]
+        for part in _cut(rows):
+            states[part] = self._encode([known[row] for row in part])[:, :width]
+        return states
+
+    @property
+    def vectors(self) -> Tensor:
+        """Of all items, without their biases, [V, d]; the item of row i is `ids.originals[i]`."""
+        return self.network.item_vectors[:, : self.network.encoder.norm.normalized_shape[0]]
+
+    @torch.no_grad()
+    def _encode(self, histories: Sequence[Ints]) -> Tensor:
+        """Hidden states [B, D] after histories of at least one known item."""
+        recent = [history[-self.network.max_len :] for history in histories]
+        lengths = torch.tensor([len(history) for history in recent])
+        hidden: Tensor = self.network(torch.from_numpy(as_ids(np.concatenate(recent))), lengths)
+        return hidden
+
+    def _known(self, histories: Sequence[History]) -> list[Ints]:
+        """The indices of the items that are known; one warning for those that are not."""
+        found = [self.ids.indices(history) for history in histories]
+        unknown = [
+            item
+            for history, indices in zip(histories, found, strict=True)
+            for item, index in zip(history, indices, strict=True)
+            if index == UNKNOWN
+        ]
+        if unknown:
+            named = ", ".join(map(str, dict.fromkeys(unknown[:NAMED])))
+            more = ", …" if len(unknown) > NAMED else ""
+            total = sum(map(len, histories))
+            logger.warning(f"{len(unknown):,} of {counted(total, 'item')} skipped: the model knows no {named}{more}")
+        return [indices[indices != UNKNOWN] for indices in found]
+
+    def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any]) -> Tensor | None:
+        """Which items [V] are for nobody."""
+        if allow is None and not deny:
+            return None
+        hidden = torch.full((len(self.ids),), allow is not None)
+        for items, value in ((allow or (), False), (deny, True)):
+            indices = self.ids.indices(items)
+            hidden[torch.from_numpy(indices[indices != UNKNOWN])] = value
+        return hidden
+
+    def _named(self, scores: Tensor, indices: Tensor) -> list[list[Recommendation]]:
+        flat = indices.flatten().tolist()
+        named = list(map(Recommendation, self.ids.of(flat), self.ids.titles_of(flat), scores.flatten().tolist()))
+        k = scores.shape[1]
+        rows = (named[first : first + k] for first in range(0, len(named), k))
+        return [[found for found in row if found.score > -torch.inf] for row in rows]
+
+
+def _excluder(seen: Sequence[Ints], hidden: Tensor | None) -> Callable[[Tensor, int], None]:
+    """What strikes the items out that rows have `seen`, and those that are `hidden` [V] from everybody."""
+    lengths = [len(items) for items in seen]
+    rows = torch.repeat_interleave(torch.arange(len(seen)), torch.tensor(lengths, dtype=torch.int64))
+    items = torch.from_numpy(np.concatenate([*seen, np.empty(0, np.int64)]))
+
+    def exclude(scores: Tensor, first: int) -> None:
+        is_here = (items >= first) & (items < first + scores.shape[1])
+        scores[rows[is_here], items[is_here] - first] = -torch.inf
+        if hidden is not None:
+            scores[:, hidden[first : first + scores.shape[1]]] = -torch.inf
+
+    return exclude
+
+
+def _cut(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for first in range(0, len(values), BATCH):
+        yield values[first : first + BATCH]

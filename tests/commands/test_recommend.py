@@ -1,0 +1,68 @@
+"""`recommend`: what a person types and reads."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert4rec import load
+from bert4rec.__main__ import main
+from bert4rec.commands.recommend import as_table
+from bert4rec.inference.recommender import Recommendation
+
+
+def test_one_history_is_answered_by_a_table(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = load(made).recommend([[1, 2, 3]], 4)
+    capsys.readouterr()
+    assert main(["recommend", str(made), "--items=1,2,3", "--top=4"]) == 0
+    assert capsys.readouterr().out == as_table(found) + "\n"
+
+
+def test_columns_stand_below_each_other() -> None:
+    found = [Recommendation("SKU-1", "Alien", 2.25), Recommendation("b", "", -0.5)]
+    assert as_table(found) == "   1  SKU-1    2.2500  Alien\n   2  b       -0.5000"
+
+
+def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", str(made), "--all", f"--output={tmp_path / 'all.jsonl'}"]) == 0
+    every = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert len(every) == 60
+    assert all(len(line["items"]) == 10 for line in every)
+    capsys.readouterr()
+    assert main(["recommend", str(made), "--user", "7", "3"]) == 0
+    by_user = {line["user"]: line for line in every}
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [by_user[7], by_user[3]]
+
+
+def test_histories_of_a_file_with_allowed_and_denied_items(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.jsonl").write_text('{"user": "new", "items": [1, 999]}\n')
+    (tmp_path / "allow").write_text("1\n2\n\n3\n4\n")
+    (tmp_path / "deny").write_text("3\n")
+    options = [f"--histories={tmp_path / 'x.jsonl'}", f"--allow={tmp_path / 'allow'}", f"--deny={tmp_path / 'deny'}"]
+    assert main(["recommend", str(made), *options]) == 0
+    printed = capsys.readouterr()
+    line = json.loads(printed.out)
+    assert (line["user"], sorted(line["items"])) == ("new", [2, 4])
+    assert printed.err == "warning: 1 of 2 items skipped: the model knows no 999\n"
+    assert main(["recommend", str(made), *options, "--seen=keep"]) == 0
+    assert sorted(json.loads(capsys.readouterr().out)["items"]) == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--items=1", "--top=0"], "--top=0: must be at least 1"),
+        (["--user", "nobody"], "nobody: no such user in the dataset"),
+        (["--items=1", "--allow=nowhere"], "nowhere: cannot be read: No such file or directory"),
+        ([], "required"),
+    ],
+)
+def test_one_line_for_what_cannot_be(
+    made: Path, capsys: pytest.CaptureFixture[str], options: list[str], problem: str
+) -> None:
+    assert main(["recommend", str(made), *options]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1

@@ -1,0 +1,89 @@
+"""Histories from files of every form, and those of a dataset's users put together again."""
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert4rec.inference import histories as module
+from bert4rec.inference.histories import UserHistories, read_file
+from bert4rec.inference.item_ids import ItemIds
+from bert4rec.runtime.errors import DataError
+from tests.conftest import LOG, prepare_log
+
+EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]
+
+
+def read(path: Path | str) -> list[tuple[object, object]]:
+    return [(user, list(items)) for part in read_file(str(path)) for user, items in part]
+
+
+def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '{"user": "u", "items": ["a", "b"]}\n\n{"user": "v", "items": ["c"]}\n'
+    (tmp_path / "x.jsonl").write_text(text)
+    assert read(tmp_path / "x.jsonl") == EXPECTED
+    monkeypatch.setattr("sys.stdin", io.StringIO('["a"]\n[]\n{"items": [7]}\n'))
+    assert read("-") == [(1, ["a"]), (2, []), (3, [7])]
+
+
+def test_csv_rows_may_stand_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("user,at,item\nu,1,a\nv,1,c\nu,2,b\n")
+    assert read(tmp_path / "x.csv") == EXPECTED
+
+
+@pytest.mark.parametrize("at_once", [1, 4096])
+def test_parquet_with_rows_or_with_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", at_once)
+    pq.write_table(pa.table({"user": ["u", "v", "u"], "item": ["a", "c", "b"]}), tmp_path / "rows.parquet")
+    pq.write_table(pa.table({"user": ["u", "v"], "items": [["a", "b"], ["c"]]}), tmp_path / "lists.parquet")
+    pq.write_table(pa.table({"items": [["a"], []]}), tmp_path / "unnamed.parquet")
+    assert read(tmp_path / "rows.parquet") == read(tmp_path / "lists.parquet") == EXPECTED
+    assert read(tmp_path / "unnamed.parquet") == [(1, ["a"]), (2, [])]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("x.jsonl", '{"items": ["a"]}\n{"items": 7}\n', "x.jsonl: line 2 is no history"),
+        ("x.jsonl", "a b c\n", "x.jsonl: line 1 is no history"),
+        ("x.csv", "user,what\nu,a\n", "x.csv: no columns user and item"),
+        ("x.parquet", "no parquet", "x.parquet: cannot be read"),
+        ("x.jsonl", None, "x.jsonl: cannot be read: No such file or directory"),
+    ],
+)
+def test_what_is_no_history_gets_one_line(tmp_path: Path, name: str, text: str | None, problem: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=re.escape(problem)) as caught:
+        read(tmp_path / name)
+    assert "JSON lines such as" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+Log = Callable[..., Path]
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 4096])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"preprocessing.split": "none", "model.max_len": 5},
+        {"preprocessing.split": "none", "model.max_len": 5, "preprocessing.sliding_step": 2},
+    ],
+)
+def test_histories_of_users_are_those_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], at_once: int
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", at_once)
+    folder = prepare_log(tmp_path, **changes)
+    users = UserHistories(folder, ItemIds.read(folder))
+    found = {user: items for part in users.all() for user, items in part}
+    assert found == LOG
+    assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
+    with pytest.raises(DataError, match=r"^z: no such user in the dataset"):
+        users.of(["a", "z"])

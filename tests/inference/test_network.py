@@ -1,0 +1,36 @@
+"""The plain network says what the model says that was trained."""
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.inference.network import Network
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.sasrec import SASRec
+from bert4rec.models.sequence_model import SequenceModel
+from tests.models.networks import MAX_LEN, N_ITEMS, WIDTH, model
+
+HISTORIES = [[2, 3, 4], [39], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
+
+
+def network_of(trained: SequenceModel) -> Network:
+    with torch.no_grad():
+        vectors = trained.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    return Network(trained.encoder, trained.item_table.weight.detach()[:, :WIDTH], vectors).eval()
+
+
+@pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
+@pytest.mark.parametrize("head", ["tied", "linear"])
+@pytest.mark.parametrize("output_bias", [True, False])
+@torch.no_grad()
+def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, output_bias: bool) -> None:
+    trained = model(kind, head=head, output_bias=output_bias)
+    ids, lengths = [item for items in HISTORIES for item in items], [len(items) for items in HISTORIES]
+    asked = trained.ask(Rows(np.array(ids, np.int32), np.array(lengths)), MAX_LEN)
+    hidden, vectors = trained.represent(asked, FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    network = network_of(trained)
+    assert network.max_len == MAX_LEN - 1
+    found = network(torch.tensor(ids), torch.tensor(lengths))
+    torch.testing.assert_close(found @ network.item_vectors.T, hidden @ vectors.T)

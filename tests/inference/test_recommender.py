@@ -1,0 +1,100 @@
+"""Recommendations by hand: the network gives each item of the catalogue a known score."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.network import Network
+from bert4rec.inference.recommender import Recommendation, Recommender
+from bert4rec.models.transformer import Encoder
+from bert4rec.runtime.errors import DataError
+from tests.inference.test_network import network_of
+from tests.models.networks import model
+
+
+class LastItem(nn.Module):
+    """Stands where an encoder stands: the hidden state is the vector of the last item."""
+
+    is_causal = True
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.positions, self.norm = nn.Embedding(4, width), nn.LayerNorm(width)
+
+    def forward(self, vectors: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
+        return vectors[positions]
+
+
+# Who has taken an item takes one with a near vector: (1, 0), (0.9, 0.1), (0, 1), (0.1, 0.8).
+VECTORS = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.8]])
+TITLES = ["Alien", "Aliens", "Amélie", ""]
+
+
+def by_hand(leaves_out_seen: bool = True) -> Recommender:
+    encoder: Encoder = LastItem(2)  # type: ignore[assignment]
+    network = Network(encoder, torch.cat([torch.zeros(2, 2), VECTORS]), VECTORS)
+    ids = ItemIds(pa.array(["a", "b", "c", "d"]), pa.array(TITLES))
+    return Recommender(network, ids, dataset=Path("data"), leaves_out_seen=leaves_out_seen)
+
+
+def items(found: list[list[Recommendation]]) -> list[list[str]]:
+    return [[one.item for one in row] for row in found]
+
+
+def test_the_best_ones_with_titles_and_scores() -> None:
+    ((first, second),) = by_hand().recommend([["c", "a"]], 2)
+    assert first == Recommendation("b", "Aliens", pytest.approx(0.9))
+    assert second == Recommendation("d", "", pytest.approx(0.1))
+
+
+def test_seen_items_are_left_out_or_kept() -> None:
+    assert items(by_hand().recommend([["a"]], 9)) == [["b", "d", "c"]]
+    assert items(by_hand().recommend([["a"]], 9, leave_out_seen=False)) == [["a", "b", "d", "c"]]
+    assert items(by_hand(leaves_out_seen=False).recommend([["a"]], 1)) == [["a"]]
+
+
+def test_allowed_and_denied_items() -> None:
+    recommender = by_hand()
+    assert items(recommender.recommend([["a"], ["c"]], 9, deny=["b", "nothing"])) == [["d", "c"], ["d", "a"]]
+    assert items(recommender.recommend([["a"]], 9, allow=["c", "a", "b"], deny=["b"])) == [["c"]]
+    assert items(recommender.recommend([["a"]], 9, allow=[])) == [[]]
+
+
+def test_unknown_items_are_skipped_with_one_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    recommender = by_hand()
+    found = recommender.recommend([["a", "x"], ["y"], [], ["c"]], 1)
+    assert items(found) == [["b"], [], [], ["d"]]
+    assert capsys.readouterr().out == "warning: 2 of 4 items skipped: the model knows no x, y\n"
+    assert recommender.recommend([], 1) == []
+
+
+def test_the_result_does_not_depend_on_who_is_asked_with_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = Recommender(network_of(model()), ItemIds(pa.array(range(100, 138))), dataset=Path("data"))
+    histories = [[100 + (3 * row + place) % 38 for place in range(row % 5 + 1)] for row in range(9)]
+    together = trained.recommend(histories, 5)
+    monkeypatch.setattr("bert4rec.inference.recommender.BATCH", 2)
+    for other in (trained.recommend(histories, 5), [trained.recommend([history], 5)[0] for history in histories]):
+        assert items(other) == items(together)
+
+
+def test_only_the_last_items_count_but_all_are_seen() -> None:
+    recommender = by_hand()
+    assert recommender.network.max_len == 3
+    assert items(recommender.recommend([["b", "c", "c", "c", "a"]], 9)) == [["d"]]
+
+
+def test_similar_items_are_those_of_the_largest_cosine() -> None:
+    first, second = by_hand().similar(["a", "c"], 2)
+    assert items([first, second]) == [["b", "d"], ["d", "b"]]
+    assert first[0].score == pytest.approx(0.9 / (0.81 + 0.01) ** 0.5)
+    with pytest.raises(DataError, match=r"^z: the model knows no such item"):
+        by_hand().similar(["a", "z"])
+
+
+def test_states_of_histories() -> None:
+    states = by_hand().encode([["a"], [], ["x", "d"]])
+    assert states.tolist() == [[1.0, 0.0], [0.0, 0.0], [pytest.approx(0.1), pytest.approx(0.8)]]
