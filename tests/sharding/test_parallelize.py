@@ -123,9 +123,9 @@ def test_so_does_another_kind_of_model(train: Train, loss: str, optimizer: str, 
     ("loss", "optimizer", "way"),
     [
         ("softmax", "rowwise_adagrad", (2, "dmp", "row_wise")),  # one table trained as a parameter, one in backward
-        ("softmax", "adagrad", (3, "dmp", "column_wise")),
-        ("sampled_softmax", "rowwise_adagrad", (2, "dmp", "auto")),
         ("softmax", "rowwise_adagrad", (3, "ddp", "")),
+        pytest.param("softmax", "adagrad", (3, "dmp", "column_wise"), marks=pytest.mark.long),
+        pytest.param("sampled_softmax", "rowwise_adagrad", (2, "dmp", "auto"), marks=pytest.mark.long),
     ],
 )
 def test_so_does_a_model_of_two_tables(train: Train, loss: str, optimizer: str, way: tuple[int, str, str]) -> None:
