@@ -25,7 +25,7 @@ def top_k(
         # A tie with what was found before loses: its id is higher.
         rows = (of_tile.amax(1) > scores[:, -1]).nonzero().squeeze(1)
         if len(rows):
-            best, columns = _best(of_tile[rows], k)
+            best, columns = _best(of_tile if len(rows) == len(of_tile) else of_tile[rows], k)
             candidates = torch.cat([scores[rows], best], 1), torch.cat([indices[rows], columns + first], 1)
             order = candidates[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
             scores[rows], indices[rows] = (values.gather(1, order) for values in candidates)
@@ -39,9 +39,10 @@ def _tiles(vectors: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """At most `k` of the best `scores` [B, C], in the order of their columns [B, ≤ k]; the first ones of equal ones."""
-    values, columns = scores.topk(min(k, scores.shape[1]), dim=1)
-    is_tied = (scores >= values[:, -1:]).sum(1) > values.shape[1]  # where topk takes any of them
-    for row in is_tied.nonzero().squeeze(1).tolist():
-        columns[row] = scores[row].sort(descending=True, stable=True).indices[: values.shape[1]]
+    values, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    if values.shape[1] > k:
+        columns = columns[:, :k]
+        for row in (values[:, k] == values[:, k - 1]).nonzero().squeeze(1).tolist():  # topk takes any of equal ones
+            columns[row] = scores[row].sort(descending=True, stable=True).indices[:k]
     columns = columns.sort(dim=1).values
     return scores.gather(1, columns), columns
