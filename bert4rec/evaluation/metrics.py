@@ -17,13 +17,18 @@ def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: T
     """How many [B] of the candidates `first`, `first` + 1, …, with `scores` [B, n], come before each target.
 
     The same order as `is_ahead`, in one pass over the scores: among lower ids a tie is as good as a better score.
+    `scores` [1, n] are those of all rows, and only sorted.
     """
     n = scores.shape[1]
     just_below = target_scores.nextafter(target_scores.new_tensor(-torch.inf))
-    ahead = (scores > torch.where(targets >= first + n, just_below, target_scores)[:, None]).sum(1, dtype=torch.int32)
+    limits = torch.where(targets >= first + n, just_below, target_scores)
+    if len(scores) == 1:
+        ahead = n - torch.searchsorted(scores[0].sort().values, limits, right=True, out_int32=True)
+    else:
+        ahead = (scores > limits[:, None]).sum(1, dtype=torch.int32)
     # Where the target is among the candidates, ties with those before it are still to be counted.
     rows = ((targets >= first) & (targets < first + n)).nonzero().squeeze(1)
-    tied = scores[rows] == target_scores[rows, None]
+    tied = scores.expand(len(targets), n)[rows] == target_scores[rows, None]
     is_lower = torch.arange(n, device=scores.device) < (targets[rows] - first)[:, None]
     return ahead.index_add_(0, rows, (tied & is_lower).sum(1, dtype=torch.int32))
 

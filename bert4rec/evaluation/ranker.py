@@ -116,6 +116,9 @@ class Ranker:
             broken += not is_finite(items)
             for tile in tiles:
                 start, stop = (bound - first for bound in self._catalogue.items(range(tile, tile + 1)))
+                if not self._scorer.width:
+                    ahead += self._count_ahead_of_all(items[start:stop], ids[start:stop], users, seen, tile)
+                    continue
                 for number, where in enumerate(_cut(len(ahead), self._batch_size)):
                     scores = self._scorer.scores(users.known[where], items[start:stop])
                     scores[seen.at(tile, number)] = -torch.inf
@@ -124,6 +127,20 @@ class Ranker:
         if together[-1]:  # on all processes; had one raised in the loop, the others would wait for it
             raise DivergenceError(NOT_FINITE)
         return together[:-1]
+
+    def _count_ahead_of_all(self, items: Tensor, ids: Tensor, users: "Users", seen: Seen, tile: int) -> Tensor:
+        """How many unseen items [U] of a tile come before each target, where nothing is known of users.
+
+        All give the same scores, which are ordered once; what each has seen is taken off again.
+        """
+        scores = self._scorer.scores(users.known[:1], items)
+        ahead = count_ahead(scores, ids[0], users.scores, users.targets)
+        for number, where in enumerate(_cut(len(ahead), self._batch_size)):
+            rows, columns = torch.stack(seen.at(tile, number)).unique(dim=1)  # an item may have been seen twice
+            targets = users.scores[where][rows], users.targets[where][rows]
+            is_before = is_ahead(scores[0, columns, None], ids[columns, None], *targets)[:, 0]
+            ahead[where].index_add_(0, rows, is_before.int(), alpha=-1)
+        return ahead
 
 
 class Users(NamedTuple):
