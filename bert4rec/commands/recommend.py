@@ -1,4 +1,4 @@
-"""`bert4rec recommend RUN …`: the best next items for histories, in the interactions' own ids."""
+"""`python -m bert4rec recommend RUN …`: the best next items for histories, in the interactions' own ids."""
 
 import argparse
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ SUMMARY = "the best next items for histories of items, with the model of a run"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, whose histories, and what of the results."""
     parser.description = "Recommends the next items for histories, in the items' own ids, with titles where known."
-    parser.add_argument("run_folder", metavar="RUN", type=Path, help="run folder (its best weights) or a checkpoint")
+    add_model_arguments(parser)
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--items", metavar="ID,ID,…", help="one history, the oldest item first")
     asked.add_argument("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked.add_argument(
         "--histories", metavar="FILE", help="histories as JSON lines (- from standard input), CSV or Parquet"
     )
-    parser.add_argument("--top", metavar="N", type=int, default=10, help="items for each history (default: 10)")
     parser.add_argument(
         "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)"
     )
@@ -35,18 +34,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--allow", metavar="FILE", type=Path, help="recommend only these items, one a line")
     parser.add_argument("--deny", metavar="FILE", type=Path, help="never recommend these items, one a line")
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run and its dataset, and how many items are to be found."""
+    parser.add_argument("run_folder", metavar="RUN", type=Path, help="run folder (its best weights) or a checkpoint")
+    parser.add_argument("--top", metavar="N", type=int, default=10, help="items to find for each (default: 10)")
     parser.add_argument("--dataset", metavar="FOLDER", type=Path, help="the dataset folder, where it was moved")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Recommend; the exit status: 0. Raises `UserError`."""
+def load_model(arguments: argparse.Namespace) -> "Recommender":
+    """The model that `add_model_arguments` asks for; warnings go to stderr. Raises `UserError`."""
     from bert4rec.inference.load import load
-    from bert4rec.inference.output import writer
 
     if arguments.top < 1:
         raise SettingsError(f"--top={arguments.top}: must be at least 1")
     log_to_terminal(stream="stderr")
-    model = load(arguments.run_folder, dataset=arguments.dataset)
+    return load(arguments.run_folder, dataset=arguments.dataset)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Recommend; the exit status: 0. Raises `UserError`."""
+    from bert4rec.inference.output import writer
+
+    model = load_model(arguments)
     options: dict[str, Any] = {
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
         "allow": None if arguments.allow is None else _lines(arguments.allow),

@@ -1,11 +1,8 @@
-"""`bert4rec similar RUN ITEM …`: the items whose vectors are nearest."""
+"""`python -m bert4rec similar RUN ITEM …`: the items whose vectors are nearest."""
 
 import argparse
-from pathlib import Path
 
-from bert4rec.commands.recommend import as_table
-from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.commands.recommend import add_model_arguments, as_table, load_model
 
 SUMMARY = "the items most similar to an item, by the vectors that a run has learnt"
 
@@ -13,20 +10,13 @@ SUMMARY = "the items most similar to an item, by the vectors that a run has lear
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run and the items."""
     parser.description = "Finds the items whose vectors have the largest cosine with that of an item."
-    parser.add_argument("run_folder", metavar="RUN", type=Path, help="run folder (its best weights) or a checkpoint")
+    add_model_arguments(parser)
     parser.add_argument("items", metavar="ITEM", nargs="+", help="items by their own ids")
-    parser.add_argument("--top", metavar="N", type=int, default=10, help="items for each item (default: 10)")
-    parser.add_argument("--dataset", metavar="FOLDER", type=Path, help="the dataset folder, where it was moved")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table for each item; the exit status: 0. Raises `UserError`."""
-    from bert4rec.inference.load import load
-
-    if arguments.top < 1:
-        raise SettingsError(f"--top={arguments.top}: must be at least 1")
-    log_to_terminal(stream="stderr")
-    model = load(arguments.run_folder, dataset=arguments.dataset)
+    model = load_model(arguments)
     for item, found in zip(arguments.items, model.similar(arguments.items, arguments.top), strict=True):
         (index,) = model.ids.indices([item])
         title = model.ids.titles_of([index])[0]
