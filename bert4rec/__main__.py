@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 finished, 1 a plan that does not fit, 2 bad arguments or input."""
+    """The exit status: 0 finished, 1 a plan that does not fit, 2 bad arguments or input, 130 stopped."""
     parser = Parser(prog="python -m bert4rec", epilog="python -m bert4rec COMMAND --help: the options of a command")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
@@ -52,6 +52,9 @@ def main(argv: Sequence[str]) -> int:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            return 130
 
 
 if __name__ == "__main__":

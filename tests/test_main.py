@@ -36,6 +36,15 @@ def test_a_word_too_many_is_one_line(argv: list[str], capsys: pytest.CaptureFixt
     assert err.startswith("error: ")
 
 
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(COMMANDS["report"], "run", interrupted)
+    assert main(["report"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_does_not_wait_for_slow_imports(command: str) -> None:
     program = (

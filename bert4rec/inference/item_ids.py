@@ -63,9 +63,10 @@ class ItemIds:
         if pa.types.is_string(self.originals.type) or pa.types.is_large_string(self.originals.type):
             return str(value)
         try:
-            return int(value)
-        except (TypeError, ValueError):
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
             return None
+        return number if isinstance(value, str) or number == value else None  # 1.7 is no item 1
 
 
 def as_ids(indices: Ints) -> Ints:

@@ -40,7 +40,8 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
     data = Path(dataset) if dataset is not None else _dataset_of(settings)
     about_data = read_metadata(data)
     if about_data["fingerprint"] != metadata["fingerprint"]:
-        raise DataError(f"{data}: is not the dataset that {path} was trained on; name that one with dataset=FOLDER")
+        advice = 'name that one by --dataset=FOLDER, in Python by dataset="FOLDER"'
+        raise DataError(f"{data}: is not the dataset that {path} was trained on; {advice}")
     network = read_network(folder, settings["model"], metadata["n_items"])
     return Recommender(network, ItemIds.read(data), dataset=data, leaves_out_seen=_suggests_new_items(about_data))
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from bert4rec.inference.recommender import Recommendation
 from bert4rec.runtime.errors import DataError
 
+ENDINGS = (".jsonl", ".csv", ".parquet")
 COLUMNS = ("user", "rank", "item", "title", "score")
 
 Rows: TypeAlias = Sequence[tuple[Any, Sequence[Recommendation]]]
@@ -25,10 +26,15 @@ Write: TypeAlias = Callable[[Rows], None]
 
 @contextmanager
 def writer(path: Path | None) -> Iterator[Write]:
-    """What writes to `path`, whole or not at all, in the form of its ending; JSON lines to standard output for None."""
+    """What writes to `path`, whole or not at all, in the form of its ending; JSON lines to standard output for None.
+
+    Raises `DataError` for another ending, and where it cannot be written.
+    """
     if path is None:
         yield _to_json_lines(sys.stdout)
         return
+    if path.suffix not in ENDINGS:
+        raise DataError(f"{path}: its name must end in {', '.join(ENDINGS)}")
     unfinished = path.with_name(path.name + ".tmp")
     try:
         with contextlib.ExitStack() as stack:

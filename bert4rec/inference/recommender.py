@@ -35,8 +35,8 @@ class Recommendation(NamedTuple):
 class Recommender:
     """A trained model in use: `network` gives the scores of the items `ids`, made from the folder `dataset`.
 
-    They depend on the histories alone: a user need not be one of those that it was trained on. `leaves_out_seen`:
-    whether items of a history are recommended for it where nothing else is asked for.
+    Scores depend on the histories alone: a user need not be one of those that it was trained on. With
+    `leaves_out_seen` no item of a history is recommended for it, unless a call asks otherwise.
     """
 
     def __init__(self, network: Network, ids: ItemIds, *, dataset: Path, leaves_out_seen: bool = True) -> None:
@@ -48,8 +48,9 @@ class Recommender:
     ) -> list[list[Recommendation]]:  # fmt: skip
         """The `k` best items for each history, the best first; of a history without a known item nothing.
 
-        `leave_out_seen`: whether items of the history are no recommendations for it. With `allow` none but these items
-        are, those of `deny` never are. Items that the model does not know are skipped, with one warning.
+        `leave_out_seen` decides whether items of the history itself may come (None: as `leaves_out_seen` says). With
+        `allow` only these items may come; those of `deny` never do. Items of a history that the model does not know are
+        skipped, with one warning.
         """
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items = self._hidden(allow, deny)
@@ -80,7 +81,7 @@ class Recommender:
             raise DataError(f"{unknown[0]}: the model knows no such item; ids are those of the interactions")
         vectors = torch.nn.functional.normalize(self.vectors, dim=1)
         exclude = _excluder([indices[row : row + 1] for row in range(len(indices))], None)
-        found = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids) - 1), exclude=exclude)
+        found = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
         return self._named(*found)
 
     @torch.no_grad()

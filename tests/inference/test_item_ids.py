@@ -13,6 +13,7 @@ from bert4rec.runtime.errors import DataError
 def test_numbers_may_be_given_as_text() -> None:
     ids = ItemIds(pa.array([7, 1, 30]))
     assert ids.indices([30, "7", "x", None, 2, 1.0]).tolist() == [2, 0, UNKNOWN, UNKNOWN, UNKNOWN, 1]
+    assert ids.indices([1.7, "1.7", float("inf"), float("nan"), [7]]).tolist() == [UNKNOWN] * 5
     assert ids.of([2, 0]) == [30, 7]
     assert ids.titles_of([2, 0]) == ["", ""]
 

@@ -62,6 +62,12 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_a_form_that_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"x.xlsx: its name must end in .jsonl, .csv, .parquet$"):
+        write(tmp_path / "x.xlsx")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"/no/x.csv: cannot be written: No such file"):
         write(tmp_path / "no" / "x.csv")

@@ -95,6 +95,12 @@ def test_similar_items_are_those_of_the_largest_cosine() -> None:
         by_hand().similar(["a", "z"])
 
 
+def test_a_lone_item_has_no_similar_one() -> None:
+    encoder: Encoder = LastItem(2)  # type: ignore[assignment]
+    network = Network(encoder, torch.ones(3, 2), torch.ones(1, 2))
+    assert Recommender(network, ItemIds(pa.array(["a"])), dataset=Path("data")).similar(["a"]) == [[]]
+
+
 def test_states_of_histories() -> None:
     states = by_hand().encode([["a"], [], ["x", "d"]])
     assert states.tolist() == [[1.0, 0.0], [0.0, 0.0], [pytest.approx(0.1), pytest.approx(0.8)]]
