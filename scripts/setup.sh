@@ -36,7 +36,7 @@ fi
 case $build in cpu | cuda) ;; *) fail "TORCH_BUILD is cpu or cuda, not '$build'." ;; esac
 
 # With the folder's own path: a virtual environment cannot be moved, so a moved or copied one is made again.
-wanted=$({ cat requirements.txt requirements-dev.txt constraints.txt && echo "$build $(pwd -P)"; } | cksum)
+wanted=$({ cat requirements*.txt constraints.txt && echo "$build $(pwd -P)"; } | cksum)
 
 # Prints the interpreter itself: not a shim and not the python of an activated .venv, which is about to be replaced.
 probe='
@@ -92,7 +92,7 @@ torch="torch==$(pin torch)"
 install() {
     {
         .venv/bin/python -m pip --disable-pip-version-check --no-input install \
-            -c constraints.txt -r requirements.txt -r requirements-dev.txt "$@" 2>&1 && : >.venv/.installed
+            -c constraints.txt -r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt "$@" 2>&1 && : >.venv/.installed
     } | while IFS= read -r line; do
         printf '%s\n' "$line" >>"$log"
         case $line in

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PINS = ["requirements.txt", "requirements-dev.txt", "constraints.txt"]
+PINS = ["requirements.txt", "requirements-onnx.txt", "requirements-dev.txt", "constraints.txt"]
 TOOLS = ["sh", "dirname", "cat", "cksum", "mkdir", "rm", "cp", "sed", "grep", "tail", "sleep"]
 
 UNAME = """#!/bin/sh
@@ -126,7 +126,9 @@ def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(clone: Clone)
     clone.program("python3", INSTALLING_PYTHON)
     assert clone.setup().returncode == 0
     (call,) = clone.pip_calls()
-    assert call.endswith("-r requirements.txt -r requirements-dev.txt torch==2.13.0+cpu ./.venv/fbgemm-gpu")
+    assert call.endswith(
+        "-r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt torch==2.13.0+cpu ./.venv/fbgemm-gpu"
+    )
     assert "-c constraints.txt" in call
     alias = (clone.folder / ".venv/fbgemm-gpu/pyproject.toml").read_text()
     assert 'name = "fbgemm-gpu"\nversion = "1.8.0"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]' in alias
@@ -136,7 +138,7 @@ def test_the_cuda_build_is_what_the_requirements_say(clone: Clone):
     clone.program("python3", INSTALLING_PYTHON)
     assert clone.setup(TORCH_BUILD="cuda").returncode == 0
     (call,) = clone.pip_calls()
-    assert call.endswith("-c constraints.txt -r requirements.txt -r requirements-dev.txt")
+    assert call.endswith("-c constraints.txt -r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt")
 
 
 def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_changes(clone: Clone):
@@ -247,9 +249,13 @@ def test_the_pinned_torch_torchrec_and_fbgemm_match():
 
 
 def test_each_package_is_pinned_in_one_place_and_none_depends_on_the_build():
-    program, tools, rest = map(pins, PINS)
-    assert not program.keys() & tools.keys() | program.keys() & rest.keys() | tools.keys() & rest.keys()
-    assert not {name for name in rest if name.startswith(("torch-", "fbgemm", "nvidia", "triton", "setuptools", "pip"))}
+    names = [name for file in PINS for name in pins(file)]
+    assert len(names) == len({*names})
+    assert not {
+        name
+        for name in pins("constraints.txt")
+        if name.startswith(("torch-", "fbgemm", "nvidia", "triton", "setuptools", "pip"))
+    }
 
 
 def test_make_runs_the_documented_commands():
