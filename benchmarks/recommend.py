@@ -61,7 +61,7 @@ def _recommender(n_items: int) -> Recommender:
     encoder = Encoder(**shape.model_dump(exclude={"kind", "head", "output_bias"}), device="cpu")
     rows = torch.randn(n_items + 2, shape.embed_dim + BIAS_COLUMNS)
     rows[:, shape.embed_dim + 1 :] = 0
-    network = Network(encoder, rows[:, : shape.embed_dim], rows[2:])
+    network = Network(encoder, rows)
     return Recommender(network, ItemIds(pa.array(f"item-{number}" for number in range(n_items))), dataset=Path())
 
 

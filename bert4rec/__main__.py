@@ -9,13 +9,20 @@ from bert4rec.runtime.installation import exit_for_missing, require_python
 
 try:
     require_python()
-    from bert4rec.commands import check, plan, recommend, report, similar
+    from bert4rec.commands import check, export, plan, recommend, report, similar
     from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
     from bert4rec.runtime.errors import SettingsError, UserError
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
-COMMANDS = {"report": report, "recommend": recommend, "similar": similar, "plan": plan, "check": check}
+COMMANDS = {
+    "report": report,
+    "recommend": recommend,
+    "similar": similar,
+    "export": export,
+    "plan": plan,
+    "check": check,
+}
 
 
 class Parser(argparse.ArgumentParser):

@@ -36,10 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deny", metavar="FILE", type=Path, help="never recommend these items, one a line")
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to find for each") -> None:
     """The run and its dataset, and how many items are to be found."""
-    parser.add_argument("run_folder", metavar="RUN", type=Path, help="run folder (its best weights) or a checkpoint")
-    parser.add_argument("--top", metavar="N", type=int, default=10, help="items to find for each (default: 10)")
+    what = "run folder (its best weights), one of its checkpoints, or a model package"
+    parser.add_argument("run_folder", metavar="RUN", type=Path, help=what)
+    parser.add_argument("--top", metavar="N", type=int, default=10, help=f"{top} (default: 10)")
     parser.add_argument("--dataset", metavar="FOLDER", type=Path, help="the dataset folder, where it was moved")
 
 
@@ -92,6 +93,11 @@ def _histories(arguments: argparse.Namespace, model: "Recommender") -> "Iterator
         yield [(1, arguments.items.split(","))]
     elif arguments.histories is not None:
         yield from read_file(arguments.histories)
+    elif model.dataset is None:
+        raise SettingsError(
+            "a model package has no users; name their dataset with --dataset=FOLDER, or give histories with --items or "
+            "--histories"
+        )
     else:
         users = UserHistories(model.dataset, model.ids)
         yield from users.all() if arguments.all else iter([users.of(arguments.user)])

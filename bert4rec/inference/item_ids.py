@@ -1,5 +1,6 @@
 """The items of a model by their own ids: those of the interactions that it was trained on."""
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.json
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS
@@ -16,6 +18,7 @@ from bert4rec.runtime.errors import DataError
 Ints = npt.NDArray[np.int64]
 
 UNKNOWN = -1  # in the place of an index
+LINES_AT_ONCE = 65_536
 
 
 class ItemIds:
@@ -31,8 +34,35 @@ class ItemIds:
             table = pq.read_table(folder / ITEMS).sort_by("item").combine_chunks()
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{folder / ITEMS}: cannot be read: {error}") from None
-        titles = table["title"].fill_null("").combine_chunks() if "title" in table.column_names else None
-        return cls(table["original"].combine_chunks(), titles)
+        titles = _array(table["title"].fill_null("")) if "title" in table.column_names else None
+        return cls(_array(table["original"]), titles)
+
+    @classmethod
+    def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
+        """From JSON lines, as `write_lines` makes them. Raises `DataError`."""
+        schema = pa.schema([("id", pa.int64() if are_numbers else pa.string()), ("title", pa.string())])
+        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        try:
+            table = pa.json.read_json(path, parse_options=options).combine_chunks()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(f"{path}: cannot be read: {error}") from None
+        titles = table["title"]
+        has_titles = titles.null_count < len(titles)
+        return cls(_array(table["id"]), _array(titles.fill_null("")) if has_titles else None)
+
+    def write_lines(self, path: Path) -> None:
+        """A line an item, in the order of their indices: {"id": …, "title": …}, the title where one is known."""
+        with path.open("w", encoding="utf-8") as file:
+            for first in range(0, len(self), LINES_AT_ONCE):
+                indices = range(first, min(first + LINES_AT_ONCE, len(self)))
+                for item, title in zip(self.of(indices), self.titles_of(indices), strict=True):
+                    line = {"id": item, "title": title} if title else {"id": item}
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether ids are whole numbers, else text."""
+        return bool(pa.types.is_integer(self.originals.type))
 
     def __len__(self) -> int:
         return len(self.originals)
@@ -60,13 +90,18 @@ class ItemIds:
 
     def _kind(self, value: Any) -> Any:
         """`value` as the ids are: text, or a number."""
-        if pa.types.is_string(self.originals.type) or pa.types.is_large_string(self.originals.type):
+        if not self.are_numbers:
             return str(value)
         try:
             number = int(value)
         except (TypeError, ValueError, OverflowError):
             return None
         return number if isinstance(value, str) or number == value else None  # 1.7 is no item 1
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array, a column without a chunk as an empty one."""
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def as_ids(indices: Ints) -> Ints:

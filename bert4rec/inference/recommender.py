@@ -32,14 +32,24 @@ class Recommendation(NamedTuple):
     score: float
 
 
+class Items(NamedTuple):
+    """The items of a model in their own ids, their titles ("" where none is known), and their vectors [V, d]."""
+
+    ids: list[Any]
+    titles: list[str]
+    vectors: Tensor
+
+
 class Recommender:
-    """A trained model in use: `network` gives the scores of the items `ids`, made from the folder `dataset`.
+    """A trained model in use: `network` gives the scores of the items `ids`; `dataset`: the folder of its users.
 
     Scores depend on the histories alone: a user need not be one of those that it was trained on. With
     `leaves_out_seen` no item of a history is recommended for it, unless a call asks otherwise.
     """
 
-    def __init__(self, network: Network, ids: ItemIds, *, dataset: Path, leaves_out_seen: bool = True) -> None:
+    def __init__(
+        self, network: Network, ids: ItemIds, *, dataset: Path | None = None, leaves_out_seen: bool = True
+    ) -> None:
         self.network, self.ids, self.dataset, self.leaves_out_seen = network.eval(), ids, dataset, leaves_out_seen
 
     def recommend(
@@ -79,7 +89,7 @@ class Recommender:
         indices = self.ids.indices(items)
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == UNKNOWN]:
             raise DataError(f"{unknown[0]}: the model knows no such item; ids are those of the interactions")
-        vectors = torch.nn.functional.normalize(self.vectors, dim=1)
+        vectors = torch.nn.functional.normalize(self._vectors, dim=1)
         exclude = _excluder([indices[row : row + 1] for row in range(len(indices))], None)
         found = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
         return self._named(*found)
@@ -87,7 +97,7 @@ class Recommender:
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
         """Hidden states [B, d] after the histories; zeros for one without a known item."""
-        width = self.network.encoder.norm.normalized_shape[0]
+        width = self.network.embed_dim
         states = torch.zeros(len(histories), width)
         known = self._known(histories)
         rows = [row for row, history in enumerate(known) if len(history)]
@@ -96,9 +106,14 @@ class Recommender:
         return states
 
     @property
-    def vectors(self) -> Tensor:
-        """Of all items, without their biases, [V, d]; the item of row i is `ids.originals[i]`."""
-        return self.network.item_vectors[:, : self.network.encoder.norm.normalized_shape[0]]
+    def items(self) -> Items:
+        """All items, without their biases."""
+        everyone = range(len(self.ids))
+        return Items(self.ids.of(everyone), self.ids.titles_of(everyone), self._vectors)
+
+    @property
+    def _vectors(self) -> Tensor:
+        return self.network.item_vectors[:, : self.network.embed_dim]
 
     @torch.no_grad()
     def _encode(self, histories: Sequence[Ints]) -> Tensor:

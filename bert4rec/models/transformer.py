@@ -168,4 +168,4 @@ def with_one(hidden: Tensor, width: int) -> Tensor:
         return hidden
     one = torch.zeros(width - hidden.shape[1], dtype=hidden.dtype, device=hidden.device)
     one[0] = 1
-    return torch.cat([hidden, one.expand(len(hidden), -1)], dim=1)
+    return torch.cat([hidden, one.expand(hidden.shape[0], -1)], dim=1)  # len() of it would be fixed in an export

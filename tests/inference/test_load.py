@@ -1,7 +1,5 @@
 """A run that is loaded recommends what its report has measured."""
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -36,7 +34,9 @@ def test_a_checkpoint_is_loaded_too(made: Path) -> None:
 
 
 def test_what_is_missing_damaged_or_foreign_is_named(whole: Path, tmp_path: Path, log_folder: Path) -> None:
-    with pytest.raises(DataError, match="neither a run folder with a checkpoint nor a checkpoint"):
+    with pytest.raises(
+        DataError, match="neither a run folder with a checkpoint, nor a checkpoint, nor a model package"
+    ):
         load(tmp_path / "nothing")
     with pytest.raises(DataError, match=r"is not the dataset that .*/whole was trained on"):
         load(whole, dataset=log_folder)
@@ -46,14 +46,3 @@ def test_what_is_missing_damaged_or_foreign_is_named(whole: Path, tmp_path: Path
     flip(next(best.glob("*.distcp")), 1000)
     with pytest.raises(DataError, match=r"this checkpoint is damaged: .* has another checksum"):
         load(whole)
-
-
-@pytest.mark.parametrize(("repeated", "leaves_out"), [(0, True), (3, True), (4, False)])
-def test_seen_items_are_left_out_where_the_data_suggest_it(
-    made: Path, small_folder: Path, tmp_path: Path, repeated: int, leaves_out: bool
-) -> None:
-    folder = Path(shutil.copytree(small_folder, tmp_path / "dataset"))
-    metadata = json.loads((folder / "metadata.json").read_text())
-    metadata["repeated_targets"]["test"] = {"users": repeated, "of": 60}
-    (folder / "metadata.json").write_text(json.dumps(metadata))
-    assert load(made, dataset=folder).leaves_out_seen is leaves_out

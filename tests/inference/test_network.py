@@ -6,19 +6,20 @@ import torch
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.inference.network import Network
+from bert4rec.inference.network import Network, make_network
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
-from tests.models.networks import MAX_LEN, N_ITEMS, WIDTH, model
+from bert4rec.models.table import saved_name
+from tests.models.networks import HEADS, MAX_LEN, N_ITEMS, WIDTH, model
 
 HISTORIES = [[2, 3, 4], [39], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
 
 
 def network_of(trained: SequenceModel) -> Network:
-    with torch.no_grad():
-        vectors = trained.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
-    return Network(trained.encoder, trained.item_table.weight.detach()[:, :WIDTH], vectors).eval()
+    tensors = {saved_name(name): value for name, value in trained.state_dict().items()}
+    shape = {"embed_dim": WIDTH, "n_heads": HEADS, "n_layers": 2, "ffn_dim": 24, "max_len": MAX_LEN, "dropout": 0.0}
+    return make_network(tensors, shape, is_causal=trained.is_causal)
 
 
 @pytest.mark.parametrize("kind", [Bert4Rec, SASRec])

@@ -36,7 +36,7 @@ TITLES = ["Alien", "Aliens", "Amélie", ""]
 
 def by_hand(leaves_out_seen: bool = True) -> Recommender:
     encoder: Encoder = LastItem(2)  # type: ignore[assignment]
-    network = Network(encoder, torch.cat([torch.zeros(2, 2), VECTORS]), VECTORS)
+    network = Network(encoder, torch.cat([torch.zeros(2, 2), VECTORS]))
     ids = ItemIds(pa.array(["a", "b", "c", "d"]), pa.array(TITLES))
     return Recommender(network, ids, dataset=Path("data"), leaves_out_seen=leaves_out_seen)
 
@@ -97,7 +97,7 @@ def test_similar_items_are_those_of_the_largest_cosine() -> None:
 
 def test_a_lone_item_has_no_similar_one() -> None:
     encoder: Encoder = LastItem(2)  # type: ignore[assignment]
-    network = Network(encoder, torch.ones(3, 2), torch.ones(1, 2))
+    network = Network(encoder, torch.ones(3, 2))
     assert Recommender(network, ItemIds(pa.array(["a"])), dataset=Path("data")).similar(["a"]) == [[]]
 
 

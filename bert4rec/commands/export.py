@@ -1,0 +1,57 @@
+"""`bert4rec export RUN`: a trained model for other programs."""
+
+import argparse
+from pathlib import Path
+
+from bert4rec.commands.recommend import add_model_arguments
+from bert4rec.config.suggestions import did_you_mean, nearest_values
+from bert4rec.runtime.console import log_to_terminal
+from bert4rec.runtime.errors import SettingsError
+
+SUMMARY = "a trained model for other programs: safetensors, item vectors, torch.export, ONNX"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run, the formats, and where to."""
+    parser.description = (
+        "Writes a folder for other programs. With safetensors it is a model package, which load() and the commands "
+        "take as they take a run, without TorchRec. One process; tables are read and written a block of rows at a "
+        "time, but for pt2 and onnx, which hold the table in memory."
+    )
+    add_model_arguments(parser, top="items that the programs (pt2, onnx) find")
+    parser.add_argument(
+        "--format", metavar="NAME,NAME,…", default="safetensors,pt2",
+        help="safetensors: all weights; vectors: of the items, as Parquet and npy; pt2: a program for torch alone; "
+        "onnx: one for onnxruntime (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--output", metavar="FOLDER", type=Path, help="a new folder (default: RUN/export)")
+    parser.add_argument(
+        "--seen", choices=("leave-out", "keep"), help="items of the history itself (default: as the data suggest)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the folder; the exit status: 0. Raises `UserError`."""
+    formats = _formats(arguments.format)
+    if arguments.top < 1:
+        raise SettingsError(f"--top={arguments.top}: must be at least 1")
+    from bert4rec.export.export import export
+    from bert4rec.inference.trained import find_trained
+
+    log_to_terminal(stream="stderr")
+    trained = find_trained(arguments.run_folder, arguments.dataset)
+    folder = arguments.output or arguments.run_folder / "export"
+    leaves_out_seen = trained.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
+    export(trained, folder, formats, k=arguments.top, leaves_out_seen=leaves_out_seen)
+    print(f"exported to {folder}; how to use it: {folder / 'README.md'}")
+    return 0
+
+
+def _formats(text: str) -> list[str]:
+    from bert4rec.export.export import FORMATS
+
+    names = text.split(",")
+    if unknown := next((name for name in names if name not in FORMATS), None):
+        nearest = did_you_mean(nearest_values(unknown, [*FORMATS], {}))
+        raise SettingsError(f"--format={text}: no format {unknown}{nearest or '; there are ' + ', '.join(FORMATS)}")
+    return names

@@ -1,0 +1,1 @@
+"""A trained model for other programs: weights, vectors, and programs that need torch or onnxruntime alone."""

@@ -1,0 +1,101 @@
+"""A checkpoint as a folder for other programs: a model package, item vectors, programs."""
+
+import json
+import logging
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, REPORT
+from bert4rec.export.card import card
+from bert4rec.export.program import ONNX, PT2, Program, save_onnx, save_pt2
+from bert4rec.export.vectors import write_vectors
+from bert4rec.export.weights import write_safetensors
+from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.load import network_of
+from bert4rec.inference.package import CARD, FORMAT, ITEMS, SETTINGS, VERSION, WEIGHTS
+from bert4rec.inference.trained import MODEL, Trained
+from bert4rec.runtime import manifest
+from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.files import sync
+
+FORMATS = ("safetensors", "vectors", "pt2", "onnx")
+RECIPES = ("preprocessing", "training", "evaluation")  # tables of settings that a package repeats: none names a place
+
+logger = logging.getLogger(__name__)
+
+
+def export(trained: Trained, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
+    """Write `folder`, whole or not at all, with what the `formats` need and what explains it.
+
+    The programs find `k` items, not those of the history itself if `leaves_out_seen`. Tables are read and written a
+    block at a time, but for the programs, which take the table's size in memory. Raises `DataError` where `folder`
+    is there, or cannot be written.
+    """
+    if folder.exists():
+        raise DataError(f"{folder}: is there already; name another folder with --output=FOLDER, or remove it")
+    unfinished = folder.with_name(folder.name + ".tmp")
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        _write(trained, unfinished, formats, k=k, leaves_out_seen=leaves_out_seen)
+        names = sorted(path.name for path in unfinished.iterdir())
+        manifest.seal(unfinished, manifest.describe(unfinished, names))
+        sync(unfinished)
+        unfinished.rename(folder)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write(trained: Trained, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
+    ids, stored = ItemIds.read(trained.dataset), trained.tensors()
+    ids.write_lines(folder / ITEMS)
+    settings = _settings(trained, ids, leaves_out_seen=leaves_out_seen)
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    text = card(settings, formats, k=k, example=ids.of(range(min(2, len(ids)))), report=_report(trained))
+    (folder / CARD).write_text(text, encoding="utf-8")
+    if "safetensors" in formats:
+        names = {name: name.removeprefix(MODEL) for name in stored if name.startswith(MODEL)}
+        write_safetensors(folder / WEIGHTS, stored, names)
+        logger.info(f"{WEIGHTS}: {len(names)} tensors")
+    if "vectors" in formats:
+        write_vectors(folder, stored, ids, trained.model["embed_dim"])
+        logger.info(f"vectors: {len(ids):,} items")
+    if {"pt2", "onnx"} & {*formats}:
+        program = Program(network_of(trained), k=k, leaves_out_seen=leaves_out_seen).eval()
+        for name, file, save in (("pt2", PT2, save_pt2), ("onnx", ONNX, save_onnx)):
+            if name in formats:
+                save(folder / file, program)
+                logger.info(f"{file}: histories → the {program.k} best items")
+
+
+def _settings(trained: Trained, ids: ItemIds, *, leaves_out_seen: bool) -> dict[str, Any]:
+    saved = trained.metadata
+    return {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "model": trained.model,
+        "is_causal": trained.is_causal,
+        "n_items": saved["n_items"],
+        "item_ids": "numbers" if ids.are_numbers else "text",
+        "leaves_out_seen": leaves_out_seen,
+        "dataset": {
+            "source": trained.about_data["source"],
+            "fingerprint": saved["fingerprint"],
+            "items": saved["items"],
+        },
+        "config": {table: saved["config"][table] for table in RECIPES},
+    }
+
+
+def _report(trained: Trained) -> dict[str, Any]:
+    """Of the run, if the checkpoint is the one that it is about; {} where there is none."""
+    run = trained.checkpoint.resolve().parents[1]
+    best = run / CHECKPOINTS / "best"
+    if not (run / REPORT).is_file() or best.resolve() != trained.checkpoint.resolve():
+        return {}
+    report: dict[str, Any] = json.loads((run / REPORT).read_text(encoding="utf-8"))
+    return report

@@ -1,0 +1,135 @@
+"""The network and its best items as one program that needs torch alone (`.pt2`), or onnxruntime (`.onnx`).
+
+Histories come as a matrix, so that there is one shape for every runtime. The arithmetic is that of `Network` and
+`top_k`, but for ties: of equal scores the runtime takes any.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID
+from bert4rec.inference.network import Network
+from bert4rec.models.transformer import Block, with_one
+from bert4rec.runtime.errors import SettingsError
+
+PT2, ONNX = "program.pt2", "model.onnx"
+NOTHING = -1  # in the place of an item
+OPSET = 18  # of ONNX: the first whose ScatterElements takes a minimum
+
+
+class Program(nn.Module):
+    """Histories → the `k` best items and their scores. Items are numbers from 0, as lines of the list of ids.
+
+    With `leaves_out_seen` no item of a history is found for it.
+    """
+
+    def __init__(self, network: Network, *, k: int, leaves_out_seen: bool) -> None:
+        super().__init__()
+        self.network, self.leaves_out_seen = network, leaves_out_seen
+        self.k = min(k, len(network.item_vectors))
+
+    def forward(self, items: Tensor) -> tuple[Tensor, Tensor]:
+        """`items` [B, L] int64, the oldest first, -1 anywhere for nothing → items [B, k] int64, scores [B, k].
+
+        Best first; -1 and -inf where there are fewer, and for a history without items.
+        """
+        is_item = items != NOTHING
+        scores = self._hidden(items, is_item) @ self.network.item_vectors.T
+        if self.leaves_out_seen:
+            limits = torch.where(is_item, -torch.inf, torch.inf)
+            scores = scores.scatter_reduce(1, items.clamp(min=0), limits, "amin")
+        scores = torch.where(is_item.any(1, keepdim=True), scores, -torch.inf)
+        best, indices = scores.topk(self.k)
+        return torch.where(best > -torch.inf, indices, NOTHING), best
+
+    def _hidden(self, items: Tensor, is_item: Tensor) -> Tensor:
+        """Hidden states [B, D] after the histories, as `Network` has them."""
+        encoder = self.network.encoder
+        ids = torch.where(is_item, items + FIRST_ITEM_ID, PAD_ID)
+        most = self.network.max_len
+        if not encoder.is_causal:
+            ids, is_item, most = F.pad(ids, (0, 1), value=MASK_ID), F.pad(is_item, (0, 1), value=True), most + 1
+        from_end = is_item.flip(1).cumsum(1).flip(1) - 1
+        is_real = is_item & (from_end < most)
+        x = self.network.id_vectors[ids] + encoder.positions(from_end.clamp(0, most - 1))
+        everywhere = is_real[:, None, None, :]
+        within = _seen_within(is_real) if encoder.is_causal else everywhere
+        *before, final = cast(list[Block], [*encoder.blocks])
+        for block in before:
+            x = block.merge(x, _attend(block, x, x, within))
+        is_last = is_real & (from_end == 0)
+        last = torch.where(is_last[:, :, None], x, 0).sum(1, keepdim=True)
+        hidden = encoder.norm(final.merge(last, _attend(final, last, x, everywhere)))
+        return with_one(hidden[:, 0], self.network.item_vectors.shape[1])
+
+
+def save_pt2(path: Path, program: Program) -> None:
+    """Write what `torch.export.load(path).module()` makes a function of, with neither pickles nor code."""
+    exported = torch.export.export(program, _example(), dynamic_shapes=_dynamic())
+    exported.example_inputs = None  # would be pickled
+    torch.export.save(exported, path)
+
+
+def save_onnx(path: Path, program: Program) -> None:
+    """Write what onnxruntime runs; the numbers stand beside it, in `model.onnx.data`. Raises `SettingsError`."""
+    try:
+        import onnxscript  # noqa: F401
+    except ModuleNotFoundError:
+        raise SettingsError(
+            "--format=onnx: the packages onnx and onnxscript are not installed; type `pip install -r "
+            "requirements-onnx.txt`, or install bert4rec with its extra [onnx]"
+        ) from None
+    with _without_messages():
+        torch.onnx.export(
+            program, _example(), path, input_names=["items"], output_names=["best_items", "scores"],
+            dynamic_shapes=_dynamic(), opset_version=OPSET, external_data=True, dynamo=True, verbose=False,
+        )  # fmt: skip
+
+
+def _example() -> tuple[Tensor]:
+    return (torch.tensor([[0, 0, 0], [NOTHING, 0, 0]]),)
+
+
+def _dynamic() -> tuple[dict[int, object]]:
+    """Any number of histories, of any length."""
+    return ({0: torch.export.Dim("histories"), 1: torch.export.Dim("length")},)
+
+
+def _seen_within(is_real: Tensor) -> Tensor:
+    """Who sees whom in a causal model, [B, 1, L, L]; all see themselves, since attention to nothing is NaN."""
+    places = torch.arange(is_real.shape[1], device=is_real.device)
+    is_before = places[None, :] <= places[:, None]
+    is_self = places[None, :] == places[:, None]
+    return ((is_real[:, None, :] & is_before) | is_self)[:, None]
+
+
+def _attend(block: Block, queries: Tensor, x: Tensor, mask: Tensor) -> Tensor:
+    """Attention of `queries` [B, M, d] to `x` [B, L, d], both before their norm."""
+
+    def heads(values: Tensor) -> Tensor:
+        return values.unflatten(-1, (block.n_heads, -1)).transpose(1, 2)
+
+    keys, values = block.key_value(block.attention_norm(x)).chunk(2, dim=-1)
+    asked = block.query(block.attention_norm(queries))
+    attended = F.scaled_dot_product_attention(heads(asked), heads(keys), heads(values), attn_mask=mask)
+    return attended.transpose(1, 2).flatten(2)
+
+
+@contextmanager
+def _without_messages() -> Iterator[None]:
+    """What the exporter says of its own insides is for its developers."""
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    exporter.setLevel(level)
