@@ -1,16 +1,24 @@
 """`python -m bert4rec recommend RUN …`: the best next items for histories, in the interactions' own ids."""
 
 import argparse
-from collections.abc import Iterator
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert4rec.runtime.console import log_to_terminal
+from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.runtime.wording import clock, counted
 
 if TYPE_CHECKING:
     from bert4rec.inference.histories import Histories
     from bert4rec.inference.recommender import Recommendation, Recommender
+
+LEFT_OUT = "seen items are left out, since users of these data hardly return to them (--seen=keep lets them come)"
+KEPT = "seen items may come, since users of these data return to them (--seen=leave-out leaves them out)"
+
+logger = logging.getLogger(__name__)
 
 SUMMARY = "the best next items for histories of items, with the model of a run"
 
@@ -64,15 +72,37 @@ def run(arguments: argparse.Namespace) -> int:
         "allow": None if arguments.allow is None else _lines(arguments.allow),
         "deny": [] if arguments.deny is None else _lines(arguments.deny),
     }
+    total, parts = _histories(arguments, model)
+    if arguments.seen is None:
+        logger.info(LEFT_OUT if model.leaves_out_seen else KEPT)
     if arguments.items is not None and arguments.output is None:
-        (found,) = model.recommend([arguments.items.split(",")], arguments.top, **options)
-        print(as_table(found))
+        (best,) = model.recommend([arguments.items.split(",")], arguments.top, **options)
+        print(as_table(best))
         return 0
-    with writer(arguments.output) as write:
-        for part in _histories(arguments, model):
-            found_by_user = model.recommend([items for _, items in part], arguments.top, **options)
-            write([(user, found) for (user, _), found in zip(part, found_by_user, strict=True)])
+    with writer(arguments.output) as write, ProgressBar(total or 1, form=BAR if total else NO_BAR) as bar:
+        asked: deque[list[Any]] = deque()  # the names of the users whose histories were taken
+        done = 0
+        for found in model.recommend_in_parts(_taken(parts, asked), arguments.top, **options):
+            names = asked.popleft()
+            write(list(zip(names, found, strict=True)))
+            done += len(names)
+            if bar.is_due():
+                bar.show(done, _figures(bar, done, total))
+    if arguments.output is not None:
+        logger.info(f"{arguments.output}: recommendations for {counted(done, 'history')}")
     return 0
+
+
+def _taken(parts: "Iterable[Histories]", asked: deque[list[Any]]) -> Iterator[list[Sequence[Any]]]:
+    """The histories of each part; the names of its users go to `asked`."""
+    for part in parts:
+        asked.append([user for user, _ in part])
+        yield [items for _, items in part]
+
+
+def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
+    left = f"  {clock(bar.seconds_left(done))} left" if total else ""
+    return f"{counted(done, 'history')}  {done / max(bar.seconds, 1e-3):,.0f} a second{left}"
 
 
 def as_table(found: "list[Recommendation]") -> str:
@@ -86,21 +116,22 @@ def as_table(found: "list[Recommendation]") -> str:
     return "\n".join(lines)
 
 
-def _histories(arguments: argparse.Namespace, model: "Recommender") -> "Iterator[Histories]":
-    from bert4rec.inference.histories import UserHistories, read_file
+def _histories(arguments: argparse.Namespace, model: "Recommender") -> "tuple[int | None, Iterable[Histories]]":
+    """How many they are, where that is known, and the histories."""
+    from bert4rec.inference.histories import read_file
+    from bert4rec.inference.user_histories import UserHistories
 
     if arguments.items is not None:
-        yield [(1, arguments.items.split(","))]
-    elif arguments.histories is not None:
-        yield from read_file(arguments.histories)
-    elif model.dataset is None:
+        return 1, [[(1, arguments.items.split(","))]]
+    if arguments.histories is not None:
+        return None, read_file(arguments.histories)
+    if model.dataset is None:
         raise SettingsError(
             "a model package has no users; name their dataset with --dataset=FOLDER, or give histories with --items or "
             "--histories"
         )
-    else:
-        users = UserHistories(model.dataset, model.ids)
-        yield from users.all() if arguments.all else iter([users.of(arguments.user)])
+    users = UserHistories(model.dataset, model.ids)
+    return (len(users), users.all()) if arguments.all else (len(arguments.user), [users.of(arguments.user)])
 
 
 def _lines(path: Path) -> list[str]:

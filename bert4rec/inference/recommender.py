@@ -1,7 +1,7 @@
 """Recommendations for histories of items, in the items' own ids."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,24 +62,20 @@ class Recommender:
         `allow` only these items may come; those of `deny` never do. Items of a history that the model does not know are
         skipped, with one warning.
         """
-        leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
-        hidden_items = self._hidden(allow, deny)
-        found: list[list[Recommendation]] = []
-        known = self._known(histories)
-        for part in _cut(known):
-            rows = [row for row, history in enumerate(part) if len(history)]
-            asked = [part[row] for row in rows]
-            results: list[list[Recommendation]] = [[] for _ in part]
-            if asked:
-                seen = asked if leave_out else []
-                scores, indices = top_k(
-                    self._encode(asked), self.network.item_vectors, min(k, len(self.ids)),
-                    exclude=_excluder(seen, hidden_items),
-                )  # fmt: skip
-                for row, of_row in zip(rows, self._named(scores, indices), strict=True):
-                    results[row] = of_row
-            found += results
+        (found,) = self.recommend_in_parts([histories], k, leave_out_seen=leave_out_seen, allow=allow, deny=deny)
         return found
+
+    def recommend_in_parts(
+        self, parts: Iterable[Sequence[History]], k: int = 10, *, leave_out_seen: bool | None = None,
+        allow: Collection[Any] | None = None, deny: Collection[Any] = (),
+    ) -> Iterator[list[list[Recommendation]]]:  # fmt: skip
+        """As `recommend`, for any number of histories: of each part in turn, with one warning at the end of all."""
+        leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
+        hidden_items, unknown = self._hidden(allow, deny), UnknownItems()
+        for part in parts:
+            known = self._known(part, unknown)
+            yield [found for asked in _cut(known) for found in self._best(asked, k, hidden_items, leave_out=leave_out)]
+        unknown.warn()
 
     def similar(self, items: Sequence[Any], k: int = 10) -> list[list[Recommendation]]:
         """The `k` items nearest to each of `items` by the cosine of their vectors, without the item itself.
@@ -94,12 +90,28 @@ class Recommender:
         found = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
         return self._named(*found)
 
+    def _best(
+        self, histories: Sequence[Ints], k: int, hidden_items: Tensor | None, *, leave_out: bool
+    ) -> list[list[Recommendation]]:
+        """Of a few histories of known items."""
+        rows = [row for row, history in enumerate(histories) if len(history)]
+        results: list[list[Recommendation]] = [[] for _ in histories]
+        if rows:
+            asked = [histories[row] for row in rows]
+            exclude = _excluder(asked if leave_out else [], hidden_items)
+            found = top_k(self._encode(asked), self.network.item_vectors, min(k, len(self.ids)), exclude=exclude)
+            for row, of_row in zip(rows, self._named(*found), strict=True):
+                results[row] = of_row
+        return results
+
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
         """Hidden states [B, d] after the histories; zeros for one without a known item."""
         width = self.network.embed_dim
         states = torch.zeros(len(histories), width)
-        known = self._known(histories)
+        unknown = UnknownItems()
+        known = self._known(histories, unknown)
+        unknown.warn()
         rows = [row for row, history in enumerate(known) if len(history)]
         for part in _cut(rows):
             states[part] = self._encode([known[row] for row in part])[:, :width]
@@ -123,20 +135,11 @@ class Recommender:
         hidden: Tensor = self.network(torch.from_numpy(as_ids(np.concatenate(recent))), lengths)
         return hidden
 
-    def _known(self, histories: Sequence[History]) -> list[Ints]:
-        """The indices of the items that are known; one warning for those that are not."""
+    def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[Ints]:
+        """The indices of the items that are known; those that are not are counted as `unknown`."""
         found = [self.ids.indices(history) for history in histories]
-        unknown = [
-            item
-            for history, indices in zip(histories, found, strict=True)
-            for item, index in zip(history, indices, strict=True)
-            if index == UNKNOWN
-        ]
-        if unknown:
-            named = ", ".join(map(str, dict.fromkeys(unknown[:NAMED])))
-            more = ", …" if len(unknown) > NAMED else ""
-            total = sum(map(len, histories))
-            logger.warning(f"{len(unknown):,} of {counted(total, 'item')} skipped: the model knows no {named}{more}")
+        for history, indices in zip(histories, found, strict=True):
+            unknown.count(history, indices)
         return [indices[indices != UNKNOWN] for indices in found]
 
     def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any]) -> Tensor | None:
@@ -155,6 +158,29 @@ class Recommender:
         k = scores.shape[1]
         rows = (named[first : first + k] for first in range(0, len(named), k))
         return [[found for found in row if found.score > -torch.inf] for row in rows]
+
+
+class UnknownItems:
+    """Counts the items that a model does not know, for one warning that names the first of them."""
+
+    def __init__(self) -> None:
+        self._names: dict[Any, None] = {}
+        self._n, self._of = 0, 0
+
+    def count(self, items: Sequence[Any], indices: Ints) -> None:
+        """Those of `items` that have no index."""
+        self._of += len(items)
+        for place in np.flatnonzero(indices == UNKNOWN).tolist():
+            self._n += 1
+            if len(self._names) <= NAMED:
+                self._names[items[place]] = None
+
+    def warn(self) -> None:
+        """One line, if there were any."""
+        if self._n:
+            names = [*map(str, self._names)]
+            named = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+            logger.warning(f"{self._n:,} of {counted(self._of, 'item')} skipped: the model knows no {named}")
 
 
 def _excluder(seen: Sequence[Ints], hidden: Tensor | None) -> Callable[[Tensor, int], None]:

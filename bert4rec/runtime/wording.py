@@ -7,10 +7,12 @@ def rounded(number: float) -> str:
 
 
 def counted(number: float, noun: str) -> str:
-    """A number and what it counts: 1 epoch, 1.5 epochs, 2 processes."""
+    """A number and what it counts: 1 epoch, 1.5 epochs, 2 processes, 3 histories."""
     text = rounded(number)
-    ending = "" if text == "1" else "es" if noun.endswith(("s", "x")) else "s"
-    return f"{text} {noun}{ending}"
+    if text == "1":
+        return f"1 {noun}"
+    is_consonant_y = noun.endswith("y") and noun[-2] not in "aeiou"
+    return f"{text} {noun[:-1]}ies" if is_consonant_y else f"{text} {noun}{'es' if noun.endswith(('s', 'x')) else 's'}"
 
 
 def clock(seconds: float) -> str:

@@ -1,13 +1,14 @@
 """`recommend`: what a person types and reads."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from bert4rec import load
 from bert4rec.__main__ import main
-from bert4rec.commands.recommend import as_table
+from bert4rec.commands.recommend import LEFT_OUT, as_table
 from bert4rec.inference.recommender import Recommendation
 
 
@@ -25,6 +26,7 @@ def test_columns_stand_below_each_other() -> None:
 
 def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", str(made), "--all", f"--output={tmp_path / 'all.jsonl'}"]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"{tmp_path}/all.jsonl: recommendations for 60 histories"
     every = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     assert len(every) == 60
     assert all(len(line["items"]) == 10 for line in every)
@@ -45,9 +47,11 @@ def test_histories_of_a_file_with_allowed_and_denied_items(
     printed = capsys.readouterr()
     line = json.loads(printed.out)
     assert (line["user"], sorted(line["items"])) == ("new", [2, 4])
-    assert printed.err == "warning: 1 of 2 items skipped: the model knows no 999\n"
+    assert printed.err.splitlines() == [LEFT_OUT, "warning: 1 of 2 items skipped: the model knows no 999"]
     assert main(["recommend", str(made), *options, "--seen=keep"]) == 0
-    assert sorted(json.loads(capsys.readouterr().out)["items"]) == [1, 2, 4]
+    printed = capsys.readouterr()
+    assert sorted(json.loads(printed.out)["items"]) == [1, 2, 4]
+    assert LEFT_OUT not in printed.err
 
 
 @pytest.mark.parametrize(
@@ -66,3 +70,14 @@ def test_one_line_for_what_cannot_be(
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1
+
+
+def test_progress_is_shown_on_the_way(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bert4rec.runtime.console.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("bert4rec.inference.user_histories.AT_ONCE", 40)
+    assert main(["recommend", str(made), "--all", f"--output={tmp_path / 'all.csv'}"]) == 0
+    first, second, _ = capsys.readouterr().err.splitlines()[-3:]
+    assert re.fullmatch(r"40 histories  [\d,]+ a second  0:00 left", first)
+    assert re.fullmatch(r"60 histories  [\d,]+ a second  0:00 left", second)

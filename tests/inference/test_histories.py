@@ -1,8 +1,7 @@
-"""Histories from files of every form, and those of a dataset's users put together again."""
+"""Histories from files of every form."""
 
 import io
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.inference import histories as module
-from bert4rec.inference.histories import UserHistories, read_file
-from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.histories import read_file
 from bert4rec.runtime.errors import DataError
-from tests.conftest import LOG, prepare_log
 
 EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]
 
@@ -62,28 +59,3 @@ def test_what_is_no_history_gets_one_line(tmp_path: Path, name: str, text: str |
         read(tmp_path / name)
     assert "JSON lines such as" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-Log = Callable[..., Path]
-
-
-@pytest.mark.parametrize("at_once", [1, 4, 4096])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"preprocessing.split": "none", "model.max_len": 5},
-        {"preprocessing.split": "none", "model.max_len": 5, "preprocessing.sliding_step": 2},
-    ],
-)
-def test_histories_of_users_are_those_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], at_once: int
-) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", at_once)
-    folder = prepare_log(tmp_path, **changes)
-    users = UserHistories(folder, ItemIds.read(folder))
-    found = {user: items for part in users.all() for user, items in part}
-    assert found == LOG
-    assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
-    with pytest.raises(DataError, match=r"^z: no such user in the dataset"):
-        users.of(["a", "z"])

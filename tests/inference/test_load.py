@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bert4rec import load
-from bert4rec.inference.histories import UserHistories
+from bert4rec.inference.user_histories import UserHistories
 from bert4rec.runtime.errors import DataError
 from tests.runs import flip, report_of
 

@@ -18,7 +18,7 @@ def test_three_digits_or_all_before_the_point(number: float, text: str) -> None:
     [
         (1, "epoch", "1 epoch"), (1.0, "epoch", "1 epoch"), (2, "epoch", "2 epochs"), (0.5, "epoch", "0.5 epochs"),
         (1, "process", "1 process"), (8, "process", "8 processes"), (0, "GPU", "0 GPUs"), (1000, "user", "1,000 users"),
-        (1.0004, "epoch", "1 epoch"),
+        (1.0004, "epoch", "1 epoch"), (1, "history", "1 history"), (3, "history", "3 histories"), (2, "day", "2 days"),
     ],
 )  # fmt: skip
 def test_one_of_a_thing_and_more(number: float, noun: str, text: str) -> None:

@@ -1,0 +1,94 @@
+"""The histories of a dataset's users, put together again from its splits."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.reader import Rows, Split, read_metadata
+from bert4rec.dataset.schema import FIRST_ITEM_ID, SPLITS, TEST, TRAIN, USERS, VALIDATION, table_rows
+from bert4rec.inference.histories import AT_ONCE, Histories
+from bert4rec.inference.item_ids import Ints, ItemIds
+from bert4rec.runtime.errors import DataError
+
+Items: TypeAlias = npt.NDArray[np.int32]
+NOTHING: Items = np.empty(0, np.int32)
+
+
+class UserHistories:
+    """The whole histories of the users of a dataset `folder`, in the items' own `ids`, put together from its splits.
+
+    A user who is tested has the test target as the last item; windows of others are put end to end.
+    """
+
+    def __init__(self, folder: Path, ids: ItemIds) -> None:
+        metadata = read_metadata(folder)
+        self._step = metadata["preprocessing"]["sliding_step"] or metadata["max_len"]
+        self._splits = {name: Split(folder / name, table_rows(metadata["items"])) for name in SPLITS}
+        self._users = pq.read_table(folder / USERS, columns=["user", "original"]).sort_by("user")["original"]
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def all(self) -> Iterator[Histories]:
+        """Of all users, by dense id."""
+        for first in range(0, len(self), AT_ONCE):
+            names = self._users.slice(first, AT_ONCE).to_pylist()
+            yield list(zip(names, self._items(np.arange(first, first + len(names))), strict=True))
+
+    def of(self, names: Sequence[str]) -> Histories:
+        """Of the users with these original ids. Raises `DataError` for one who is not there."""
+        values = [int(name) if self._has_numbers and name.lstrip("-").isdigit() else name for name in names]
+        users = [self._user(value) for value in values]
+        return list(zip(values, self._items(np.array(users, np.int64)), strict=True))
+
+    @property
+    def _has_numbers(self) -> bool:
+        return pa.types.is_integer(self._users.type)
+
+    def _user(self, value: Any) -> int:
+        is_possible = isinstance(value, int) == self._has_numbers
+        index = self._users.index(pa.scalar(value, self._users.type)).as_py() if is_possible else -1
+        if index < 0:
+            raise DataError(f"{value}: no such user in the dataset; give the items of others by --items or --histories")
+        return int(index)
+
+    def _items(self, users: Ints) -> list[list[Any]]:
+        """The histories of `users`, by dense id."""
+        found = self._of_held_out(users)
+        found |= self._of_windows(np.setdiff1d(users, list(found)))
+        flat = self._ids.of((np.concatenate([found[user] for user in users.tolist()]) - FIRST_ITEM_ID).tolist())
+        ends = itertools.accumulate((len(found[user]) for user in users.tolist()), initial=0)
+        return [flat[first:last] for first, last in itertools.pairwise(ends)]
+
+    def _of_held_out(self, users: Ints) -> dict[int, Items]:
+        """Of those with a target: it is the last of their items; the test's comes after that of validation."""
+        found: dict[int, Items] = {}
+        for split in (self._splits[VALIDATION], self._splits[TEST]):
+            present = np.intersect1d(users, split.users)
+            if len(present):
+                rows = split.read(np.searchsorted(split.users, present))
+                assert rows.targets is not None, "an evaluation split has targets"
+                for user, items, target in zip(present.tolist(), _split(rows), rows.targets, strict=True):
+                    found[user] = np.append(items, target)
+        return found
+
+    def _of_windows(self, users: Ints) -> dict[int, Items]:
+        """Of those without one: what is new in each window."""
+        train, found = self._splits[TRAIN], {}
+        firsts, lasts = (np.searchsorted(train.users, users, side=side) for side in ("left", "right"))
+        for user, first, last in zip(users.tolist(), firsts, lasts, strict=True):
+            windows = _split(train.read(np.arange(first, last)))
+            found[user] = np.concatenate([NOTHING, *windows[:1], *(window[-self._step :] for window in windows[1:])])
+        return found
+
+
+def _split(rows: Rows) -> list[Items]:
+    """The items of each row."""
+    return np.split(rows.items, rows.lengths.cumsum()[:-1]) if len(rows.lengths) else []

@@ -1,0 +1,23 @@
+"""Rows as histories: as a dictionary of lists would hold them."""
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert4rec.inference.grouping import by_user
+
+ROWS = st.lists(st.tuples(st.sampled_from("uvwx"), st.integers(0, 9)), max_size=40)
+
+
+@given(rows=ROWS, cut=st.integers(0, 40))
+def test_each_user_has_its_items_in_their_order(rows: list[tuple[str, int]], cut: int) -> None:
+    wanted: dict[str, list[int]] = {}
+    for user, item in rows:
+        wanted.setdefault(user, []).append(item)
+    schema = pa.schema([("user", pa.string()), ("item", pa.int64())])
+    parts = [
+        pa.record_batch({"user": [user for user, _ in part], "item": [item for _, item in part]}, schema=schema)
+        for part in (rows[:cut], rows[cut:])
+    ]
+    assert list(by_user(parts)) == list(wanted.items())
+    assert list(by_user([])) == []

@@ -1,0 +1,33 @@
+"""Histories of a dataset's users put together again."""
+
+from pathlib import Path
+
+import pytest
+
+from bert4rec.inference import user_histories as module
+from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.user_histories import UserHistories
+from bert4rec.runtime.errors import DataError
+from tests.conftest import LOG, prepare_log
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 4096])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"preprocessing.split": "none", "model.max_len": 5},
+        {"preprocessing.split": "none", "model.max_len": 5, "preprocessing.sliding_step": 2},
+    ],
+)
+def test_histories_of_users_are_those_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], at_once: int
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", at_once)
+    folder = prepare_log(tmp_path, **changes)
+    users = UserHistories(folder, ItemIds.read(folder))
+    found = {user: items for part in users.all() for user, items in part}
+    assert found == LOG
+    assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
+    with pytest.raises(DataError, match=r"^z: no such user in the dataset"):
+        users.of(["a", "z"])
