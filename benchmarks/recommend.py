@@ -13,12 +13,14 @@ import random
 import resource
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import torch
 
+from bert4rec.commands.recommend import taken
 from bert4rec.config.load import load_config
 from bert4rec.inference.histories import read_file
 from bert4rec.inference.item_ids import ItemIds
@@ -37,16 +39,17 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=20, help="mean length of a history")
     parser.add_argument("--top", type=int, default=10)
     options = parser.parse_args()
-    recommender = _recommender(options.items)
+    ids = ItemIds(pa.array(f"item-{number}" for number in range(options.items)))
+    recommender = Recommender(random_network(options.items), ids)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "histories.jsonl"), Path(folder, "recommendations.parquet")
         with source.open("w") as file:
             file.writelines(_lines(options.histories, options.items, options.length))
         began = time.monotonic()
         with writer(target) as write:
-            for part in read_file(str(source)):
-                found = recommender.recommend([items for _, items in part], options.top)
-                write([(user, of_user) for (user, _), of_user in zip(part, found, strict=True)])
+            names: deque[list[object]] = deque()
+            for found in recommender.recommend_in_parts(taken(read_file(str(source)), names), options.top):
+                write(list(zip(names.popleft(), found, strict=True)))
         seconds = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(
@@ -55,14 +58,14 @@ def main() -> None:
     )
 
 
-def _recommender(n_items: int) -> Recommender:
+def random_network(n_items: int) -> Network:
+    """Of the shape of config.toml, with random weights."""
     torch.manual_seed(1)
     shape = load_config("config.toml").model
     encoder = Encoder(**shape.model_dump(exclude={"kind", "head", "output_bias"}), device="cpu")
     rows = torch.randn(n_items + 2, shape.embed_dim + BIAS_COLUMNS)
     rows[:, shape.embed_dim + 1 :] = 0
-    network = Network(encoder, rows)
-    return Recommender(network, ItemIds(pa.array(f"item-{number}" for number in range(n_items))), dataset=Path())
+    return Network(encoder.requires_grad_(False), rows).eval()
 
 
 def _lines(n: int, n_items: int, length: int) -> Iterator[str]:

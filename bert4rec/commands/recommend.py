@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     with writer(arguments.output) as write, ProgressBar(total or 1, form=BAR if total else NO_BAR) as bar:
         asked: deque[list[Any]] = deque()  # the names of the users whose histories were taken
         done = 0
-        for found in model.recommend_in_parts(_taken(parts, asked), arguments.top, **options):
+        for found in model.recommend_in_parts(taken(parts, asked), arguments.top, **options):
             names = asked.popleft()
             write(list(zip(names, found, strict=True)))
             done += len(names)
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _taken(parts: "Iterable[Histories]", asked: deque[list[Any]]) -> Iterator[list[Sequence[Any]]]:
+def taken(parts: "Iterable[Histories]", asked: deque[list[Any]]) -> Iterator[list[Sequence[Any]]]:
     """The histories of each part; the names of its users go to `asked`."""
     for part in parts:
         asked.append([user for user, _ in part])
