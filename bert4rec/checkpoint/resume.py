@@ -11,6 +11,7 @@ from bert4rec.checkpoint.run_folder import (
     CHECKPOINTS,
     CONFIG,
     METADATA,
+    METADATA_VERSION,
     PICTURE,
     REPORTS,
     found,
@@ -25,7 +26,6 @@ from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
 
 QUARANTINE = "set-aside"  # in the folder of the checkpoints: what is newer than the one from which a run was resumed
-METADATA_VERSION = 2  # of what a checkpoint says of the run and its state
 
 Settings = Mapping[str, Mapping[str, Any]]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import locked
 
 LOCK = ".lock"
@@ -22,6 +22,7 @@ METRICS = "metrics.jsonl"
 PICTURE, PAGE, REPORT = REPORTS = ("learning_curve.png", "report.md", "report.json")  # the last: the run is finished
 CHECKPOINTS = "checkpoints"
 METADATA = "facts.json"  # in a checkpoint: all that is no tensor
+METADATA_VERSION = 2  # of what that says of the run and its state
 BEST = "best"  # in that: a link to the best of them
 STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
 UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
@@ -63,6 +64,18 @@ def found(folder: Path) -> list[Path]:
 def step_folder(folder: Path, step: int) -> Path:
     """Where the checkpoint of `step` stands in `folder`."""
     return folder / f"{STEP}{step:09d}"
+
+
+def checkpoint_of(path: Path) -> Path:
+    """The checkpoint that `path` is, or the best one of the run that it is, or else its last one.
+
+    Raises `DataError` where it is neither.
+    """
+    present = [path, path / CHECKPOINTS / BEST, *found(path / CHECKPOINTS)[::-1]]
+    folder = next((folder for folder in present if (folder / METADATA).is_file()), None)
+    if folder is None:
+        raise DataError(f"{path}: neither a run folder with a checkpoint nor a checkpoint")
+    return folder
 
 
 def newest_run(parent: Path, name: str, *, is_finished: bool) -> Path | None:

@@ -55,7 +55,8 @@ class Job:
     """What is trained, and on what: all that a plan depends on but the available memory.
 
     `kind` of model, with its keywords in `model`; `local_world_size` counts the processes of a host, `batch_size` the
-    sequences of a process and step. `sparse_optimizer` updates the tables, `optimizer` the dense part.
+    sequences of a process and step. `sparse_optimizer` updates the tables, `optimizer` the dense part; nothing is
+    updated where a model is only evaluated (`trains` is False): then there are no gradients.
     """
 
     kind: str
@@ -73,6 +74,7 @@ class Job:
     sharding_type: str = "row_wise"
     compute_kernel: str = "fused"
     cache_load_factor: float = 0.2
+    trains: bool = True
 
     @cached_property
     def built(self) -> SequenceModel:
@@ -184,8 +186,9 @@ def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     dense, dense_state = dense_bytes(job)
     tables = {TABLES: weights, TABLE_STATE: state}
     # In ddp the buckets that are all-reduced; the gradients are views of them.
-    tables[GRADIENTS] = sum(part.weight_bytes for part in shards if job.updates[part.table] != "fused")
-    replicated = {DENSE: 2 * dense + dense_state}  # with its buckets
+    has_buckets = [part for part in shards if job.trains and job.updates[part.table] != "fused"]
+    tables[GRADIENTS] = sum(part.weight_bytes for part in has_buckets)
+    replicated = {DENSE: (2 if job.trains else 1) * dense + dense_state}  # with its buckets
     if job.device_type == "cpu":
         return {}, tables | replicated
     if job.compute_kernel == "fused":
@@ -251,6 +254,8 @@ def _tile_bytes(tile: int, n_tiles: int, product: int) -> int:
 
 def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Copies of the largest weight: one gradient for each lookup before they are added up, or those of the update."""
+    if not job.trains:
+        return 0
     copies = UPDATE_COPIES[job.sparse_optimizer]
     largest = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job))
     for name, table in job.tables.items():

@@ -34,7 +34,8 @@ def parallelize(
 ) -> nn.Module:
     """Allocate, initialise and wrap a `model` that was built on `meta`, as `plan` says; needs a process group.
 
-    The result is called as the model is. Under `dmp` no process ever holds more of a table than its shards. With
+    The result is called as the model is. Where the plan is not one of a training, the weights are yet to be loaded, and
+    there are no buckets of gradients. Under `dmp` no process ever holds more of a table than its shards. With
     `repeatable`, gradients are summed in the same order at every step, also the first one after a restart.
     """
     partition = Partition(dist.get_rank(), dist.get_world_size())
@@ -45,6 +46,8 @@ def parallelize(
     keeps_order = repeatable and partition.n_processes > 2
     if plan.job.mode == "ddp":
         model.to_empty(device=device)
+        if not plan.job.trains:
+            return model
         initialize(model, seed)
         return DistributedDataParallel(
             model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=keeps_order
@@ -63,8 +66,9 @@ def parallelize(
     for table in model.tables:
         if plan.job.updates[table.config.name] == "dense_shards":
             table.dense_shard = _dense_shard(table, device)
-    initialize(unwrap(sharded), seed)
-    sharded.init_data_parallel()
+    if plan.job.trains:
+        initialize(unwrap(sharded), seed)
+        sharded.init_data_parallel()
     return sharded
 
 

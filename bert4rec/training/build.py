@@ -12,6 +12,7 @@ from bert4rec.config.abilities import needs_negatives
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Split
 from bert4rec.dataset.schema import table_rows
+from bert4rec.evaluation.evaluator import Between, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
@@ -30,11 +31,13 @@ from bert4rec.sharding.plan import Plan, make_plan
 from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.state import State
 from bert4rec.training.loop.step import Step
-from bert4rec.training.loop.trainer import Between, Trainer
+from bert4rec.training.loop.trainer import Trainer
 
 
-def job(config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int) -> Job:
-    """What is trained by resolved settings, and on how many processes."""
+def job(
+    config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int, trains: bool = True
+) -> Job:
+    """What is trained by resolved settings, or only evaluated, and on how many processes."""
     parallelism, training = config.parallelism, config.training
     return Job(
         kind=config.model.kind,
@@ -45,30 +48,31 @@ def job(config: Config, n_items: int, *, device_type: str, world_size: int, loca
         local_world_size=local_world_size,
         sparse_optimizer=parallelism.sparse_optimizer,
         optimizer=training.optimizer,
-        batch_size=training.per_device_train_batch_size,
+        batch_size=training.per_device_train_batch_size if trains else config.evaluation.per_device_eval_batch_size,
         mask_prob=training.mask_prob,
         loss=training.loss,
         n_train_negatives=training.n_train_negatives,
         sharding_type=parallelism.sharding_type,
         compute_kernel=parallelism.compute_kernel,
         cache_load_factor=parallelism.cache_load_factor,
+        trains=trains,
     )
 
 
-def plan_of_all(config: Config, world: Processes, n_items: int) -> Plan:
+def plan_of_all(config: Config, world: Processes, n_items: int, *, trains: bool = True) -> Plan:
     """The plan that all processes follow, for the host and the GPU with the least memory.
 
     Raises `SettingsError`, on every process, where the job cannot fit.
     """
     own = available(world.device, world.local_world_size)
     memory = Memory(*(None if limit is None else all_reduce_min(limit) for limit in (own.host, own.device)))
-    to_train = job(
+    to_do = job(
         config, n_items, device_type=world.device.type, world_size=world.world_size,
-        local_world_size=world.local_world_size,
+        local_world_size=world.local_world_size, trains=trains,
     )  # fmt: skip
 
     def planned() -> Plan:
-        plan = make_plan(to_train, memory)
+        plan = make_plan(to_do, memory)
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
         return plan
 
@@ -79,23 +83,8 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
     """The parallelized model and its optimizers, of resolved settings; `plan` by default the common one."""
     parallelism, training = config.parallelism, config.training
     assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
-    model = KINDS[config.model.kind](
-        n_items=n_items,
-        loss=training.loss,
-        gbce_calibration=training.gbce_calibration,
-        **config.model.model_dump(exclude={"kind"}),
-    )
     plan = plan or plan_of_all(config, world, n_items)
-    wrapped = parallelize(
-        model,
-        plan,
-        device=world.device,
-        seed=training.seed,
-        sparse_learning_rate=parallelism.sparse_learning_rate,
-        repeatable=world.device.type == "cpu" or training.deterministic,
-    )
-    if training.compile:
-        compile_blocks(wrapped)
+    wrapped = build_model(config, world, plan)
     optimizers = Optimizers(
         wrapped,
         optimizer=training.optimizer,
@@ -108,6 +97,43 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         can_skip=training.max_skipped_steps > 0,
     )
     return wrapped, optimizers
+
+
+def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
+    """The model, parallelized as `plan` says; with the weights of a start where that is one of a training."""
+    parallelism, training = config.parallelism, config.training
+    assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
+    model = KINDS[config.model.kind](
+        n_items=plan.job.n_items,
+        loss=training.loss,
+        gbce_calibration=training.gbce_calibration,
+        **config.model.model_dump(exclude={"kind"}),
+    )
+    wrapped = parallelize(
+        model,
+        plan,
+        device=world.device,
+        seed=training.seed,
+        sparse_learning_rate=parallelism.sparse_learning_rate,
+        repeatable=world.device.type == "cpu" or training.deterministic,
+    )
+    if training.compile:
+        compile_blocks(wrapped)
+    return wrapped
+
+
+def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evaluator:
+    """What ranks and measures as resolved settings say."""
+    settings = config.evaluation
+    return Evaluator(
+        dataset=dataset,
+        world=world,
+        protocols=settings.protocols,
+        ks=sorted({*settings.ks, 10}),
+        batch_size=settings.per_device_eval_batch_size,
+        max_len=config.model.max_len,
+        precision=config.training.precision,
+    )
 
 
 def training_batches(

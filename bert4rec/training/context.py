@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.resume import METADATA_VERSION, Resumption, best_of, check_settings, find
-from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, PLAN, lock, new_folder
+from bert4rec.checkpoint.resume import Resumption, best_of, check_settings, find
+from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, METADATA_VERSION, PLAN, lock, new_folder
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
@@ -50,11 +50,6 @@ class Context:
     def global_batch(self) -> int:
         """Sequences of a step on all processes."""
         return self.config.training.per_device_train_batch_size * self.world.world_size
-
-    @property
-    def ks(self) -> list[int]:
-        """Cut-offs of the metrics."""
-        return sorted({*self.config.evaluation.ks, 10})
 
     def holds_out(self, split: str) -> bool:
         """Whether the dataset has users to evaluate in it."""

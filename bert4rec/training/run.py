@@ -14,6 +14,7 @@ from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, PAGE
 from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.report.figures import draw_learning_curve
 from bert4rec.report.log import MetricsLog, read_records
 from bert4rec.report.page import metrics_table, result_line, write_report
@@ -26,10 +27,17 @@ from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.training.agreement import Facts, agreed, facts_of
 from bert4rec.training.beginning import begin
-from bert4rec.training.build import build, checkpoint_manager, make_trainer, sampler, training_batches
+from bert4rec.training.build import (
+    build,
+    checkpoint_manager,
+    make_evaluator,
+    make_trainer,
+    sampler,
+    training_batches,
+)
 from bert4rec.training.context import Context, describe, make_context
 from bert4rec.training.loop.trainer import Trainer
-from bert4rec.training.results import about, about_training, held_out_of, measure, validation_metrics
+from bert4rec.training.results import about, about_training
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +72,15 @@ def _complete(
         describe(context)
     seed_everything(context.config.training.seed, world.rank)
     model, optimizers = build(context.config, world, dataset.n_items, context.plan)
+    evaluator = make_evaluator(context.config, world, dataset)
     log = MetricsLog(context.folder, purge_from=context.state().step) if world.is_first else None
     with Interruption(max(PATIENCE, context.config.checkpoint.seconds_on_signal)) as interruption:
-        trainer = _trainer(context, model, optimizers, interruption, log)
+        trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
         try:
             begin(context, trainer, log)
             trainer.fit()
-            held_out = held_out_of(context)
-            results = measure(context, model, held_out, trainer.check_interruption)
+            held_out = evaluator.held_out()
+            ranks = evaluator.ranks(model, held_out, trainer.check_interruption)
         except Interrupted as interrupted:
             interrupted.advice = how_to_continue(context.folder)
             if log:
@@ -87,7 +96,9 @@ def _complete(
         log.close()
         training = about_training(trainer, peaks, read_records(context.folder, "resume"))
         sharding = {kind: [n_bytes[kind] for n_bytes in by_rank] for kind in by_rank[0]}
-        report = about(context, held_out) | results | {"training": training, "sharding": sharding}
+        kind, mode = context.config.model.kind, context.config.parallelism.mode
+        report = about(dataset, held_out, kind=kind, mode=mode, world_size=world.world_size)
+        report |= evaluator.metrics(ranks, held_out) | {"training": training, "sharding": sharding}
         _report(context, report, is_lost=is_lost)
     if is_lost:
         advice = free_the_disk(context.folder)
@@ -96,8 +107,9 @@ def _complete(
 
 
 def _trainer(
-    context: Context, model: nn.Module, optimizers: Optimizers, interruption: Interruption, log: MetricsLog | None
-) -> Trainer:
+    context: Context, model: nn.Module, optimizers: Optimizers, evaluator: Evaluator, interruption: Interruption,
+    log: MetricsLog | None,
+) -> Trainer:  # fmt: skip
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
     batches = training_batches(
         config, dataset.splits["train"], world, n_items=dataset.n_items, sampler=sampler(config, dataset),
@@ -107,7 +119,7 @@ def _trainer(
     manager = checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
     return make_trainer(
         config, world, model, optimizers, batches, manager, log=log, state=state,
-        measure=lambda between: validation_metrics(context, model, between), interruption=interruption,
+        measure=lambda between: evaluator.validation_metrics(model, between), interruption=interruption,
     )  # fmt: skip
 
 

@@ -4,9 +4,9 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
 
 from bert4rec.config.tables import Training
+from bert4rec.evaluation.evaluator import Between
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import TrainingBatches
@@ -22,9 +22,6 @@ from bert4rec.training.loop.consensus import Decision, decide_together
 from bert4rec.training.loop.meter import Meter
 from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.step import Step
-
-Between: TypeAlias = Callable[[], None]
-"""Called between two batches of an evaluation, on all processes; it may raise."""
 
 logger = logging.getLogger(__name__)
 

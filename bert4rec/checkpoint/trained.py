@@ -1,0 +1,68 @@
+"""Trained weights on the disk, by what a person names: a run, one of its checkpoints, or a checkpoint by itself.
+
+Nothing here imports torch: what cannot be used is said before that.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA, METADATA_VERSION, checkpoint_of
+from bert4rec.runtime import manifest
+from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.files import sha256
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The weights in the checkpoint `folder`, with what it says of them, and the `run` that has made it.
+
+    `run` is None where the checkpoint stands by itself.
+    """
+
+    folder: Path
+    metadata: Mapping[str, Any]
+    run: Path | None
+
+    @property
+    def n_items(self) -> int:
+        """Items in the catalogue that the model knows."""
+        return int(self.metadata["n_items"])
+
+    @property
+    def checksum(self) -> str:
+        """Of the manifest, which vouches for every byte of the checkpoint."""
+        return sha256(self.folder / manifest.MANIFEST)[:12]
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether these weights are those that the report of the run is about: its best ones."""
+        return self.run is not None and self.folder.resolve() == checkpoint_of(self.run).resolve()
+
+
+def find_trained(path: Path) -> Trained:
+    """What `path` names: of a run its best weights. Raises `DataError`, in one line; the tensors are not looked at."""
+    folder = checkpoint_of(path).resolve()  # of the link to the best, perhaps
+    try:
+        metadata = json.loads((folder / METADATA).read_text())
+        version = metadata["facts_version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(f"{folder}: this checkpoint is damaged: {METADATA} cannot be read") from None
+    if version != METADATA_VERSION:
+        raise DataError(
+            f"{folder}: written by another version of this program (form {version}, here it is {METADATA_VERSION}); "
+            "use that version"
+        )
+    if not (folder / manifest.MANIFEST).is_file():
+        raise DataError(f"{folder}: this checkpoint is damaged: {manifest.MANIFEST} is missing")
+    run = folder.parent.parent
+    has_run = folder.parent.name == CHECKPOINTS and (run / CONFIG).is_file()
+    return Trained(_from_here(folder), metadata, _from_here(run) if has_run else None)
+
+
+def _from_here(path: Path) -> Path:
+    """As a person would type it, where it is below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

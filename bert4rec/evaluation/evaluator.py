@@ -1,0 +1,77 @@
+"""What a model makes of the users that a dataset holds out: their ranks, and the metrics of these."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import nn
+
+from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.schema import TEST, VALIDATION
+from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, Ranks, to_metrics, with_unseen
+from bert4rec.evaluation.scorers import ModelScorer, PopularityScorer, Scorer
+from bert4rec.runtime.collectives import Partition, on_rank_zero
+from bert4rec.runtime.processes import Processes
+from bert4rec.sharding.parallelize import unwrap
+
+EVALUATED = (VALIDATION, TEST)
+POPULARITY, BEST_POSSIBLE = "popularity_baseline", "best_possible"  # contestants, on the test split
+
+Between: TypeAlias = Callable[[], None]
+"""Called between two batches of an evaluation, on all processes; it may raise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """Ranks by `protocols` what `dataset` holds out, on all processes of `world`; metrics at the cut-offs `ks`.
+
+    `batch_size` counts the users of a process and batch; the model sees the last `max_len` items of each, and computes
+    with `precision`. Every process makes the same calls.
+    """
+
+    dataset: Dataset
+    world: Processes
+    protocols: Sequence[str]
+    ks: Sequence[int]
+    batch_size: int
+    max_len: int
+    precision: str
+
+    def held_out(self) -> dict[str, HeldOut]:
+        """Of each split that holds somebody out, what is known of its users."""
+        splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
+        return on_rank_zero(lambda: {split.name: HeldOut.of(split) for split in splits})
+
+    def validation_metrics(self, model: nn.Module, between: Between) -> Metrics:
+        """Over the full catalogue, of the model as it is; {} where there is nobody to validate on."""
+        return to_metrics(self._rank(self._scorer(model), VALIDATION, ["full"], between), self.ks)
+
+    def ranks(self, model: nn.Module, held_out: Mapping[str, HeldOut], between: Between) -> dict[str, Ranks]:
+        """By the name that the report has for them: of the model on each split that holds somebody out, of popularity
+        and, where the dataset knows it, of the best possible on the test split.
+        """
+        scorer = self._scorer(model)
+        ranks = {split: self._rank(scorer, split, self.protocols, between) for split in held_out}
+        if TEST in ranks:
+            partition = Partition(self.world.rank, self.world.world_size)
+            popularity = PopularityScorer(self.dataset.popularity, partition)
+            ranks[POPULARITY] = self._rank(popularity, TEST, self.protocols, between)
+            if oracle := self.dataset.oracle_ranks():
+                ranks[BEST_POSSIBLE] = {name: oracle[name] for name in self.protocols}
+        return ranks
+
+    def metrics(self, ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut]) -> dict[str, Metrics]:
+        """Of all `ranks`, by the same names."""
+        splits = {name: name if name in EVALUATED else TEST for name in ranks}
+        return {
+            name: to_metrics(with_unseen(of_name, held_out[splits[name]].repeated), self.ks)
+            for name, of_name in ranks.items()
+        }
+
+    def _scorer(self, model: nn.Module) -> ModelScorer:
+        """The model as it is now."""
+        return ModelScorer(unwrap(model), device=self.world.device, max_len=self.max_len, precision=self.precision)
+
+    def _rank(self, scorer: Scorer, split: str, protocols: Sequence[str], between: Between) -> Ranks:
+        ranker = Ranker(scorer, batch_size=self.batch_size, device=self.world.device, between=between)
+        return ranker.rank(self.dataset.splits[split], protocols)
