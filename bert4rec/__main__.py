@@ -9,7 +9,7 @@ from bert4rec.runtime.installation import exit_for_missing, require_python
 
 try:
     require_python()
-    from bert4rec.commands import check, export, plan, recommend, report, similar
+    from bert4rec.commands import check, evaluate, export, plan, recommend, report, similar
     from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
     from bert4rec.runtime.errors import SettingsError, UserError
 except ModuleNotFoundError as error:
@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:
 
 COMMANDS = {
     "report": report,
+    "evaluate": evaluate,
     "recommend": recommend,
     "similar": similar,
     "export": export,

@@ -85,17 +85,19 @@ class Split:
         """How many items the rows at `indices` [B] have."""
         return self._columns.lengths("items", indices)
 
+    def targets(self, indices: Indices) -> Ints:
+        """The targets of the rows at `indices` [B], of an evaluation split. Raises `DataError` as `read` does."""
+        return self._checked("target", self._columns.numbers("target", indices), indices, np.ones_like(indices))
+
     def read(self, indices: Indices) -> Rows:
         """The rows at `indices` [B], in that order; no Python object per row is made.
 
         Raises `DataError` for an id that the item table does not have: TorchRec would accept it in silence.
         """
-        columns = self._columns
         items, lengths = self._lists("items", indices)
-        if "target" in columns.names:
-            targets = self._checked("target", columns.numbers("target", indices), indices, np.ones_like(indices))
+        if "target" in self._columns.names:
             negatives = [self._equally_many(name, indices) for name in NEGATIVES]
-            return Rows(items, lengths, targets, dict(zip(PROTOCOLS, negatives, strict=True)))
+            return Rows(items, lengths, self.targets(indices), dict(zip(PROTOCOLS, negatives, strict=True)))
         return Rows(items, lengths)
 
     @cached_property

@@ -60,6 +60,14 @@ class Evaluator:
                 ranks[BEST_POSSIBLE] = {name: oracle[name] for name in self.protocols}
         return ranks
 
+    def n_batches(self, model: nn.Module, held_out: Mapping[str, HeldOut]) -> int:
+        """How often `between` is called in `ranks`."""
+        ranker, contestants = (
+            self._ranker(self._scorer(model)),
+            [*held_out, *(TEST for name in held_out if name == TEST)],
+        )
+        return sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in contestants)
+
     def metrics(self, ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut]) -> dict[str, Metrics]:
         """Of all `ranks`, by the same names."""
         splits = {name: name if name in EVALUATED else TEST for name in ranks}
@@ -73,5 +81,7 @@ class Evaluator:
         return ModelScorer(unwrap(model), device=self.world.device, max_len=self.max_len, precision=self.precision)
 
     def _rank(self, scorer: Scorer, split: str, protocols: Sequence[str], between: Between) -> Ranks:
-        ranker = Ranker(scorer, batch_size=self.batch_size, device=self.world.device, between=between)
-        return ranker.rank(self.dataset.splits[split], protocols)
+        return self._ranker(scorer, between).rank(self.dataset.splits[split], protocols)
+
+    def _ranker(self, scorer: Scorer, between: Between = lambda: None) -> Ranker:
+        return Ranker(scorer, batch_size=self.batch_size, device=self.world.device, between=between)

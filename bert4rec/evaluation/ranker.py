@@ -52,6 +52,13 @@ class Ranker:
         self._scorer, self._partition, self._catalogue = scorer, scorer.partition, Catalogue(scorer.n_items)
         self._batch_size, self._device, self._between = batch_size, device, between
 
+    def n_batches(self, n_users: int, protocols: Sequence[str]) -> int:
+        """How often `between` is called while so many users are ranked."""
+        passes = [where.stop - where.start for where in _cut(n_users, USERS_PER_PASS)]
+        n_encoded = sum(self._partition.largest(len(list(_cut(n, self._batch_size)))) for n in passes)
+        n_lookups = len(list(self._catalogue.lookups(self._partition))) if "full" in protocols else 0
+        return n_encoded + len(passes) * n_lookups
+
     @torch.no_grad()
     def rank(self, split: Split, protocols: Sequence[str]) -> Ranks:
         """The ranks of the targets of `split`."""

@@ -34,6 +34,7 @@ ADVICE = {
     "versions": "install the same versions on all hosts",
     "dataset": "make the dataset once and copy its folder to all hosts",
     "device": 'set parallelism.device = "cpu", or start on hosts with GPUs only',
+    "weights": "name the same weights on all hosts",
     "settings": "start all hosts with the same settings",
 }
 PLACES = ("data.", "run.dir", "run.name")  # may differ from host to host: a dataset is known by its fingerprint
@@ -178,7 +179,7 @@ def _differences(facts: Facts, of_first: Facts) -> tuple[str, str]:
     found = [
         (kind, f"{name} = {_shown(facts[kind], name)}, not {_shown(of_first[kind], name)}")
         for kind in ADVICE
-        for name in {**facts[kind], **of_first[kind]}
+        for name in {**facts.get(kind, {}), **of_first.get(kind, {})}
         if _shown(facts[kind], name) != _shown(of_first[kind], name)
     ]
     named = "; ".join(text for _, text in found[:NAMED]) + _count(len(found) - NAMED, "difference", "differences")

@@ -1,0 +1,120 @@
+"""`python -m bert4rec evaluate RUN …`: the metrics of a trained model again, and the ranks of all users."""
+
+import argparse
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert4rec.checkpoint.run_folder import CONFIG
+from bert4rec.checkpoint.trained import Trained, find_trained
+from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
+from bert4rec.config.tables import Config
+from bert4rec.report.page import metrics_table
+from bert4rec.runtime.console import log_to_terminal
+from bert4rec.runtime.errors import Interrupted, SettingsError, UserError
+
+if TYPE_CHECKING:
+    from bert4rec.training.evaluate import Evaluation
+
+SUMMARY = "the metrics of a trained model again, on any dataset of its items, and the ranks of all users"
+
+FREE = (
+    "data.dataset_dir", "evaluation.*", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
+    "parallelism.compute_kernel", "parallelism.cache_load_factor", "training.precision", "training.compile",
+)  # fmt: skip
+WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "sgd"}  # nothing is updated
+OUTPUT = "evaluation"
+SECONDS_FOR_THE_FIRST = 5.0  # a host's other processes wait so long with an error, since one line is enough
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, where the results go; some settings besides."""
+    parser.usage = "%(prog)s RUN [--output=FOLDER] [--table.key=value …]"
+    parser.description = (
+        "Evaluates the best weights of a run, or a checkpoint, on any number of processes: with exactly the figures of "
+        "the run's report on its own dataset, or on another one with the same items, such as another split. Writes "
+        "report.json and, a row a user, ranks-test.parquet and ranks-validation.parquet. Several processes: "
+        "torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
+    )
+    parser.epilog = f"--table.key=value: as train.py takes them, over the settings of the run: {', '.join(FREE)}"
+    parser.set_defaults(settings=[])
+    parser.add_argument("model", metavar="RUN", type=Path, help="run folder (its best weights) or a checkpoint")
+    output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … where there are some"
+    parser.add_argument("--output", metavar="FOLDER", type=Path, help=output)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate, and print the metrics of the test; the exit status: 0."""
+    rank = int(os.environ.get("RANK", 0))
+    log_to_terminal(is_shown=rank == 0, stream="stderr")
+    try:
+        trained = find_trained(arguments.model)
+        config = settings_of(trained, arguments.settings)
+        found = _evaluate(config, trained, arguments.output or (trained.run or Path()) / OUTPUT)
+    except Interrupted as interrupted:  # on all processes together: said once
+        if rank == 0:
+            print(interrupted, file=sys.stderr, flush=True)
+        os._exit(interrupted.status)  # at once: library threads may be waiting
+    except UserError as error:
+        return _show(error)
+    if rank == 0:
+        for split in ("test", "validation"):
+            if split in found.report:
+                print(f"{split.capitalize()} of {arguments.model}\n\n{metrics_table(found.report, split)}\n")
+        print(f"Report and the ranks of all users: {found.folder}")
+    return 0
+
+
+def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
+    """The settings of the run that has made the model, and those on the command line over them.
+
+    Without a run those that the checkpoint holds. Raises `SettingsError` for one that an evaluation cannot change.
+    """
+    if any(name == "config" for name, _ in read_options(argv)):
+        raise SettingsError("--config: an evaluation has the settings of its run; what is to change is named by itself")
+    overrides = parse_command_line(argv)[1]
+    for name in overrides:
+        if not any(fnmatch(name, free) for free in FREE):
+            raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; what can: {', '.join(FREE)}")
+    saved = _flat(trained.metadata["config"])
+    if trained.run is None:
+        return load_config(None, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))
+    config = load_config(trained.run / CONFIG, Overrides(overrides | WITHOUT_STATE, overrides.typed))
+    for name, value in _flat({"model": config.model.model_dump(mode="json")}).items():
+        if saved.get(name, value) != value:
+            raise SettingsError(
+                f"{trained.run / CONFIG}: {name} = {value}, but the weights in {trained.folder} are of a model with "
+                f"{saved[name]}; restore that file"
+            )
+    return config
+
+
+def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
+
+
+def _evaluate(config: Config, trained: Trained, output: Path) -> "Evaluation":
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
+    warnings.simplefilter("ignore")  # what the libraries say about themselves
+    from bert4rec.training.evaluate import evaluate  # only now, because importing torch takes seconds
+
+    for name in ("torchrec", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return evaluate(config, trained, output)
+
+
+def _show(error: UserError) -> int:
+    """One line from a process of each host: its launcher ends the others when the first one ends."""
+    rank = int(os.environ.get("RANK", 0))
+    is_first_of_host = int(os.environ.get("LOCAL_RANK", rank)) == 0
+    if not is_first_of_host:
+        time.sleep(SECONDS_FOR_THE_FIRST)
+    if is_first_of_host or not error.is_on_all:
+        print(f"error: {error}" + (f" (process {rank})" if rank and not error.is_on_all else ""), file=sys.stderr)
+    return error.status

@@ -1,0 +1,80 @@
+"""The rank of every user's target in a Parquet file, a row a user: what all metrics are computed from.
+
+The columns: `user` and `target`, dense ids (int32); `original_user` and `original_item`, the same by their own ids;
+`is_repeated`, whether the target stands in the user's own history; and for each protocol the `rank` (int32) of the
+target, counted from 1, or null for a user who has no part in it. HR@k is the mean of `rank` <= k over those that are
+not null, NDCG@k that of 1 / log2(rank + 1) where the rank is at most k, else 0, MRR that of 1 / rank; `full_unseen` is
+`full` where a repeated target counts as missed.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.columns import Ints
+from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS, USERS
+from bert4rec.evaluation.ranker import HeldOut, Ranks
+
+ROWS_AT_ONCE = 65_536
+
+
+def write_ranks(
+    folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut]
+) -> list[Path]:
+    """Write `ranks-<split>.parquet` of each split of `held_out` into `folder`, whole or not at all; the files.
+
+    `ranks`: of the model, by split. Raises `OSError`.
+    """
+    with pq.ParquetFile(dataset.folder / ITEMS) as items:
+        original_items = items.read(columns=["original"])["original"].combine_chunks()
+    return [
+        _write(folder / f"ranks-{split}.parquet", _rows(dataset, split, ranks[split], users, original_items))
+        for split, users in held_out.items()
+    ]
+
+
+def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> Path:
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        first = next(rows)
+        with pq.ParquetWriter(unfinished, first.schema) as writer:
+            writer.write_batch(first)
+            for batch in rows:
+                writer.write_batch(batch)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def _rows(
+    dataset: Dataset, split: str, ranks: Ranks, held_out: HeldOut, original_items: pa.Array
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a split, some at a time: its users stand in the order of the table of users."""
+    users = dataset.splits[split].users
+    with pq.ParquetFile(dataset.folder / USERS) as table:
+        for part in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=["user", "original"]):
+            first, last = part["user"][0].as_py(), part["user"][-1].as_py()
+            rows = np.arange(*np.searchsorted(users, [first, last + 1]))
+            if not len(rows):
+                continue
+            targets = dataset.splits[split].targets(rows)
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "user": users[rows],
+                    "original_user": part["original"].take(pa.array(users[rows] - first)),
+                    "target": targets,
+                    "original_item": original_items.take(pa.array(targets - FIRST_ITEM_ID)),
+                    "is_repeated": held_out.repeated[rows],
+                    **{name: _nullable(values[rows]) for name, values in ranks.items()},
+                }
+            )
+
+
+def _nullable(ranks: Ints) -> pa.Array:
+    return pa.array(ranks, pa.int32(), mask=ranks == LEFT_OUT)

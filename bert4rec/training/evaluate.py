@@ -1,0 +1,188 @@
+"""One evaluation, from trained weights and a dataset folder to a report and the ranks of all users."""
+
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from bert4rec.checkpoint.contents import Weights
+from bert4rec.checkpoint.run_folder import REPORT
+from bert4rec.checkpoint.store import verify
+from bert4rec.checkpoint.trained import Trained
+from bert4rec.config.resolve import resolve
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
+from bert4rec.dataset.schema import METADATA
+from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
+from bert4rec.evaluation.rank_files import write_ranks
+from bert4rec.evaluation.ranker import HeldOut, Ranks
+from bert4rec.report.comparison import common_figures, differences
+from bert4rec.report.page import write_json
+from bert4rec.report.results_folder import ResultsFolder
+from bert4rec.runtime.collectives import on_rank_zero
+from bert4rec.runtime.console import ProgressBar
+from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError
+from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
+from bert4rec.runtime.signals import Interruption
+from bert4rec.runtime.wording import clock, counted
+from bert4rec.sharding.plan import headline
+from bert4rec.training.agreement import Facts, agreed, facts_of
+from bert4rec.training.build import build_model, make_evaluator, plan_of_all
+from bert4rec.training.loop.consensus import decide_together
+from bert4rec.training.results import about
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was found, and in which `folder` it stands, which the first process knows."""
+
+    report: dict[str, Any]
+    folder: Path | None
+
+
+def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
+    """Evaluate `trained` weights as `config` says, into the folder `output`, or `output`-2, -3, … where that is taken.
+
+    Every process of the launch calls this. Raises `UserError`.
+    """
+    store, rank, world_size = rendezvous()
+    world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, trained))
+    with process_group(world, store, deterministic=config.training.deterministic):
+        # The model lives in this call only, so that its shards are gone when the process group ends.
+        return _complete(config, trained, world, dataset, output)
+
+
+def load_weights(trained: Trained, model: nn.Module) -> None:
+    """Fill a parallelized `model`; every process calls this. Raises `DataError` for weights that are damaged."""
+    verify(trained.folder)
+    Weights(model).load(trained.folder)
+
+
+def _prepare(config: Config, trained: Trained) -> tuple[tuple[Processes, Dataset], Facts]:
+    """This process and its dataset, and what must be the same on all processes."""
+    world = this_process(config.parallelism.device)
+    dataset = _open_dataset(config.data.folder, trained, verify=world.local_rank == 0)
+    facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
+    return (world, dataset), facts | {"weights": {"weights (checksum)": trained.checksum}}
+
+
+def _open_dataset(folder: Path, trained: Trained, *, verify: bool) -> Dataset:
+    """The dataset in `folder`, whatever its split, if it has the items of the `trained` model and holds somebody out.
+
+    Raises `DataError`.
+    """
+    if not (folder / METADATA).is_file():
+        advice = "name it with --data.dataset_dir=FOLDER, where it was moved"
+        raise DataError(f"{folder}: no dataset folder (no {METADATA}); {advice}")
+    metadata = read_metadata(folder)
+    dataset = open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"], verify=verify)
+    advice = "a dataset keeps the ids of another one where it is prepared with --data.extends=FOLDER"
+    if dataset.n_items != trained.n_items:
+        raise DataError(
+            f"{folder}: another catalogue: it has {counted(dataset.n_items, 'item')}, the model knows "
+            f"{counted(trained.n_items, 'item')}; {advice}"
+        )
+    if dataset.first_ids != trained.metadata["items"]:
+        raise DataError(
+            f"{folder}: another catalogue: as many items as the model knows, but other ones or with other ids; {advice}"
+        )
+    if not any(len(dataset.splits[split]) for split in EVALUATED):
+        raise DataError(f"{folder}: holds nothing out for validation or test, so that there is nothing to evaluate")
+    return dataset
+
+
+def _complete(config: Config, trained: Trained, world: Processes, dataset: Dataset, output: Path) -> Evaluation:
+    config = resolve(config, world.device.type, dataset.n_items)
+    plan = plan_of_all(config, world, dataset.n_items, trains=False)
+    logger.info(headline(plan))
+    logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
+    model = build_model(config, world, plan)
+    evaluator, results = make_evaluator(config, world, dataset), ResultsFolder(output)
+    load_weights(trained, model)
+    held_out = evaluator.held_out()
+    with ExitStack() as resources, Interruption() as interruption:
+        on_rank_zero(lambda: resources.enter_context(results) and None)  # before the work that would be lost
+        progress = resources.enter_context(_Progress(interruption, n_batches=evaluator.n_batches(model, held_out)))
+        ranks = evaluator.ranks(model, held_out, progress.advance)
+        progress.close()
+        report = _report(config, trained, evaluator, ranks, held_out)
+        folder = None
+        if world.is_first:
+            with interruption.busy():
+                folder = _write(results, dataset, report, ranks, held_out)
+            _compare(report, trained)
+        return Evaluation(report, folder)
+
+
+class _Progress(ProgressBar):
+    """How far the ranking is, shown by the first process; it ends on all of them when one has got a signal."""
+
+    def __init__(self, interruption: Interruption, *, n_batches: int) -> None:
+        super().__init__(n_batches)
+        self._interruption, self._done = interruption, 0
+
+    def advance(self) -> None:
+        """Between two batches. Raises `Interrupted`, on all processes."""
+        together = decide_together(self._interruption, None, report=False, out_of_time=False, save=False)
+        if together.interrupted:
+            raise Interrupted(together.interrupted, "nothing was written")
+        if self.is_due():
+            left = f"{clock(self.seconds_left(self._done))} left"
+            self.show(self._done, f"ranking  {left}", line=f"ranking  {self._done / self._total:4.0%}  {left}")
+        self._done += 1
+
+
+def _report(
+    config: Config, trained: Trained, evaluator: Evaluator, ranks: Mapping[str, Ranks],
+    held_out: Mapping[str, HeldOut],
+) -> dict[str, Any]:  # fmt: skip
+    """As the report of a training, without what only that has; and what was evaluated, and how."""
+    world, mode = evaluator.world, config.parallelism.mode
+    report = about(evaluator.dataset, held_out, kind=config.model.kind, mode=mode, world_size=world.world_size)
+    settings = config.evaluation.model_dump(mode="json") | {"precision": evaluator.precision}
+    weights = {"checkpoint": str(trained.folder), "checksum": trained.checksum}
+    evaluation = {"weights": weights, "device": world.device.type, "settings": settings}
+    return report | evaluator.metrics(ranks, held_out) | {"evaluation": evaluation}
+
+
+def _write(
+    results: ResultsFolder, dataset: Dataset, report: Mapping[str, Any], ranks: Mapping[str, Ranks],
+    held_out: Mapping[str, HeldOut],
+) -> Path:  # fmt: skip
+    """Write all that was found; the folder in which it then stands."""
+    try:
+        write_ranks(results.unfinished, dataset, ranks, held_out)
+        write_json(results.unfinished / REPORT, report)
+        return results.finish()
+    except OSError as error:
+        raise RunInterruptedError(
+            f"{results.unfinished}: cannot be written: {error.strerror}; name another folder with --output=FOLDER"
+        ) from None
+
+
+def _compare(report: Mapping[str, Any], trained: Trained) -> None:
+    """Say whether these are the figures of the run's own report, where they should be."""
+    if trained.run is None:
+        return
+    path = trained.run / REPORT
+    try:
+        of_run = json.loads(path.read_text())
+    except (OSError, ValueError):
+        logger.info(f"{path}: cannot be read, so these figures were compared with no others")
+        return
+    if not trained.is_reported:
+        logger.info(f"{path} is about other weights: those of {trained.run}, the best")
+    elif report["dataset"]["fingerprint"] != of_run["dataset"]["fingerprint"]:
+        logger.info(f"{path} is about another dataset")
+    elif different := differences(report, of_run):
+        logger.warning(f"not the figures of {path}: {different}")
+    else:
+        n = len(list(common_figures(report, of_run)))
+        logger.info(f"the same as in {path}: all {counted(n, 'figure')}")
