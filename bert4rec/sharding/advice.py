@@ -91,11 +91,14 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
     widths = range((job.model["embed_dim"] - 1) // multiple * multiple, 0, -multiple)
     yield from _fitting(job, memory, [SHARDED])
     yield from itertools.islice(_fitting(job, memory, kernels), 1)
+    batch_size = "--training.per_device_train_batch_size" if job.trains else "--evaluation.per_device_eval_batch_size"
     yield from _first_fitting(
-        "--training.per_device_train_batch_size={}", _round_numbers(job.batch_size),
+        f"{batch_size}={{}}", _round_numbers(job.batch_size),
         lambda n: replace(job, batch_size=n), _most_of(memory),
     )  # fmt: skip
     yield from _more_processes(job, memory)
+    if not job.trains:
+        return  # what is learnt is learnt
     yield from _fitting(job, memory, [{"loss": "sampled_softmax"}] if has_smaller_loss else [])
     yield from itertools.islice(_fitting(job, memory, optimizers), 1)
     yield from _first_fitting(

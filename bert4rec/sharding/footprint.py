@@ -126,6 +126,8 @@ class Job:
         """Items whose vectors a process looks up to score them, per step."""
         if self.model["head"] == "linear" or self.updates["item"] == "dense_shards":
             return 0  # they are scored where they are
+        if not self.trains:
+            return 0  # the catalogue streams by
         if self.scores_whole_catalogue:
             return math.ceil(self.n_items / self.world_size)
         return self.n_targets + self.n_train_negatives
@@ -210,7 +212,9 @@ def _cache_bytes(job: Job, part: Shard) -> int:
 def _passing(job: Job, shards: Sequence[Shard]) -> int:
     """What comes and goes in a step: lookups, then activations and scores, then gradients and the update."""
     kept = ENCODER_COPIES * FLOAT * job.built.floats_kept(job.n_positions, job.n_targets)
-    at_once = max(math.ceil(kept + _score_bytes(job, shards)), _update_bytes(job, shards))
+    at_once = math.ceil(kept)
+    if job.trains:
+        at_once = max(math.ceil(kept + _score_bytes(job, shards)), _update_bytes(job, shards))
     return _lookup_bytes(job, job.n_ids, VECTOR_COPIES, shards) + at_once
 
 
@@ -254,8 +258,6 @@ def _tile_bytes(tile: int, n_tiles: int, product: int) -> int:
 
 def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Copies of the largest weight: one gradient for each lookup before they are added up, or those of the update."""
-    if not job.trains:
-        return 0
     copies = UPDATE_COPIES[job.sparse_optimizer]
     largest = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job))
     for name, table in job.tables.items():

@@ -1,5 +1,6 @@
 """What the processes of a pool do in the tests of this folder."""
 
+import contextlib
 import itertools
 import os
 import pkgutil
@@ -18,6 +19,7 @@ from torch.distributed.remote_device import _remote_device
 
 from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.store import Copies, in_pieces, read_metadata, verify
+from bert4rec.checkpoint.trained import Trained
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
@@ -44,6 +46,7 @@ from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
 from bert4rec.training import agreement
+from bert4rec.training import evaluate as evaluation
 from bert4rec.training.build import build, make_trainer, plan_of_all, sampler, training_batches
 from bert4rec.training.loop.state import State
 from bert4rec.training.loop.trainer import Trainer
@@ -487,3 +490,14 @@ def send_gradients_back(ids: list[list[int]]) -> list[list[float]]:
     (shard.connect(torch.zeros(len(mine), 1), mine) * mine[:, None]).sum().backward()
     assert shard.weight.grad is not None
     return shard.weight.grad.tolist()
+
+
+def evaluate(config: Config, trained: Trained, output: Path) -> tuple[dict[str, Any], Path | None]:
+    """A whole evaluation on the processes of the pool, which have their group already."""
+    store = dist.PrefixStore(str(output), dist.distributed_c10d._get_default_store())
+    with (
+        mock.patch.object(evaluation, "rendezvous", lambda: (store, dist.get_rank(), dist.get_world_size())),
+        mock.patch.object(evaluation, "process_group", lambda *_, **__: contextlib.nullcontext()),
+    ):
+        found = evaluation.evaluate(config, trained, output)
+    return found.report, found.folder

@@ -1,10 +1,11 @@
 """Bytes of a training as written-out arithmetic."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bert4rec.sharding.footprint import GRADIENTS, STEP, TABLE_STATE, TABLES, dense_bytes, held, shard
+from bert4rec.sharding.footprint import DENSE, GRADIENTS, STEP, TABLE_STATE, TABLES, dense_bytes, held, shard
 from bert4rec.sharding.plan import make_plan
 from tests.sharding.make_job import NO_LIMIT, make_job
 
@@ -144,3 +145,14 @@ def test_several_shards_are_held_together() -> None:
     on_device, on_host = held(job, parts)
     assert on_device == {}
     assert (on_host[TABLES], on_host[TABLE_STATE], on_host[GRADIENTS]) == (3200, 3200, 0)
+
+
+@pytest.mark.parametrize("mode", ["dmp", "ddp"])
+def test_an_evaluation_has_neither_gradients_nor_states(mode: str) -> None:
+    """Beside the weights, only a batch passes through, or the catalogue."""
+    job = make_job(10**7, 2, "cuda", mode=mode, sparse_optimizer="sgd", optimizer="sgd")
+    training, evaluation = (make_plan(replace(job, trains=trains), NO_LIMIT).needs[0][0] for trains in (True, False))
+    assert (evaluation[GRADIENTS], evaluation[TABLE_STATE]) == (0, 0)
+    assert evaluation[TABLES] == training[TABLES] == training[GRADIENTS]
+    assert 2 * evaluation[DENSE] == training[DENSE]
+    assert evaluation[STEP] < 0.1 * training[STEP]

@@ -1,0 +1,51 @@
+"""Who is ranked on what, and how many batches that takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.evaluator import Evaluator
+from bert4rec.evaluation.ranker import Ranker, to_metrics
+from bert4rec.evaluation.scorers import ModelScorer
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.runtime.processes import Processes
+from bert4rec.sharding.initialization import initialize
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def model(small_dataset: Dataset) -> Bert4Rec:
+    network = Bert4Rec(
+        n_items=small_dataset.n_items, embed_dim=16, n_heads=2, n_layers=1, ffn_dim=16, max_len=12, dropout=0.0,
+        head="tied", output_bias=True, device="cpu",
+    )  # fmt: skip
+    initialize(network, seed=1)
+    return network
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset: Dataset, model: Bert4Rec) -> None:
+    evaluator = Evaluator(
+        dataset=small_dataset, world=Processes(0, 0, 1, 1, CPU), protocols=["full", "uniform"], ks=[10], batch_size=16,
+        max_len=12, precision="fp32",
+    )  # fmt: skip
+    calls: list[None] = []
+    held_out = evaluator.held_out()
+    ranks = evaluator.ranks(model, held_out, lambda: calls.append(None))
+    assert list(ranks) == ["validation", "test", "popularity_baseline", "best_possible"]
+    assert len(calls) == evaluator.n_batches(model, held_out) == 2 + 1 + 2 * (4 + 1)
+    ranker = Ranker(ModelScorer(model, device=CPU, max_len=12), batch_size=16, device=CPU)
+    test = ranker.rank(small_dataset.splits["test"], ["full", "uniform"])
+    metrics = evaluator.metrics(ranks, held_out)
+    assert metrics["test"] == to_metrics(test, [10])
+    assert list(metrics) == list(ranks)
+    validation = evaluator.validation_metrics(model, lambda: None)
+    assert validation == {"full": metrics["validation"]["full"]}
+    sampled = replace(evaluator, protocols=["uniform"])
+    assert sampled.n_batches(model, held_out) == 2 + 2 * 4
+    assert sampled.metrics(sampled.ranks(model, held_out, lambda: None), held_out)["test"] == {
+        "uniform": metrics["test"]["uniform"]
+    }

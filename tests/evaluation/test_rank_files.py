@@ -1,0 +1,63 @@
+"""Ranks of users in a file, as they were given, with whose they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.reader import Dataset, Split, open_dataset, read_metadata
+from bert4rec.evaluation import rank_files
+from bert4rec.evaluation.rank_files import write_ranks
+from bert4rec.evaluation.ranker import HeldOut
+from tests.conftest import LOG
+
+
+@pytest.fixture
+def log_dataset(log_folder: Path) -> Dataset:
+    metadata = read_metadata(log_folder)
+    return open_dataset(log_folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+
+
+RANKS = {
+    "full": np.array([1, 2, 3, 4, 5, 6], np.int32),
+    "popular": np.array([1, 2, 3, LEFT_OUT, 5, LEFT_OUT], np.int32),
+}
+
+
+def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_files, "ROWS_AT_ONCE", 4)  # of six users
+    held_out = {"test": HeldOut.of(log_dataset.splits["test"])}
+    assert write_ranks(tmp_path, log_dataset, {"test": RANKS}, held_out) == [tmp_path / "ranks-test.parquet"]
+    table = pq.read_table(tmp_path / "ranks-test.parquet")
+    assert [f"{field.name}: {field.type}" for field in table.schema] == [
+        "user: int32", "original_user: large_string", "target: int32", "original_item: int64", "is_repeated: bool",
+        "full: int32", "popular: int32",
+    ]  # fmt: skip
+    rows = table.to_pydict()
+    assert rows["user"] == [0, 1, 2, 3, 4, 5]
+    assert rows["original_user"] == list("abcdef")
+    assert rows["original_item"] == [items[-1] for items in LOG.values()]
+    assert rows["target"] == log_dataset.splits["test"].targets(np.arange(6)).tolist()
+    assert rows["is_repeated"] == [items[-1] in items[:-1] for items in LOG.values()]
+    assert rows["full"] == [1, 2, 3, 4, 5, 6]
+    assert rows["popular"] == [1, 2, 3, None, 5, None]
+
+
+def test_a_write_that_fails_leaves_nothing(
+    log_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_out = {"test": HeldOut.of(log_dataset.splits["test"])}
+    original = Split.targets
+
+    def fails_at_the_end(split: Split, rows: np.ndarray) -> np.ndarray:
+        if rows[-1] == 5:
+            raise OSError(28, "No space left on device")
+        return original(split, rows)
+
+    monkeypatch.setattr(rank_files, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(Split, "targets", fails_at_the_end)
+    with pytest.raises(OSError, match="No space"):
+        write_ranks(tmp_path, log_dataset, {"test": RANKS}, held_out)
+    assert list(tmp_path.iterdir()) == []

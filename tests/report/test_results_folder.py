@@ -1,0 +1,37 @@
+"""Results stand where they were wanted, or beside what stands there, or nowhere."""
+
+from pathlib import Path
+
+import pytest
+
+from bert4rec.report.results_folder import ResultsFolder
+from bert4rec.runtime.errors import SettingsError
+
+
+def write(folder: Path, text: str) -> Path:
+    with ResultsFolder(folder) as results:
+        (results.unfinished / "a").write_text(text)
+        return results.finish()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    wanted = tmp_path / "new" / "results"
+    assert [write(wanted, text).name for text in "xyz"] == ["results", "results-2", "results-3"]
+    assert [path.read_text() for path in sorted(wanted.parent.glob("*/a"))] == ["x", "y", "z"]
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    assert write(tmp_path / "file", "x").name == "file-2"
+    assert write(tmp_path / "empty", "x").name == "empty"
+
+
+def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), ResultsFolder(tmp_path / "results") as results:
+        (results.unfinished / "a").touch()
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"^.*/file/results: cannot be made: Not a directory; .* --output=FOLDER$"):
+        write(tmp_path / "file" / "results", "")

@@ -1,0 +1,226 @@
+"""An evaluation gives the figures of the run's report, exactly, however the model is placed; and the ranks of all."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import preprocessing
+from bert4rec.checkpoint.trained import find_trained
+from bert4rec.commands.evaluate import settings_of
+from bert4rec.config.tables import Config
+from bert4rec.evaluation import ranker
+from bert4rec.report.comparison import SPLITS
+from bert4rec.runtime.errors import DataError, Interrupted, SettingsError, UserError
+from bert4rec.sharding.optimizer import Optimizers
+from bert4rec.training.evaluate import Evaluation, evaluate
+from bert4rec.training.run import run
+from tests.conftest import SMALL, leave_group
+from tests.folders import rewrite
+from tests.processes import jobs
+from tests.runs import flip, in_step, report_of
+
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+SIZES = {"preprocessing.n_eval_negatives": 10, "data.n_users": 60, "data.n_items": 150, "data.n_rows": 916}
+
+
+def evaluated(path: Path, output: Path, *options: str) -> Evaluation:
+    trained = find_trained(path)
+    return evaluate(settings_of(trained, options), trained, output)
+
+
+def refused(path: Path, output: Path, *options: str) -> str:
+    with pytest.raises(UserError) as caught:
+        evaluated(path, output, *options)
+    leave_group()
+    assert "\n" not in str(caught.value)
+    assert not output.parent.exists() or list(output.parent.glob("*")) == []
+    return str(caught.value)
+
+
+def figures(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: report[name] for name in SPLITS if name in report}
+
+
+def assert_ranks_give(folder: Path, report: dict[str, Any]) -> None:
+    """HR@10, NDCG@10 and MRR by written-out arithmetic over the files, to the last digits."""
+    for split in ("validation", "test"):
+        rows = pq.read_table(folder / f"ranks-{split}.parquet").to_pydict()
+        for protocol in ("full", "popular", "uniform"):
+            ranks = np.array([rank for rank in rows[protocol] if rank is not None])
+            found = report[split][protocol]
+            assert found["users"] == len(ranks)
+            assert found["HR@10"] == np.mean(ranks <= 10)
+            assert found["NDCG@10"] == pytest.approx(np.mean(np.where(ranks <= 10, 1 / np.log2(ranks + 1), 0)))
+            assert found["MRR"] == pytest.approx(np.mean(1 / ranks))
+        if "full_unseen" in report[split]:
+            unseen = (np.array(rows["full"]) <= 10) & ~np.array(rows["is_repeated"])
+            assert report[split]["full_unseen"]["HR@10"] == np.mean(unseen)
+
+
+def test_the_figures_of_a_sharded_bert4rec(made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    report = report_of(made)
+    logging.getLogger("bert4rec").propagate = True
+    for options in ([], ["--mode=ddp", "--evaluation.per_device_eval_batch_size=7"]):
+        found = evaluated(made, tmp_path / "out", *options)
+        assert figures(found.report) == figures(report)
+        assert found.folder is not None
+        assert report_of(found.folder) == found.report
+        assert f"the same as in {made / 'report.json'}: all 96 figures" in caplog.messages
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["out", "out-2"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "ranks-test.parquet", "ranks-validation.parquet", "report.json",
+    ]  # fmt: skip
+    files = [[(tmp_path / out / f"ranks-{split}.parquet").read_bytes() for split in ("test", "validation")]
+             for out in ("out", "out-2")]  # fmt: skip
+    assert files[0] == files[1]
+    assert_ranks_give(tmp_path / "out", report)
+    same = {key: value for key, value in report.items() if key not in ("training", "sharding")}
+    assert {key: report_of(tmp_path / "out")[key] for key in same} == same
+
+
+def test_two_processes_give_the_same_figures(
+    pools: Callable[[int], Any], made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = find_trained(made)
+    found = pools(2).run(jobs.evaluate, settings_of(trained, []), trained, tmp_path / "out")
+    for report, _ in found:
+        assert figures(report) == figures(report_of(made))
+        assert report["world_size"] == 2
+    assert [folder for _, folder in found] == [tmp_path / "out", None]
+    assert_ranks_give(tmp_path / "out", report_of(made))
+
+
+def test_the_figures_of_a_replicated_sasrec_with_repeated_targets(
+    log_config: Callable[..., Config], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor has an evaluation any state of an optimizer; some users have no negatives."""
+    sampled = {"training.loss": "sampled_softmax", "training.n_train_negatives": 4, "model.kind": "sasrec"}
+    folder = run(log_config(**sampled, **{"parallelism.mode": "ddp", "training.n_epochs": 1}))
+    logging.getLogger("bert4rec").propagate = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Optimizers, "__init__", None)
+        for options in (["--evaluation.ks=[3]"], ["--mode=dmp", "--parallelism.sharding_type=column_wise"]):
+            found = evaluated(folder, tmp_path / "out", *options)
+    assert f"the same as in {folder / 'report.json'}: all 52 figures" in caplog.messages
+    assert list(found.report["test"]) == ["full", "full_unseen", "popular", "uniform"]
+    assert figures(found.report) == figures(report_of(folder))
+    assert_ranks_give(tmp_path / "out", report_of(folder))
+    assert "HR@3" in report_of(tmp_path / "out")["test"]["full"]
+
+
+def test_another_checkpoint_and_another_split(made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A split by time of the same interactions: other users and other targets, the same items."""
+    logging.getLogger("bert4rec").propagate = True
+    evaluated(made / "checkpoints" / "step-000000007", tmp_path / "out", "--evaluation.protocols=['uniform']")
+    assert f"{made / 'report.json'} is about other weights: those of {made}, the best" in caplog.messages
+    alone = Path(shutil.copytree(made / "checkpoints" / "best", tmp_path / "alone"))
+    other = tmp_path / "by_time"
+    options = [f"--{key}={value}" for key, value in (SMALL | {"preprocessing.split": "time"}).items()]
+    assert preprocessing.main(["--config=config.toml", f"--data.dataset_dir={other}", *options]) == 0
+    found = evaluated(alone, tmp_path / "out", f"--data.dataset_dir={other}")
+    assert found.folder == tmp_path / "out-2"
+    assert found.report["dataset"]["split"] == "time"
+    assert found.report["test"]["full"]["users"] == len(pq.read_table(found.folder / "ranks-test.parquet"))
+    caplog.clear()
+    again = evaluated(made, tmp_path / "out", f"--data.dataset_dir={other}")
+    assert figures(again.report) == figures(found.report)
+    assert f"{made / 'report.json'} is about another dataset" in caplog.messages
+
+
+def test_other_figures_than_the_report_has_are_a_warning(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = report_of(whole)
+    report["test"]["full"]["HR@10"] = 2.0
+    (whole / "report.json").write_text(json.dumps(report))
+    logging.getLogger("bert4rec").propagate = True
+    only = ["--evaluation.protocols=['full']", "--evaluation.ks=[10]"]
+    found = evaluated(whole, tmp_path / "out", *only)
+    value = found.report["test"]["full"]["HR@10"]
+    warning = f"1 of 16 figures differ: test full HR@10 {value:.6g}, not 2"
+    assert f"not the figures of {whole / 'report.json'}: {warning}" in caplog.messages
+
+
+def test_another_catalogue_and_a_missing_dataset(
+    made: Path, log_folder: Path, small_folder: Path, tmp_path: Path
+) -> None:
+    out, advice = tmp_path / "out" / "x", "a dataset keeps the ids of another one where it is prepared with --data."
+    assert refused(made, out, f"--data.dataset_dir={log_folder}") == (
+        f"{log_folder}: another catalogue: it has 8 items, the model knows 132 items; {advice}extends=FOLDER"
+    )
+    assert refused(made, out, f"--data.dataset_dir={tmp_path}") == (
+        f"{tmp_path}: no dataset folder (no metadata.json); name it with --data.dataset_dir=FOLDER, where it was moved"
+    )
+    other = Path(shutil.copytree(small_folder, tmp_path / "other"))
+    items = pq.read_table(other / "items.parquet")
+    originals = items["original"].to_pylist()[::-1]
+    pq.write_table(
+        items.set_column(items.column_names.index("original"), "original", [originals]), other / "items.parquet"
+    )
+    rewrite(other, "test", lambda rows: rows)
+    assert refused(made, out, f"--data.dataset_dir={other}") == (
+        f"{other}: another catalogue: as many items as the model knows, but other ones or with other ids; "
+        f"{advice}extends=FOLDER"
+    )
+
+
+def test_a_dataset_that_holds_nothing_out(made: Path, small_folder: Path, tmp_path: Path) -> None:
+    nothing = Path(shutil.copytree(small_folder, tmp_path / "nothing"))
+    for split in ("validation", "test"):
+        rewrite(nothing, split, lambda rows: rows.select([]))
+    assert refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={nothing}") == (
+        f"{nothing}: holds nothing out for validation or test, so that there is nothing to evaluate"
+    )
+
+
+def test_damaged_weights_are_refused(whole: Path, tmp_path: Path) -> None:
+    best = (whole / "checkpoints" / "best").resolve()
+    flip(best / "__0_0.distcp", 1000)
+    with pytest.raises(DataError, match=r"this checkpoint is damaged: __0_0.distcp has another checksum$"):
+        evaluated(whole, tmp_path / "x" / "out")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_signal_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_step(monkeypatch, ranker.Ranker, "_encode_batch", 2)
+    with pytest.raises(Interrupted, match=r"^stopped by SIGTERM: nothing was written$") as caught:
+        evaluated(made, tmp_path / "x" / "out")
+    assert caught.value.status == 143
+    assert list((tmp_path / "x").iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bert4rec.training.evaluate.write_json", fail)
+    with pytest.raises(UserError, match=r"cannot be written: No space left on device; name another folder") as caught:
+        evaluated(made, tmp_path / "x" / "out", "--evaluation.protocols=['uniform']")
+    assert caught.value.status == 1
+    assert list((tmp_path / "x").iterdir()) == []
+
+
+def test_settings_that_an_evaluation_cannot_change(whole: Path) -> None:
+    trained = find_trained(whole)
+    for option in ("--model.embed_dim=32", "--preprocessing.split=time", "--training.n_epochs=9", "--run.dir=x"):
+        with pytest.raises(
+            SettingsError, match=rf"^{option}: cannot change in an evaluation; what can: data.dataset_dir"
+        ):
+            settings_of(trained, [option])
+    with pytest.raises(SettingsError, match=r"^--config: an evaluation has the settings of its run"):
+        settings_of(trained, ["--config=config.toml"])
+    config = (whole / "config.toml").read_text()
+    (whole / "config.toml").write_text(config.replace("embed_dim = 16", "embed_dim = 32"))
+    with pytest.raises(SettingsError, match=r"model.embed_dim = 32, but the weights in .* are of a model with 16; "):
+        settings_of(trained, [])
