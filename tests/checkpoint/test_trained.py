@@ -15,7 +15,7 @@ def test_a_run_its_best_checkpoint_and_another_one(whole: Path, monkeypatch: pyt
     best = (whole / "checkpoints" / "best").resolve()
     other = next(path for path in found(whole / "checkpoints") if path != best)
     trained = find_trained(whole)
-    assert (trained.folder, trained.run, trained.n_items, trained.is_reported) == (best, whole, 132, True)
+    assert (trained.folder, trained.run, trained.n_items, trained.is_reported) == (best, whole, 130, True)
     assert find_trained(whole / "checkpoints" / "best") == trained
     assert (find_trained(other).run, find_trained(other).is_reported) == (whole, False)
     assert find_trained(other).checksum != trained.checksum

@@ -21,10 +21,8 @@ def test_the_tables_of_the_report_and_where_the_ranks_are(whole: Path, capsys: p
     assert main(["evaluate", str(whole), "--evaluation.protocols=['uniform']"]) == 0
     out, err = capsys.readouterr()
     found = json.loads((whole / "evaluation" / "report.json").read_text())
-    assert out == (
-        f"Test of {whole}\n\n{metrics_table(found)}\n\nValidation of {whole}\n\n{metrics_table(found, 'validation')}\n\n"
-        f"Report and the ranks of all users: {whole / 'evaluation'}\n"
-    )
+    tables = [f"{name.capitalize()} of {whole}\n\n{metrics_table(found, name)}" for name in ("test", "validation")]
+    assert out == "\n\n".join([*tables, f"Report and the ranks of all users: {whole / 'evaluation'}\n"])
     assert metrics_table(found).splitlines()[2:] == metrics_table(report_of(whole)).splitlines()[-5:]
     _, weights, compared = err.splitlines()
     assert weights.startswith(f"weights: {(whole / 'checkpoints' / 'best').resolve()}; dataset: ")

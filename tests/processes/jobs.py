@@ -496,8 +496,8 @@ def evaluate(config: Config, trained: Trained, output: Path) -> tuple[dict[str, 
     """A whole evaluation on the processes of the pool, which have their group already."""
     store = dist.PrefixStore(str(output), dist.distributed_c10d._get_default_store())
     with (
-        mock.patch.object(evaluation, "rendezvous", lambda: (store, dist.get_rank(), dist.get_world_size())),
-        mock.patch.object(evaluation, "process_group", lambda *_, **__: contextlib.nullcontext()),
+        mock.patch.object(evaluation, "rendezvous", return_value=(store, dist.get_rank(), dist.get_world_size())),
+        mock.patch.object(evaluation, "process_group", return_value=contextlib.nullcontext()),
     ):
         found = evaluation.evaluate(config, trained, output)
     return found.report, found.folder

@@ -25,10 +25,10 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), ResultsFolder(tmp_path / "results") as results:
-        (results.unfinished / "a").touch()
-        raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError), ResultsFolder(tmp_path / "results") as results:
+        (tmp_path / "file" / results.unfinished.name).mkdir()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

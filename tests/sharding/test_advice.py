@@ -203,6 +203,6 @@ def test_what_is_better_than_few_steps_is_enough() -> None:
 def test_an_evaluation_is_advised_what_it_can_change() -> None:
     job = make_job(10**8, 2, mode="ddp", sparse_optimizer="sgd", optimizer="sgd", trains=False)
     assert refused(job, HALF_OF_24_GB) == (
-        "this configuration needs 28.2 GB of host memory per process (27.2 GB of it table weights), 12 GB available; it "
-        "fits with --mode=dmp on 4 processes, 2 a host as large as now (7.82 GB of host memory)"
+        "this configuration needs 28.2 GB of host memory per process (27.2 GB of it table weights), 12 GB available; "
+        "it fits with --mode=dmp on 4 processes, 2 a host as large as now (7.82 GB of host memory)"
     )
