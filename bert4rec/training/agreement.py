@@ -176,11 +176,12 @@ def _nodes(reports: Sequence[Report]) -> set[tuple[str, str]]:
 
 def _differences(facts: Facts, of_first: Facts) -> tuple[str, str]:
     """The first differences, and what to do about all of them."""
+    pairs = [(kind, facts.get(kind, {}), of_first.get(kind, {})) for kind in ADVICE]
     found = [
-        (kind, f"{name} = {_shown(facts[kind], name)}, not {_shown(of_first[kind], name)}")
-        for kind in ADVICE
-        for name in {**facts.get(kind, {}), **of_first.get(kind, {})}
-        if _shown(facts[kind], name) != _shown(of_first[kind], name)
+        (kind, f"{name} = {_shown(here, name)}, not {_shown(there, name)}")
+        for kind, here, there in pairs
+        for name in {**here, **there}
+        if _shown(here, name) != _shown(there, name)
     ]
     named = "; ".join(text for _, text in found[:NAMED]) + _count(len(found) - NAMED, "difference", "differences")
     return named, "; ".join(dict.fromkeys(ADVICE[kind] for kind, _ in found))

@@ -69,6 +69,15 @@ def test_a_difference_is_one_line(kinds: dict[str, dict[str, Any]], named: str, 
     assert problem_with(other) == f"process 1 on host1 differs from process 0 on host0: {named}; {advice}"
 
 
+def test_what_is_evaluated_must_be_the_same() -> None:
+    ones, others = ({"weights": {"weights (checksum)": checksum}} for checksum in ("3fa9", "9bc1"))
+    reports = [Report(rank, f"host{rank}", checksum=str(facts)) for rank, facts in enumerate((ones, others))]
+    assert problem_of(reports, [ones, others].__getitem__) == (
+        'process 1 on host1 differs from process 0 on host0: weights (checksum) = "9bc1", not "3fa9"; name the same '
+        "weights on all hosts"
+    )
+
+
 def test_the_first_process_that_differs_is_named_and_the_others_counted() -> None:
     """By asking for the facts of two processes, however many differ."""
     slow, fast = changed(), changed(settings={"training.learning_rate": 0.01})
