@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,19 +103,18 @@ def _complete(config: Config, trained: Trained, world: Processes, dataset: Datas
     logger.info(headline(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
     model = build_model(config, world, plan)
-    evaluator, results = make_evaluator(config, world, dataset), ResultsFolder(output)
+    evaluator = make_evaluator(config, world, dataset)
     load_weights(trained, model)
     held_out = evaluator.held_out()
-    with ExitStack() as resources, Interruption() as interruption:
-        on_rank_zero(lambda: resources.enter_context(results) and None)  # before the work that would be lost
-        progress = resources.enter_context(_Progress(interruption, n_batches=evaluator.n_batches(model, held_out)))
-        ranks = evaluator.ranks(model, held_out, progress.advance)
-        progress.close()
+    on_rank_zero(lambda: _try(output))  # before the work that would be lost
+    with Interruption() as interruption:
+        with _Progress(interruption, n_batches=evaluator.n_batches(model, held_out)) as progress:
+            ranks = evaluator.ranks(model, held_out, progress.advance)
         report = _report(config, trained, evaluator, ranks, held_out)
         folder = None
         if world.is_first:
             with interruption.busy():
-                folder = _write(results, dataset, report, ranks, held_out)
+                folder = _write(output, dataset, report, ranks, held_out)
             _compare(report, trained)
         return Evaluation(report, folder)
 
@@ -152,18 +150,25 @@ def _report(
     return report | evaluator.metrics(ranks, held_out) | {"evaluation": evaluation}
 
 
+def _try(output: Path) -> None:
+    """Raise `SettingsError` where no folder can be made; none stays, since a signal may end the process at any time."""
+    with ResultsFolder(output):
+        pass
+
+
 def _write(
-    results: ResultsFolder, dataset: Dataset, report: Mapping[str, Any], ranks: Mapping[str, Ranks],
+    output: Path, dataset: Dataset, report: Mapping[str, Any], ranks: Mapping[str, Ranks],
     held_out: Mapping[str, HeldOut],
 ) -> Path:  # fmt: skip
     """Write all that was found; the folder in which it then stands."""
     try:
-        write_ranks(results.unfinished, dataset, ranks, held_out)
-        write_json(results.unfinished / REPORT, report)
-        return results.finish()
+        with ResultsFolder(output) as results:
+            write_ranks(results.unfinished, dataset, ranks, held_out)
+            write_json(results.unfinished / REPORT, report)
+            return results.finish()
     except OSError as error:
         raise RunInterruptedError(
-            f"{results.unfinished}: cannot be written: {error.strerror}; name another folder with --output=FOLDER"
+            f"{output}: cannot be written: {error.strerror}; name another folder with --output=FOLDER"
         ) from None
 
 
