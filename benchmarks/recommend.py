@@ -22,10 +22,10 @@ import torch
 
 from bert4rec.commands.recommend import taken
 from bert4rec.config.load import load_config
-from bert4rec.inference.histories import read_file
+from bert4rec.inference.files.histories import read_file
+from bert4rec.inference.files.recommendations import writer
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network
-from bert4rec.inference.output import writer
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.item_table import BIAS_COLUMNS
 from bert4rec.models.transformer import Encoder

@@ -29,7 +29,7 @@ from bert4rec.dataset.reader import Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.export.export import export
-from bert4rec.inference.trained import MODEL, Trained, find_trained
+from bert4rec.inference.source import MODEL, Source, find_source
 from bert4rec.inference.user_histories import UserHistories
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.table import saved_name
@@ -48,17 +48,17 @@ def main() -> int:
     parser.add_argument("run_folder", metavar="RUN", type=Path)
     parser.add_argument("--users", type=int, default=6040, help="at most so many")
     options = parser.parse_args()
-    trained = find_trained(options.run_folder)
+    source = find_source(options.run_folder)
     recommender = load(options.run_folder)
-    users = UserHistories(trained.dataset, recommender.ids)
+    users = UserHistories(source.dataset, recommender.ids)
     histories = [items for part in users.all() for _, items in part][: options.users]
     indices = [recommender.ids.indices(items) for items in histories]
     print(f"{options.run_folder}: {len(histories):,} users, {len(recommender.ids):,} items", flush=True)
-    wanted = _by_evaluation(trained, indices)
+    wanted = _by_evaluation(source, indices)
     with tempfile.TemporaryDirectory() as place:
         exported = Path(place, "export")
         formats = ["safetensors", "pt2", "onnx"]
-        export(trained, exported, formats, k=K, leaves_out_seen=trained.leaves_out_seen)
+        export(source, exported, formats, k=K, leaves_out_seen=source.leaves_out_seen)
         roads = {
             "recommend --all": lambda: _by_command(options.run_folder, place, recommender.ids, len(histories)),
             "load(RUN)": lambda: _by_python(recommender, histories),
@@ -67,7 +67,7 @@ def main() -> int:
             "model.onnx": lambda: _by_onnx(exported, indices),
         }
         agree = [_compare(name, road(), wanted) for name, road in roads.items()]
-        agree.append(_compare_hits(options.run_folder, trained, recommender.ids, place))
+        agree.append(_compare_hits(options.run_folder, source, recommender.ids, place))
     return 0 if all(agree) else 1
 
 
@@ -80,11 +80,11 @@ def _compare(name: str, found: Found, wanted: Found) -> bool:
     return n_different == 0 and difference <= TOLERANCE
 
 
-def _by_evaluation(trained: Trained, indices: Sequence[np.ndarray]) -> Found:
+def _by_evaluation(source: Source, indices: Sequence[np.ndarray]) -> Found:
     """The best of all scores by which targets are ranked, without seen items; ties go to the lower id."""
-    model, stored = trained.model, trained.tensors()
+    model, stored = source.trained.model, source.tensors()
     shape = {name: value for name, value in model.items() if name != "kind"}
-    network = KINDS[model["kind"]](n_items=trained.metadata["n_items"], device="cpu", **shape)
+    network = KINDS[model["kind"]](n_items=source.trained.n_items, device="cpu", **shape)
     network.load_state_dict({name: stored.read(MODEL + saved_name(name)) for name in network.state_dict()})
     scorer = ModelScorer(network, device=torch.device("cpu"), max_len=model["max_len"])
     items = torch.arange(scorer.n_items) + FIRST_ITEM_ID
@@ -95,7 +95,7 @@ def _by_evaluation(trained: Trained, indices: Sequence[np.ndarray]) -> Found:
             rows = Rows(np.concatenate(part).astype(np.int32) + FIRST_ITEM_ID, np.array([*map(len, part)]))
             known, _ = scorer.encode(rows, torch.full((len(part), 1), FIRST_ITEM_ID))
             scores = scorer.scores(known, vectors)
-            if trained.leaves_out_seen:
+            if source.leaves_out_seen:
                 for row, seen in enumerate(part):
                     scores[row, torch.from_numpy(seen)] = -torch.inf
             best = scores.sort(dim=1, descending=True, stable=True)
@@ -132,9 +132,9 @@ def _by_onnx(folder: Path, indices: Sequence[np.ndarray]) -> Found:
     return _together([tuple(session.run(None, {"items": _matrix(part).numpy()})) for part in _cut(indices)])
 
 
-def _compare_hits(run: Path, trained: Trained, ids: Any, place: str) -> bool:
+def _compare_hits(run: Path, source: Source, ids: Any, place: str) -> bool:
     """HR@10 from the command's file for the histories before the test targets, beside the report's."""
-    split = Split(trained.dataset / "test", table_rows(len(ids)))
+    split = Split(source.dataset / "test", table_rows(len(ids)))
     rows = split.read(np.arange(len(split)))
     assert rows.targets is not None
     path, output = Path(place, "histories.jsonl"), Path(place, "tested.parquet")

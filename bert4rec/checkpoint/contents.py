@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from bert4rec.checkpoint.store import load
 from bert4rec.models.table import saved_name
+from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap
@@ -42,6 +45,20 @@ class Weights(Owner):
         """Of a checkpoint."""
         state = self._model.state_dict()
         load(folder, _named("model.", state))
+        self._model.load_state_dict(state)
+
+    def load_package(self, file: Path) -> None:
+        """Of a model package, from its safetensors. Raises `DataError` where they do not fit."""
+        state = self._model.state_dict()
+        try:
+            with safe_open(file, "pt") as stored:
+                for name, value in state.items():
+                    rows = stored.get_slice(saved_name(name))
+                    for part, place in _places(value):
+                        part.copy_(rows[place])
+        except (OSError, SafetensorError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(f"{file}: does not hold the weights of this model: {reason}") from None
         self._model.load_state_dict(state)
 
     def local_parts(self) -> Iterator[Tensor]:
@@ -80,6 +97,16 @@ class RandomState(Owner):
         torch.set_rng_state(states[f"random.cpu.{self._world.rank}"])
         if self._world.device.type == "cuda":
             torch.cuda.set_rng_state(states[f"random.cuda.{self._world.rank}"], self._world.device)
+
+
+def _places(value: Any) -> Iterator[tuple[Tensor, tuple[slice, ...]]]:
+    """What this process holds of a tensor, and where it stands in the whole."""
+    if not isinstance(value, ShardedTensor):
+        yield value, tuple(slice(0, size) for size in value.shape)
+        return
+    for shard in value.local_shards():
+        bounds = zip(shard.metadata.shard_offsets, shard.metadata.shard_sizes, strict=True)
+        yield shard.tensor, tuple(slice(first, first + size) for first, size in bounds)
 
 
 def _named(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def checkpoint_of(path: Path) -> Path:
     present = [path, path / CHECKPOINTS / BEST, *found(path / CHECKPOINTS)[::-1]]
     folder = next((folder for folder in present if (folder / METADATA).is_file()), None)
     if folder is None:
-        raise DataError(f"{path}: neither a run folder with a checkpoint nor a checkpoint")
+        raise DataError(f"{path}: neither a run folder with a checkpoint, nor a checkpoint, nor a model package")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Trained weights on the disk, by what a person names: a run, one of its checkpoints, or a checkpoint by itself.
+"""Trained weights on the disk, by what a person names: a run, a checkpoint, a model package.
 
 Nothing here imports torch: what cannot be used is said before that.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert4rec.checkpoint.package import is_package, read_settings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA, METADATA_VERSION, checkpoint_of
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
@@ -17,14 +18,15 @@ from bert4rec.runtime.files import sha256
 
 @dataclass(frozen=True)
 class Trained:
-    """The weights in the checkpoint `folder`, with what it says of them, and the `run` that has made it.
+    """The weights in a `folder`, a checkpoint or a model package, with what it says of them, and the `run` they are of.
 
-    `run` is None where the checkpoint stands by itself.
+    `run` is None where the folder stands by itself.
     """
 
     folder: Path
     metadata: Mapping[str, Any]
     run: Path | None
+    is_package: bool = False
 
     @property
     def n_items(self) -> int:
@@ -32,8 +34,13 @@ class Trained:
         return int(self.metadata["n_items"])
 
     @property
+    def model(self) -> dict[str, Any]:
+        """The settings of the model."""
+        return {"kind": "bert4rec", **self.metadata["config"]["model"]}
+
+    @property
     def checksum(self) -> str:
-        """Of the manifest, which vouches for every byte of the checkpoint."""
+        """Of the manifest, which vouches for every byte of the folder."""
         return sha256(self.folder / manifest.MANIFEST)[:12]
 
     @property
@@ -44,6 +51,8 @@ class Trained:
 
 def find_trained(path: Path) -> Trained:
     """What `path` names: of a run its best weights. Raises `DataError`, in one line; the tensors are not looked at."""
+    if is_package(path):
+        return Trained(path, read_settings(path), None, is_package=True)
     folder = checkpoint_of(path).resolve()  # of the link to the best, perhaps
     try:
         metadata = json.loads((folder / METADATA).read_text())

@@ -37,14 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, where the results go; some settings besides."""
     parser.usage = "%(prog)s RUN [--output=FOLDER] [--table.key=value …]"
     parser.description = (
-        "Evaluates the best weights of a run, or a checkpoint, on any number of processes: with exactly the figures of "
-        "the run's report on its own dataset, or on another one with the same items, such as another split. Writes "
-        "report.json and, a row a user, ranks-test.parquet and ranks-validation.parquet. Several processes: "
-        "torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
+        "Evaluates the best weights of a run, a checkpoint, or a model package, on any number of processes: with "
+        "exactly the figures of the run's report on its own dataset, or on another one with the same items, such as "
+        "another split. Writes report.json and, a row a user, ranks-test.parquet and ranks-validation.parquet. Several "
+        "processes: torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
     )
     parser.epilog = f"--table.key=value: as train.py takes them, over the settings of the run: {', '.join(FREE)}"
     parser.set_defaults(settings=[])
-    parser.add_argument("model", metavar="RUN", type=Path, help="run folder (its best weights) or a checkpoint")
+    parser.add_argument(
+        "model", metavar="RUN", type=Path, help="run folder (its best weights), a checkpoint, or a model package"
+    )
     output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … where there are some"
     parser.add_argument("--output", metavar="FOLDER", type=Path, help=output)
 
@@ -82,6 +84,10 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
     for name in overrides:
         if not any(fnmatch(name, free) for free in FREE):
             raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; what can: {', '.join(FREE)}")
+    if trained.is_package and "data.dataset_dir" not in overrides:
+        raise SettingsError(
+            f"{trained.folder}: a model package does not say where data are; name them with --data.dataset_dir=FOLDER"
+        )
     saved = _flat(trained.metadata["config"])
     if trained.run is None:
         return load_config(None, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))

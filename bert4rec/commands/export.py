@@ -36,13 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.top < 1:
         raise SettingsError(f"--top={arguments.top}: must be at least 1")
     from bert4rec.export.export import export
-    from bert4rec.inference.trained import find_trained
+    from bert4rec.inference.source import find_source
 
     log_to_terminal(stream="stderr")
-    trained = find_trained(arguments.run_folder, arguments.dataset)
+    source = find_source(arguments.run_folder, arguments.dataset)
     folder = arguments.output or arguments.run_folder / "export"
-    leaves_out_seen = trained.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
-    export(trained, folder, formats, k=arguments.top, leaves_out_seen=leaves_out_seen)
+    leaves_out_seen = source.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
+    export(source, folder, formats, k=arguments.top, leaves_out_seen=leaves_out_seen)
     print(f"exported to {folder}; how to use it: {folder / 'README.md'}")
     return 0
 

@@ -12,7 +12,7 @@ from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.wording import clock, counted
 
 if TYPE_CHECKING:
-    from bert4rec.inference.histories import Histories
+    from bert4rec.inference.files.histories import Histories
     from bert4rec.inference.recommender import Recommendation, Recommender
 
 LEFT_OUT = "seen items are left out, since users of these data hardly return to them (--seen=keep lets them come)"
@@ -64,7 +64,7 @@ def load_model(arguments: argparse.Namespace) -> "Recommender":
 
 def run(arguments: argparse.Namespace) -> int:
     """Recommend; the exit status: 0. Raises `UserError`."""
-    from bert4rec.inference.output import writer
+    from bert4rec.inference.files.recommendations import writer
 
     model = load_model(arguments)
     options: dict[str, Any] = {
@@ -118,7 +118,7 @@ def as_table(found: "list[Recommendation]") -> str:
 
 def _histories(arguments: argparse.Namespace, model: "Recommender") -> "tuple[int | None, Iterable[Histories]]":
     """How many they are, where that is known, and the histories."""
-    from bert4rec.inference.histories import read_file
+    from bert4rec.inference.files.histories import read_file
     from bert4rec.inference.user_histories import UserHistories
 
     if arguments.items is not None:

@@ -88,14 +88,14 @@ def card(
     """
     files = [row for name in FILES if name in formats for row in FILES[name]]
     rows = [*files, ("items.jsonl", "ids and titles"), ("settings.json", "how the model was made")]
-    model = settings["model"]
+    model = settings["config"]["model"]
     parts = {"safetensors": LOADED, "pt2": WITH_TORCH, "vectors": SEARCHED}
     history = json.dumps(example, ensure_ascii=False)
     usage = [text.format(history=history, **model) for name, text in parts.items() if name in formats]
     return CARD.format(
         kind=model["kind"],
         n_items=settings["n_items"],
-        source=settings["dataset"]["source"],
+        source=settings["source"],
         figures=_figures(report),
         files="\n".join(f"| `{name}` | {text.format(k=k)} |" for name, text in rows),
         most=model["max_len"] - 1,

@@ -7,15 +7,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.run_folder import CHECKPOINTS, REPORT
+from bert4rec.checkpoint.package import CARD, FORMAT, ITEMS, SETTINGS, VERSION, WEIGHTS
+from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.export.card import card
 from bert4rec.export.program import ONNX, PT2, Program, save_onnx, save_pt2
 from bert4rec.export.vectors import write_vectors
 from bert4rec.export.weights import write_safetensors
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.load import network_of
-from bert4rec.inference.package import CARD, FORMAT, ITEMS, SETTINGS, VERSION, WEIGHTS
-from bert4rec.inference.trained import MODEL, Trained
+from bert4rec.inference.source import MODEL, Source
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sync
@@ -26,7 +26,7 @@ RECIPES = ("preprocessing", "training", "evaluation")  # tables of settings that
 logger = logging.getLogger(__name__)
 
 
-def export(trained: Trained, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
+def export(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
     """Write `folder`, whole or not at all, with what the `formats` need and what explains it.
 
     The programs find `k` items, not those of the history itself if `leaves_out_seen`. Tables are read and written a
@@ -39,7 +39,7 @@ def export(trained: Trained, folder: Path, formats: Collection[str], *, k: int, 
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        _write(trained, unfinished, formats, k=k, leaves_out_seen=leaves_out_seen)
+        _write(source, unfinished, formats, k=k, leaves_out_seen=leaves_out_seen)
         names = sorted(path.name for path in unfinished.iterdir())
         manifest.seal(unfinished, manifest.describe(unfinished, names))
         sync(unfinished)
@@ -50,52 +50,47 @@ def export(trained: Trained, folder: Path, formats: Collection[str], *, k: int, 
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _write(trained: Trained, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
-    ids, stored = ItemIds.read(trained.dataset), trained.tensors()
+def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
+    ids, stored = ItemIds.read(source.dataset), source.tensors()
     ids.write_lines(folder / ITEMS)
-    settings = _settings(trained, ids, leaves_out_seen=leaves_out_seen)
+    settings = _settings(source, ids, leaves_out_seen=leaves_out_seen)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    text = card(settings, formats, k=k, example=ids.of(range(min(2, len(ids)))), report=_report(trained))
+    text = card(settings, formats, k=k, example=ids.of(range(min(2, len(ids)))), report=_report(source))
     (folder / CARD).write_text(text, encoding="utf-8")
     if "safetensors" in formats:
         names = {name: name.removeprefix(MODEL) for name in stored if name.startswith(MODEL)}
         write_safetensors(folder / WEIGHTS, stored, names)
         logger.info(f"{WEIGHTS}: {len(names)} tensors")
     if "vectors" in formats:
-        write_vectors(folder, stored, ids, trained.model["embed_dim"])
+        write_vectors(folder, stored, ids, source.trained.model["embed_dim"])
         logger.info(f"vectors: {len(ids):,} items")
     if {"pt2", "onnx"} & {*formats}:
-        program = Program(network_of(trained), k=k, leaves_out_seen=leaves_out_seen).eval()
+        program = Program(network_of(source), k=k, leaves_out_seen=leaves_out_seen).eval()
         for name, file, save in (("pt2", PT2, save_pt2), ("onnx", ONNX, save_onnx)):
             if name in formats:
                 save(folder / file, program)
                 logger.info(f"{file}: histories → the {program.k} best items")
 
 
-def _settings(trained: Trained, ids: ItemIds, *, leaves_out_seen: bool) -> dict[str, Any]:
-    saved = trained.metadata
+def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: bool) -> dict[str, Any]:
+    trained = source.trained
+    recipes = {table: trained.metadata["config"][table] for table in RECIPES}
     return {
         "format": FORMAT,
         "format_version": VERSION,
-        "model": trained.model,
-        "is_causal": trained.is_causal,
-        "n_items": saved["n_items"],
+        "is_causal": source.is_causal,
         "item_ids": "numbers" if ids.are_numbers else "text",
         "leaves_out_seen": leaves_out_seen,
-        "dataset": {
-            "source": trained.about_data["source"],
-            "fingerprint": saved["fingerprint"],
-            "items": saved["items"],
-        },
-        "config": {table: saved["config"][table] for table in RECIPES},
+        "source": source.about_data["source"],
+        **{key: trained.metadata[key] for key in ("n_items", "items", "fingerprint")},
+        "config": {"model": trained.model, **recipes},
     }
 
 
-def _report(trained: Trained) -> dict[str, Any]:
-    """Of the run, if the checkpoint is the one that it is about; {} where there is none."""
-    run = trained.checkpoint.resolve().parents[1]
-    best = run / CHECKPOINTS / "best"
-    if not (run / REPORT).is_file() or best.resolve() != trained.checkpoint.resolve():
+def _report(source: Source) -> dict[str, Any]:
+    """Of the run, if these are the weights that it is about; {} where there is none."""
+    trained = source.trained
+    if trained.run is None or not trained.is_reported or not (trained.run / REPORT).is_file():
         return {}
-    report: dict[str, Any] = json.loads((run / REPORT).read_text(encoding="utf-8"))
+    report: dict[str, Any] = json.loads((trained.run / REPORT).read_text(encoding="utf-8"))
     return report

@@ -14,7 +14,7 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.export.weights import bytes_of
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import HEAD, HEAD_BIAS, TABLE
-from bert4rec.inference.trained import MODEL
+from bert4rec.inference.source import MODEL
 
 PARQUET, NPY = "vectors.parquet", "vectors.npy"
 

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from bert4rec.inference import package
+from bert4rec.checkpoint.package import is_package, read_settings
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network, make_network
+from bert4rec.inference.package import read_ids, read_network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.inference.trained import MODEL, Trained, find_trained
+from bert4rec.inference.source import MODEL, Source, find_source
 from bert4rec.runtime.errors import DataError
 
 
@@ -18,27 +19,25 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
     belong together.
     """
     folder, data = Path(path), None if dataset is None else Path(dataset)
-    if package.is_package(folder):
+    if is_package(folder):
         return _of_package(folder, data)
-    trained = find_trained(folder, data)
-    return Recommender(
-        network_of(trained), ItemIds.read(trained.dataset), dataset=trained.dataset,
-        leaves_out_seen=trained.leaves_out_seen,
-    )  # fmt: skip
+    source = find_source(folder, data)
+    network, ids = network_of(source), ItemIds.read(source.dataset)
+    return Recommender(network, ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen)
 
 
-def network_of(trained: Trained) -> Network:
+def network_of(source: Source) -> Network:
     """The network of a checkpoint, however its table was sharded."""
-    stored = trained.tensors()
+    stored = source.tensors()
     tensors = {name.removeprefix(MODEL): stored.read(name) for name in stored if name.startswith(MODEL)}
-    return make_network(tensors, trained.model, is_causal=trained.is_causal)
+    return make_network(tensors, source.trained.model, is_causal=source.is_causal)
 
 
 def _of_package(folder: Path, dataset: Path | None) -> Recommender:
-    settings = package.read_settings(folder)
+    settings = read_settings(folder)
     if dataset is not None:
-        _check_dataset(folder, dataset, settings["dataset"]["fingerprint"])
-    network, ids = package.read_network(folder, settings), package.read_ids(folder, settings)
+        _check_dataset(folder, dataset, settings["fingerprint"])
+    network, ids = read_network(folder, settings), read_ids(folder, settings)
     return Recommender(network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"])
 
 

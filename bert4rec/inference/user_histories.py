@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from bert4rec.dataset.reader import Rows, Split, read_metadata
 from bert4rec.dataset.schema import FIRST_ITEM_ID, SPLITS, TEST, TRAIN, USERS, VALIDATION, table_rows
-from bert4rec.inference.histories import AT_ONCE, Histories
+from bert4rec.inference.files.histories import AT_ONCE, Histories
 from bert4rec.inference.item_ids import Ints, ItemIds
 from bert4rec.runtime.errors import DataError
 

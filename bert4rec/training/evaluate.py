@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from bert4rec.checkpoint.contents import Weights
+from bert4rec.checkpoint.package import WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.trained import Trained
@@ -60,6 +61,9 @@ def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
 
 def load_weights(trained: Trained, model: nn.Module) -> None:
     """Fill a parallelized `model`; every process calls this. Raises `DataError` for weights that are damaged."""
+    if trained.is_package:
+        Weights(model).load_package(trained.folder / WEIGHTS)  # found whole when it was opened
+        return
     verify(trained.folder)
     Weights(model).load(trained.folder)
 

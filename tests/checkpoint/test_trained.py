@@ -30,7 +30,9 @@ def test_a_checkpoint_by_itself_has_no_run(whole: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_used_is_one_line(whole: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^.*: neither a run folder with a checkpoint nor a checkpoint$"):
+    with pytest.raises(
+        DataError, match=r"^.*: neither a run folder with a checkpoint, nor a checkpoint, nor a model package$"
+    ):
         find_trained(tmp_path)
     best = (whole / "checkpoints" / "best").resolve()
     edit_facts(best, lambda facts: facts.update(facts_version=1))

@@ -32,7 +32,7 @@ def test_the_tables_of_the_report_and_where_the_ranks_are(whole: Path, capsys: p
 @pytest.mark.parametrize(
     ("model", "option", "problem"),
     [
-        ("nowhere", "", "nowhere: neither a run folder with a checkpoint nor a checkpoint"),
+        ("nowhere", "", "nowhere: neither a run folder with a checkpoint, nor a checkpoint, nor a model package"),
         ("", "--evaluation.kss=3", "--evaluation.kss: no such option; did you mean --evaluation.ks?"),
         ("", "--model.embed_dim=32", "--model.embed_dim=32: cannot change in an evaluation; what can: "),
         ("", "--parallelism.device=cuda", 'parallelism.device = "cuda": 1 process on this host but 0 GPUs; '),

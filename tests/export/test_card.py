@@ -3,8 +3,8 @@
 from bert4rec.export.card import card
 
 SETTINGS = {
-    "model": {"kind": "sasrec", "max_len": 50, "embed_dim": 64}, "n_items": 1234, "item_ids": "text",
-    "leaves_out_seen": False, "dataset": {"source": "table"},
+    "config": {"model": {"kind": "sasrec", "max_len": 50, "embed_dim": 64}}, "n_items": 1234, "item_ids": "text",
+    "leaves_out_seen": False, "source": "table",
 }  # fmt: skip
 FULL = {"users": 3000, "HR@10": 0.38196, "NDCG@10": 0.21637}
 

@@ -6,11 +6,11 @@ import torch
 from safetensors import safe_open
 
 from bert4rec.export.weights import write_safetensors
-from bert4rec.inference.trained import MODEL, find_trained
+from bert4rec.inference.source import MODEL, find_source
 
 
 def test_the_library_reads_every_tensor_of_the_model_and_nothing_else(made: Path, tmp_path: Path) -> None:
-    stored = find_trained(made).tensors()
+    stored = find_source(made).tensors()
     names = {name: name.removeprefix(MODEL) for name in stored if name.startswith(MODEL)}
     write_safetensors(tmp_path / "model.safetensors", stored, names)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:

@@ -16,6 +16,8 @@ from bert4rec.checkpoint.trained import find_trained
 from bert4rec.commands.evaluate import settings_of
 from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
+from bert4rec.export.export import export
+from bert4rec.inference.source import find_source
 from bert4rec.report.comparison import SPLITS
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError, UserError
 from bert4rec.sharding.optimizer import Optimizers
@@ -97,6 +99,18 @@ def test_two_processes_give_the_same_figures(
         assert report["world_size"] == 2
     assert [folder for _, folder in found] == [tmp_path / "out", None]
     assert_ranks_give(tmp_path / "out", report_of(made))
+
+
+def test_two_processes_take_their_rows_of_a_model_package(
+    pools: Callable[[int], Any], made: Path, small_folder: Path, tmp_path: Path
+) -> None:
+    export(find_source(made), tmp_path / "package", ["safetensors"], k=10, leaves_out_seen=True)
+    trained = find_trained(tmp_path / "package")
+    settings = settings_of(trained, [f"--data.dataset_dir={small_folder}"])
+    (report, _), _ = pools(2).run(jobs.evaluate, settings, trained, tmp_path / "out")
+    assert figures(report) == figures(report_of(made))
+    with pytest.raises(SettingsError, match=r"does not say where data are; name them with --data.dataset_dir=FOLDER"):
+        settings_of(trained, [])
 
 
 def test_the_figures_of_a_replicated_sasrec_with_repeated_targets(

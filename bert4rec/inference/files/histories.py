@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from bert4rec.inference.grouping import by_user
+from bert4rec.inference.files.grouping import by_user
 from bert4rec.runtime.errors import DataError
 
 AT_ONCE = 4096  # histories

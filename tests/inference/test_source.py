@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert4rec.checkpoint.run_folder import METADATA
-from bert4rec.inference.trained import find_trained
+from bert4rec.inference.source import find_source
 from bert4rec.runtime import manifest
 
 
@@ -27,9 +27,9 @@ def test_a_relative_dataset_is_found_from_any_folder(
     write(checkpoint / METADATA, config=config)
     names = [path.name for path in checkpoint.iterdir() if path.name != manifest.MANIFEST]
     manifest.seal(checkpoint, manifest.describe(checkpoint, names))
-    assert find_trained(run).dataset == tmp_path / "data/small"
+    assert find_source(run).dataset == tmp_path / "data/small"
     monkeypatch.chdir(tmp_path)
-    assert find_trained(Path("runs/whole")).dataset == Path("data/small")
+    assert find_source(Path("runs/whole")).dataset == Path("data/small")
 
 
 @pytest.mark.parametrize(("repeated", "leaves_out"), [(0, True), (3, True), (4, False)])
@@ -40,4 +40,4 @@ def test_seen_items_are_left_out_where_the_data_suggest_it(
     metadata = json.loads((folder / "metadata.json").read_text())
     metadata["repeated_targets"]["test"] = {"users": repeated, "of": 60}
     (folder / "metadata.json").write_text(json.dumps(metadata))
-    assert find_trained(made, folder).leaves_out_seen is leaves_out
+    assert find_source(made, folder).leaves_out_seen is leaves_out

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bert4rec.inference.output import writer
+from bert4rec.inference.files.recommendations import writer
 from bert4rec.inference.recommender import Recommendation
 from bert4rec.runtime.errors import DataError
 

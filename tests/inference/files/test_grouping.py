@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert4rec.inference.grouping import by_user
+from bert4rec.inference.files.grouping import by_user
 
 ROWS = st.lists(st.tuples(st.sampled_from("uvwx"), st.integers(0, 9)), max_size=40)
 

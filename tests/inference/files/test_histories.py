@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert4rec.inference import histories as module
-from bert4rec.inference.histories import read_file
+from bert4rec.inference.files import histories as module
+from bert4rec.inference.files.histories import read_file
 from bert4rec.runtime.errors import DataError
 
 EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]

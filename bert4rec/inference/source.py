@@ -1,0 +1,71 @@
+"""Where a recommender comes from: trained weights, and the dataset folder whose ids they belong to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.stored_tensors import StoredTensors
+from bert4rec.checkpoint.trained import Trained, find_trained
+from bert4rec.config.tables import Data
+from bert4rec.dataset.reader import read_metadata
+from bert4rec.dataset.schema import METADATA
+from bert4rec.runtime import manifest
+from bert4rec.runtime.errors import DataError
+
+MODEL = "model."  # how the names of a model's tensors begin in a checkpoint
+MANY_REPEATS = 0.05  # of test targets that their users have seen before: there seen items are worth recommending
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint that was verified, its `dataset` folder, and what that says of itself."""
+
+    trained: Trained
+    dataset: Path
+    about_data: Mapping[str, Any]
+
+    @property
+    def leaves_out_seen(self) -> bool:
+        """Whether next items are hardly ever seen ones in the data that the model was trained on."""
+        counts = self.about_data.get("repeated_targets", {}).get("test", {"users": 0, "of": 0})
+        return bool(counts["users"] <= MANY_REPEATS * counts["of"])
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a position of the model sees only what stands before it."""
+        from bert4rec.models.kinds import KINDS  # imports TorchRec, which a model package does without
+
+        return KINDS[self.trained.model["kind"]].is_causal
+
+    def tensors(self) -> StoredTensors:
+        """Of the checkpoint; those of the model have `MODEL` before their names."""
+        return StoredTensors(self.trained.folder)
+
+
+def find_source(path: Path, dataset: Path | None = None) -> Source:
+    """The best checkpoint of the run folder `path`, or the checkpoint that it is; `dataset`: where that was moved.
+
+    Raises `DataError`, in one line, for what is missing, damaged or does not belong together.
+    """
+    trained = find_trained(path)
+    if trained.is_package:
+        raise DataError(f"{path}: is a model package already; name the run that it was exported from")
+    if problem := manifest.problem_of(trained.folder):
+        raise DataError(f"{trained.folder}: this checkpoint is damaged: {problem}")
+    folder = dataset or _dataset_of(trained)
+    about_data = read_metadata(folder)
+    if about_data["fingerprint"] != trained.metadata["fingerprint"]:
+        advice = 'name that one by --dataset=FOLDER, in Python by dataset="FOLDER"'
+        raise DataError(f"{folder}: is not the dataset that {path} was trained on; {advice}")
+    return Source(trained, folder, about_data)
+
+
+def _dataset_of(trained: Trained) -> Path:
+    """Where the settings say; a relative path is taken from here, or else from where the training was started."""
+    settings = trained.metadata["config"]
+    folder, runs = Data.model_validate(settings["data"]).folder, Path(settings["run"]["dir"])
+    if trained.run is None or runs.is_absolute() or (folder / METADATA).is_file():
+        return folder
+    started = trained.run.resolve().parents[len(runs.parts)]
+    return started / folder if (started / folder / METADATA).is_file() else folder
