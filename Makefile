@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test test-long test-pythons lint bench bench-large clean
+.PHONY: help setup demo test test-long test-pythons lint wheel bench bench-large clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -33,6 +33,9 @@ lint: setup ## ruff, mypy and the import contracts of pyproject.toml
 	$(call run,mypy)
 	$(call run,lint-imports)
 
+wheel: setup ## dist/: the package, and what stands in for fbgemm-gpu on a machine without a GPU
+	$(call run,./scripts/wheel.sh)
+
 bench: setup ## the speed figures of docs/results.md
 	$(call run,python -m benchmarks.train_speed)
 
@@ -40,6 +43,6 @@ bench-large: setup ## the tables of large catalogues in docs/results.md: half an
 	$(call run,python -m benchmarks.large_catalogue)
 	$(call run,python -m benchmarks.large_catalogue --curve)
 
-clean: ## delete .venv, .venvs and caches; data/, runs/ and logs/ stay
-	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## delete .venv, .venvs, dist and caches; data/, runs/ and logs/ stay
+	rm -rf .venv .venvs dist bert4rec_torchrec.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,17 +1,43 @@
 """Bert4Rec on TorchRec: from raw interactions to a trained, evaluated, sharded sequential recommender."""
 
+import logging
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from bert4rec.inference.load import load
+# Python names a package after a room when that is first imported. Here it has been, and is not called so any more:
+# `bert4rec.prepare` is the function, `from bert4rec.prepare.… import …` finds the modules of the room all the same.
+import bert4rec.prepare
 
-__all__ = ["load"]
+if TYPE_CHECKING:
+    from bert4rec.api import load, prepare, train
+    from bert4rec.inference.run import Run
+    from bert4rec.runtime.console import log_to_terminal
+    from bert4rec.runtime.errors import UserError
+else:
+    del prepare
+
+__version__ = "0.1.0"
+__all__ = ["Run", "UserError", "load", "log_to_terminal", "prepare", "train"]
+
+_MODULES = {
+    "Run": "bert4rec.inference.run",
+    "UserError": "bert4rec.runtime.errors",
+    "load": "bert4rec.api",
+    "log_to_terminal": "bert4rec.runtime.console",
+    "prepare": "bert4rec.api",
+    "train": "bert4rec.api",
+}
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library says nothing unless it is asked to
 
 
 def __getattr__(name: str) -> object:
     """What the package offers, imported when it is asked for: torch takes seconds."""
-    if name != "load":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from bert4rec.inference.load import load
+    return getattr(import_module(_MODULES[name]), name)
 
-    return load
+
+def __dir__() -> list[str]:
+    """With what has not been imported yet."""
+    return sorted({*globals(), *__all__})

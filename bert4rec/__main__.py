@@ -1,29 +1,37 @@
-"""`python -m bert4rec COMMAND …`: what there is to do before a run, and with one that has ended."""
+"""`bert4rec COMMAND …`, or `python -m bert4rec COMMAND …`: all that the package does, from a terminal."""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from bert4rec.runtime.installation import exit_for_missing, require_python
 
 try:
     require_python()
-    from bert4rec.commands import check, evaluate, export, plan, recommend, report, similar
+    from bert4rec import __version__
     from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
     from bert4rec.runtime.errors import SettingsError, UserError
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
+# Name → SUMMARY of the module of that name in bert4rec/commands/, which is imported when it is chosen.
 COMMANDS = {
-    "report": report,
-    "evaluate": evaluate,
-    "recommend": recommend,
-    "similar": similar,
-    "export": export,
-    "plan": plan,
-    "check": check,
+    "prepare": "raw interactions → dataset folder",
+    "train": "dataset folder → run folder",
+    "report": "the test metrics of a run folder, and what to type next",
+    "evaluate": "the metrics of a trained model again, on any dataset of its items, and the ranks of all users",
+    "recommend": "the best next items for histories of items, with the model of a run",
+    "similar": "the items most similar to an item, by the vectors that a run has learnt",
+    "export": "a trained model for other programs: safetensors, item vectors, torch.export, ONNX",
+    "plan": "who would hold what on a cluster that need not be there, and whether it fits",
+    "check": "whether a dataset folder is whole and leaks nothing, proven row by row",
 }
+OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # of other programs
+OUTLIVES_READERS = ("train",)  # what it prints is no reason to end where nobody reads it any more
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,29 +42,48 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """As `print` does: argparse itself says nothing of a broken pipe."""
-        print(self.format_help(), end="", file=file)
+        with ending_on_broken_pipe():
+            print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
         """Raise `message` as an error of the person who typed the command."""
         raise SettingsError(f"{message.removeprefix('argument ')}; {self.prog} --help")
 
+    def refuse(self, word: str) -> NoReturn:
+        """Raise that nobody knows this option, or this word too many."""
+        name = word.partition("=")[0]
+        if not name.startswith("-"):
+            self.error(f'"{word}": a word too many')
+        raise SettingsError(f"{name}: no such option{self._suggestion(name) or ';'} {self.prog} --help")
 
-def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 finished, 1 a plan that does not fit, 2 bad arguments or input, 130 stopped."""
-    parser = Parser(prog="python -m bert4rec", epilog="python -m bert4rec COMMAND --help: the options of a command")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, command in COMMANDS.items():
-        options = commands.add_parser(name, help=command.SUMMARY)
-        options.set_defaults(run=command.run)
-        command.add_arguments(options)
-    with ending_on_broken_pipe():
+    def refuse_misspelt(self, words: Sequence[str]) -> None:
+        """Raise for the first of `words` that is neither a setting nor an option, but nearly one of these options."""
+        from bert4rec.config.setting_errors import SHORT_OPTIONS
+
+        for word in words:
+            name = word.partition("=")[0]
+            is_setting = "." in name or name.removeprefix("--") in (*SHORT_OPTIONS, "config")
+            if name.startswith("--") and not is_setting and self._suggestion(name):
+                self.refuse(word)
+
+    def _suggestion(self, name: str) -> str:
+        from bert4rec.config.suggestions import did_you_mean, nearest_values
+
+        return did_you_mean(nearest_values(name, [*self._option_string_actions], {}))
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
+    """Run a command line (default: that of this process), which `prog` and the name of its command begin.
+
+    The exit status: 0 finished, 1 a plan that does not fit or a run that was interrupted, 2 bad arguments or input, 130
+    stopped; a run that a signal has ended has the status of that signal.
+    """
+    name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    with nullcontext() if name in OUTLIVES_READERS else ending_on_broken_pipe():
         try:
-            arguments, others = parser.parse_known_args(argv or ["--help"])
-            if "settings" in arguments:
-                arguments.settings = others
-            elif others:
-                parser.error(f"unrecognized arguments: {' '.join(others)}")
-            return int(arguments.run(arguments))
+            return _run(name, words, prog or f"{_program()} {name}")
+        except ModuleNotFoundError as error:
+            exit_for_missing(error)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -65,5 +92,43 @@ def main(argv: Sequence[str]) -> int:
             return 130
 
 
+def _run(name: str, words: Sequence[str], prog: str) -> int:
+    if name not in COMMANDS:
+        _answer(name)
+    command = import_module(f"bert4rec.commands.{name}")
+    parser = Parser(prog=prog)
+    parser.set_defaults(prog=prog)
+    command.add_arguments(parser)
+    arguments, others = parser.parse_known_args(words)
+    if "settings" in arguments:
+        parser.refuse_misspelt(others)
+        arguments.settings = others
+    elif others:
+        parser.refuse(others[0])
+    return int(command.run(arguments))
+
+
+def _answer(word: str) -> NoReturn:
+    """What to say where no command is named: the help, the version, or what was probably meant."""
+    lines = [f"  {name:<10} {summary}" for name, summary in COMMANDS.items()]
+    parser = Parser(
+        prog=_program(), usage="%(prog)s COMMAND …", formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["commands:", *lines, "", f"{_program()} COMMAND --help: the options of a command"]),
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"bert4rec {__version__}")
+    if word.startswith("-"):
+        parser.parse_known_args([word])  # which ends the process for those that there are
+        parser.refuse(word)
+    from bert4rec.config.suggestions import did_you_mean, nearest_values
+
+    nearest = did_you_mean(nearest_values(word, [*COMMANDS], OTHER_NAMES))
+    raise SettingsError(f"{word}: no such command{nearest or ';'} {parser.prog} --help")
+
+
+def _program() -> str:
+    """What this process was started as."""
+    return "python -m bert4rec" if Path(sys.argv[0]).name == "__main__.py" else "bert4rec"
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

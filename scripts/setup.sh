@@ -36,7 +36,8 @@ fi
 case $build in cpu | cuda) ;; *) fail "TORCH_BUILD is cpu or cuda, not '$build'." ;; esac
 
 # With the folder's own path: a virtual environment cannot be moved, so a moved or copied one is made again.
-wanted=$({ cat requirements*.txt constraints.txt && echo "$build $(pwd -P)"; } | cksum)
+# Of pyproject.toml what pip reads, which stands first.
+wanted=$({ cat requirements*.txt constraints.txt && sed '/^\[tool\.ruff/q' pyproject.toml && echo "$build $(pwd -P)"; } | cksum)
 
 # Prints the interpreter itself: not a shim and not the python of an activated .venv, which is about to be replaced.
 probe='
@@ -85,14 +86,14 @@ except OSError: pass'
 ready && exit 0
 
 # --- Make it --------------------------------------------------------------------------------------------------------
-pin() { sed -n "s/^$1==//p" requirements.txt; }
-torch="torch==$(pin torch)"
+torch=$(grep '^torch==' requirements.txt)
 
 # Every line goes to the log; large downloads and the last step are shown, as they take most of the minutes.
 install() {
     {
         .venv/bin/python -m pip --disable-pip-version-check --no-input install \
-            -c constraints.txt -r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt "$@" 2>&1 && : >.venv/.installed
+            -c constraints.txt -r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt -e . "$@" 2>&1 &&
+            : >.venv/.installed
     } | while IFS= read -r line; do
         printf '%s\n' "$line" >>"$log"
         case $line in
@@ -117,20 +118,7 @@ rm -f .venv/.stamp
 if [ "$build" = cuda ]; then
     install || pip_failed
 else
-    # torchrec asks for the distribution fbgemm-gpu, the CUDA build, which does not load without a GPU and overwrites
-    # the files of fbgemm-gpu-cpu. So an empty distribution of that name stands in for it and brings the CPU build.
-    mkdir .venv/fbgemm-gpu
-    cat >.venv/fbgemm-gpu/pyproject.toml <<END
-[build-system]
-requires = ["setuptools>=77"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "fbgemm-gpu"
-version = "$(pin fbgemm-gpu)"
-dependencies = ["fbgemm-gpu-cpu==$(pin fbgemm-gpu)"]
-[tool.setuptools]
-packages = []
-END
+    ./scripts/stand_in.sh .venv/fbgemm-gpu
     if ! install "$torch+cpu" ./.venv/fbgemm-gpu; then
         grep -qF "No matching distribution found for $torch+cpu" "$log" && ! unreachable || pip_failed
         say "pip's indexes have no CPU build of $torch for this Python: installing the CUDA build, several GB, which also" \

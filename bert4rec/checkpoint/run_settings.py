@@ -14,7 +14,7 @@ import tomli
 
 from bert4rec.checkpoint.next_command import train_command, without
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
-from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
+from bert4rec.config.load import NO_FILE, Overrides, load_config, settings_file
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
@@ -27,40 +27,40 @@ MOST_NAMED = 3  # settings in one line
 class RunSettings:
     """The settings of a training, and `notes` for people, a line each.
 
-    `is_finished`: the run that was to be resumed has nothing left to do, as the last of the notes says.
+    `finished`: the run that was to be resumed and has nothing left to do, as the last of the notes says.
     """
 
     config: Config
     notes: list[str] = field(default_factory=list)
-    is_finished: bool = False
+    finished: Path | None = None
 
 
-def load_run_settings(argv: Sequence[str]) -> RunSettings:
-    """What the command line `argv` of train.py means.
+def load_run_settings(file: str | None, overrides: Overrides, *, looks_around: bool) -> RunSettings:
+    """The settings of a training that is asked for by a settings file, if one is named, and `overrides`.
 
-    A new run has the settings of the file, a resumed one those with which it was trained last; the command line counts
-    more than either. Raises `SettingsError`.
+    A new run has the settings of the file, a resumed one those with which it was trained last; the overrides count
+    more than either. Where no file is named, one that `looks_around` takes the usual one. Raises `SettingsError`.
     """
-    path, overrides = parse_command_line(argv)
-    names_a_file = any(name == "config" for name, _ in read_options(argv))
-    if overrides.get("run.resume", "auto") not in ("", "auto") and not names_a_file:
-        path = ""  # config.toml has no part in it, and need not be there
-        usual = load_config(None, {"run.resume": overrides["run.resume"]})
+    notes = []
+    if overrides.get("run.resume", "auto") not in ("", "auto") and file is None:
+        usual = load_config(None, {"run.resume": overrides["run.resume"]})  # no file has a part in it
     else:
-        usual = load_config(path, overrides)
+        if looks_around and (file := settings_file(file)) is None:
+            notes = [NO_FILE]
+        usual = load_config(file, overrides)
     if usual.run.resume == "auto":
         run = newest_run(Path(usual.run.dir), usual.run_name, is_finished=False)
         place = {"run.dir": usual.run.dir, "run.name": usual.run_name}  # where it is found again, on every host
-        return RunSettings(usual) if run is None else _resumed(run, None, overrides, place, argv, path)
+        return RunSettings(usual, notes) if run is None else _resumed(run, None, overrides, place, file)
     if not usual.run.resume:
-        return RunSettings(usual)
-    return _resumed(*named_run(usual.run.resume), overrides, {"run.resume": usual.run.resume}, argv, path)
+        return RunSettings(usual, notes)
+    return _resumed(*named_run(usual.run.resume), overrides, {"run.resume": usual.run.resume}, file)
 
 
 def how_to_train_longer(run: Path, config: Config, saved: Config, argv: Sequence[str] = ()) -> str:
     """Where the finished `run` would stop at once with the settings `config`: how it ended, and what to type.
 
-    `saved` are those with which it ended, `argv` is what was typed. "" where there is something left to do. Raises
+    `saved` are those with which it ended, `argv` what was typed. "" where there is something left to do. Raises
     `SettingsError` where the report cannot be read.
     """
     training = _training_of(run)
@@ -81,19 +81,19 @@ def options_to_train_longer(run: Path) -> list[str]:
 
 
 def _resumed(
-    run: Path, checkpoint: Path | None, overrides: Overrides, place: Mapping[str, str], argv: Sequence[str], file: str
+    run: Path, checkpoint: Path | None, overrides: Overrides, place: Mapping[str, str], file: str | None
 ) -> RunSettings:
-    """The settings of the `run`, the `overrides` of the command line `argv` over them, and its `place` in any case.
+    """The settings of the `run`, the `overrides` over them, and its `place` in any case.
 
-    `file` names the settings that do not count, "" where none were meant to.
+    `file` names the settings that do not count, None where none were meant to.
     """
     saved = _saved_settings(run)
     changed = {"run.init_from": "", "run.resume": "auto", **overrides, **place}
     config = load_config(run / CONFIG, Overrides(changed, overrides.typed))
     notes = [_unused(file, overrides, saved, run)] if file else []
     is_last = checkpoint is None or checkpoint == found(run.resolve() / CHECKPOINTS)[-1]
-    advice = how_to_train_longer(run, config, saved, argv) if is_last and (run / REPORT).exists() else ""
-    return RunSettings(config, [note for note in (*notes, advice) if note], is_finished=bool(advice))
+    advice = how_to_train_longer(run, config, saved, overrides.options) if is_last and (run / REPORT).exists() else ""
+    return RunSettings(config, [note for note in (*notes, advice) if note], finished=run if advice else None)
 
 
 def _saved_settings(run: Path) -> Config:

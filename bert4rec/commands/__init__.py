@@ -1,1 +1,1 @@
-"""The sub-commands of `python -m bert4rec`."""
+"""The sub-commands of `bert4rec`."""

@@ -1,4 +1,4 @@
-"""`python -m bert4rec check DATASET_DIR`: the checks in their order, and what they have shown."""
+"""`bert4rec check DATASET_DIR`: the checks in their order, and what they have shown."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""`python -m bert4rec plan …`: the plan of a run on a cluster that need not be there."""
+"""`bert4rec plan …`: the plan of a run on a cluster that need not be there."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError, UserError
 
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "1: it does not fit."
     )
     parser.epilog = (
-        "--table.key=value: any setting, as train.py takes it: --mode=ddp, --model.embed_dim=128, …; all of them are "
-        "listed by: python train.py --help"
+        "--table.key=value: any setting, as `bert4rec train` takes it: --mode=ddp, --model.embed_dim=128, …; all of them are "
+        "listed by: bert4rec train --help"
     )
     parser.set_defaults(settings=[])
     add = parser.add_argument
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--memory-gb", type=partial(_gigabytes, "--memory-gb"), metavar="X", help=gpu_memory)
     host_memory = "GB of memory of a host (default: on cpu what this host has available, on cuda no limit)"
     add("--host-memory-gb", type=partial(_gigabytes, "--host-memory-gb"), metavar="X", help=host_memory)
-    add("--config", metavar="FILE", default="config.toml", help="settings file (default: %(default)s)")
+    add("--config", metavar="FILE", help=f"settings file (default: {USUAL_FILE}, where there is one)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,7 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     """
     _check_cluster(arguments)
     overrides = parse_command_line([*arguments.settings, f"--parallelism.device={arguments.device}"])[1]
-    config = load_config(arguments.config, overrides)
+    file = settings_file(arguments.config)
+    config = load_config(file, overrides)
+    if file is None:
+        print(NO_FILE)
     n_items = arguments.items or _catalogue(config)
     warnings.simplefilter("ignore")
     logging.getLogger("torchrec").setLevel(logging.ERROR)
@@ -129,7 +132,7 @@ def _catalogue(config: Config) -> int:
         return int(json.loads(path.read_text())["items"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
-            f"{path}: does not say how many items there are; run `python preprocessing.py` with these settings first, "
+            f"{path}: does not say how many items there are; run `bert4rec prepare` with these settings first, "
             "or name them with --items=N"
         ) from None
 

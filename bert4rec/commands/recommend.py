@@ -1,4 +1,4 @@
-"""`python -m bert4rec recommend RUN …`: the best next items for histories, in the interactions' own ids."""
+"""`bert4rec recommend RUN …`: the best next items for histories, in the interactions' own ids."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""`python -m bert4rec report [RUN]`: the metrics of a finished run, and what to type next."""
+"""`bert4rec report [RUN]`: the metrics of a finished run, and what to type next."""
 
 import argparse
 import json
@@ -17,11 +17,12 @@ from bert4rec.runtime.errors import UserError
 
 SUMMARY = "the test metrics of a run folder, and what to type next"
 WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
-  python preprocessing.py --config=configs/ml-1m.toml --download
-  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --config=configs/ml-1m.toml
+  bert4rec prepare {settings} --download
+  bert4rec train {settings}
 With a CSV or Parquet file of your own:
-  python preprocessing.py --data.path=FILE --data.user_column=… --data.item_column=… --data.time_column=…
-  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --data.source=table --data.path=FILE"""
+  bert4rec prepare --data.path=FILE --data.user_column=… --data.item_column=… --data.time_column=…
+  bert4rec train --data.source=table --data.path=FILE"""
+ML_1M = Path("configs/ml-1m.toml")  # where it is run from a copy of the project
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,14 +50,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
     """What to type next, for somebody who has trained on such data."""
     if report["dataset"]["source"] in GENERATED:
-        return WITH_REAL_DATA
+        return WITH_REAL_DATA.format(settings=f"--config={ML_1M}" if ML_1M.exists() else "--data.source=ml-1m")
     dataset = load_config(folder / CONFIG).data.folder
     longer = on_processes(report["world_size"], f"--resume={folder}", *options_to_train_longer(folder))
-    again = shlex.join(["python", "preprocessing.py", f"--config={folder / CONFIG}", f"--data.extends={dataset}"])
+    again = shlex.join(["bert4rec", "prepare", f"--config={folder / CONFIG}", f"--data.extends={dataset}"])
     return f"""To train it longer:
   {longer}
 To show that its dataset leaks nothing:
-  {shlex.join(["python", "-m", "bert4rec", "check", str(dataset)])}
+  {shlex.join(["bert4rec", "check", str(dataset)])}
 With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER is new:
   {again} \\
     --data.dataset_dir=FOLDER --data.path=FILE"""
@@ -65,5 +66,5 @@ With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER i
 def _newest_run(parent: Path) -> Path:
     reports = sorted(parent.glob(f"*/{REPORT}"), key=lambda path: path.stat().st_mtime)
     if not reports:
-        raise UserError(f"{parent}/: no finished run here; name its folder: python -m bert4rec report RUN")
+        raise UserError(f"{parent}/: no finished run here; name its folder: bert4rec report RUN")
     return reports[-1].parent

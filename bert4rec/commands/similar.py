@@ -1,4 +1,4 @@
-"""`python -m bert4rec similar RUN ITEM …`: the items whose vectors are nearest."""
+"""`bert4rec similar RUN ITEM …`: the items whose vectors are nearest."""
 
 import argparse
 

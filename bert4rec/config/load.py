@@ -1,9 +1,10 @@
-"""Where settings come from: the TOML file, and the command line over it.
+"""Where settings come from: the TOML file, and the command line or a mapping over it.
 
 An unknown key, a wrong type, an impossible value or combination raises `SettingsError` with one line that names the
 file or the option, the key, the value and the valid choices.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,13 +32,24 @@ from bert4rec.config.tables import GENERATED, Config
 from bert4rec.config.values import expand_user
 from bert4rec.runtime.errors import SettingsError
 
+USUAL_FILE = "config.toml"
+NO_FILE = f"no {USUAL_FILE} here: the defaults count"
+
 
 class Overrides(dict[str, Any]):
-    """What the command line says: "table.key" → value; `typed`: the same keys → the option as it was typed."""
+    """What the command line says: "table.key" → value; `typed`: the same keys → the option as it was typed.
+
+    From Python there is nothing `typed`.
+    """
 
     def __init__(self, values: Mapping[str, Any] | None = None, typed: Mapping[str, str] | None = None) -> None:
         super().__init__(values or {})
         self.typed: dict[str, str] = dict(typed or {})
+
+    @property
+    def options(self) -> list[str]:
+        """All of them as the command line has them, a word each."""
+        return [self.typed.get(name) or f"--{name}={_as_option(value)}" for name, value in self.items()]
 
 
 def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -100,13 +112,35 @@ def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> 
     raise SettingsError(origins.blame("data.source", config.data.source, reason))
 
 
-def parse_command_line(argv: Sequence[str]) -> tuple[str, Overrides]:
-    """`--config=FILE --table.key=value …` (or with a blank for the sign) → the file and the overrides.
+def settings_file(named: str | None) -> str | None:
+    """The file that was `named`, else the usual one where it stands in this folder."""
+    return named if named is not None or not Path(USUAL_FILE).exists() else USUAL_FILE
+
+
+def parse_mapping(settings: Mapping[str, Any]) -> Overrides:
+    """Settings from Python: "table.key" → value, with the short names of the command line, as overrides.
+
+    Paths count as text and tuples as lists. Raises `SettingsError` for a name that is no setting.
+    """
+    known, overrides = all_keys(), Overrides()
+    for name, value in settings.items():
+        key = SHORT_OPTIONS.get(name, name)
+        if key not in known:
+            nearest = did_you_mean(nearest_keys(str(name), known))
+            raise SettingsError(f"{name}: no such setting{nearest or ';'} `bert4rec train --help` lists all")
+        overrides[key] = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if isinstance(value, tuple):
+            overrides[key] = list(value)
+    return overrides
+
+
+def parse_command_line(argv: Sequence[str]) -> tuple[str | None, Overrides]:
+    """`--config=FILE --table.key=value …` (or with a blank for the sign) → the file, if it is named, and the overrides.
 
     A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else as plain text, and always so for a setting
-    that takes any text. The file is `config.toml` unless named. Raises `SettingsError` for anything else on the line.
+    that takes any text. Raises `SettingsError` for anything else on the line.
     """
-    path: str = "config.toml"
+    path = None
     overrides = Overrides()
     for name, text in read_options(argv):
         if name == "config":
@@ -122,15 +156,12 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str, Overrides]:
     return path, overrides
 
 
-def usage(script: str) -> str:
-    """The text of `--help`: every key with its default and meaning."""
+def settings_help() -> str:
+    """What `--help` says of the settings: every key with its default and meaning."""
     lines = [
-        f"usage: python {script} [--config=FILE] [--table.key=value …]",
-        "",
-        "--config=FILE  settings file (default: config.toml)",
+        f"--config=FILE  settings file (default: {USUAL_FILE}, where there is one)",
         "--mode=…       short for --parallelism.mode",
         "--resume=…     short for --run.resume",
-        "--help         this text",
     ]
     for table, field in Config.model_fields.items():
         cls: Any = field.annotation
@@ -156,7 +187,9 @@ def read_options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not sign:
             following = next(words, None)
             if following is None:
-                raise SettingsError(f"--{name}: a value is missing; write --{name}=VALUE")
+                is_known = name == "config" or SHORT_OPTIONS.get(name, name) in all_keys()
+                wish = f"--{name}: a value is missing; write --{name}=VALUE"
+                raise SettingsError(wish if is_known else no_such_option(name))
             text = following
         yield name, text
 
@@ -187,6 +220,11 @@ def _is_text(table: str, key: str) -> bool:
     """Whether a setting takes any text, so that `--run.name=7` is not a number."""
     setting = keys_of(Config.model_fields[table].annotation).get(key)
     return setting is not None and setting.annotation is str
+
+
+def _as_option(value: Any) -> str:
+    """A value as the command line has it; what `shown` writes is TOML, too."""
+    return value if isinstance(value, str) else shown(value)
 
 
 def _value(text: str) -> Any:

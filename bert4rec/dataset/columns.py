@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from bert4rec.runtime.errors import DataError
 
-REMAKE = "make it again with `python preprocessing.py` and the same settings"
+REMAKE = "make it again with `bert4rec prepare` and the same settings"
 
 MAPPED_BYTES = 64 * 2**20  # files that are larger together are not mapped
 

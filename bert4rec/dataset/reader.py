@@ -132,11 +132,11 @@ class Split:
         row = indices[np.searchsorted(lengths.cumsum(), wrong, side="right")]
         raise DataError(
             f"{self._folder}: row {row}: column {name} has the id {ids[wrong]}, outside {FIRST_ITEM_ID}…"
-            f"{self._n_rows - 1}; `python -m bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
+            f"{self._n_rows - 1}; `bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """An open dataset folder."""
 
@@ -144,10 +144,23 @@ class Dataset:
     metadata: Mapping[str, Any]
     splits: Mapping[str, Split]
 
+    def __repr__(self) -> str:
+        return f"Dataset('{self.folder}': {self.n_users:,} users, {self.n_items:,} items, {self.n_rows:,} interactions)"
+
+    @property
+    def n_users(self) -> int:
+        """Users with at least one interaction."""
+        return int(self.metadata["users"])
+
     @property
     def n_items(self) -> int:
         """Items in the catalogue."""
         return int(self.metadata["items"])
+
+    @property
+    def n_rows(self) -> int:
+        """Interactions, after all filters."""
+        return int(self.metadata["rows"])
 
     @cached_property
     def first_ids(self) -> str:
@@ -182,7 +195,7 @@ def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any]
 
     The time that it takes does not depend on the number of rows. With `verify` a sample of each file, at most 4 MiB,
     is compared with its checksum; one process a host does. Ids are checked when they are read. Every byte is checked
-    by `python -m bert4rec check FOLDER`.
+    by `bert4rec check FOLDER`.
 
     Raises `DataError`, in one line, for a folder that is missing, incomplete, changed since it was written, of another
     format, or made with other settings. Where the data came from does not matter: a folder may come from elsewhere.
@@ -201,7 +214,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         metadata: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         raise DataError(
-            f"{folder}: no dataset folder (no metadata.json); run `python preprocessing.py` with these settings first"
+            f"{folder}: no dataset folder (no metadata.json); run `bert4rec prepare` with these settings first"
         ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None

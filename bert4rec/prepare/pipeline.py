@@ -2,7 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,12 @@ def prepare(config: Config) -> Path:
 
     Raises `DataError` or `SettingsError`, in one line, for what cannot be prepared; then nothing is left behind.
     """
-    datasets.disable_progress_bars()
     folder = config.data.folder
     clear_target(folder)
     _refuse_another_input(config)
     known = read_known(Path(config.data.extends)) if config.data.extends else None
     warnings: list[str] = []
-    with new_dataset(folder) as new:
+    with new_dataset(folder) as new, _without_other_bars():
         metadata, size = _make_dataset(config, new, known, warnings)
         _refuse_another_input(config)  # again: another preparation may have ended meanwhile
     logger.info(f"\n{describe(metadata)}\n")
@@ -110,6 +110,18 @@ def _make_dataset(config: Config, new: Path, known: Known | None, warnings: list
     rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
     metadata = rows | {name: splits[split].n_rows for split, name in SIZES.items()} | held_out.metadata()
     return metadata, _finish(new, metadata, splits, progress)
+
+
+@contextmanager
+def _without_other_bars() -> Iterator[None]:
+    """The `datasets` library draws none of its own."""
+    were_disabled = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_disabled:
+            datasets.enable_progress_bars()
 
 
 def _look(name: str, source: Interactions | Generated) -> list[str]:

@@ -66,12 +66,12 @@ def _cut_torn_line(file: BinaryIO) -> None:
     file.truncate(content.rfind(b"\n") + 1)
 
 
-def read_records(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind from a run's `metrics.jsonl`, in order; not those of steps that were made once more."""
+def read_records(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    """The records of some kinds from a run's `metrics.jsonl`, in order; not those of steps that were made once more."""
     records: list[dict[str, Any]] = []
     for line in (folder / METRICS).read_text().splitlines():
         record = json.loads(line)
         if record["kind"] == "resume":
             records = [earlier for earlier in records if earlier["step"] <= record["step"]]
         records.append(record)
-    return [record for record in records if record["kind"] == kind]
+    return [record for record in records if record["kind"] in kinds]

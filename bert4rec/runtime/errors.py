@@ -36,4 +36,5 @@ class Interrupted(UserError):  # noqa: N818  # nothing went wrong
     def __init__(self, number: int, saved: str) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}: {saved}")
         self.status = 128 + number
+        self.is_by_keyboard = number == signal.SIGINT
         self.advice = "continue with --resume=auto"

@@ -15,10 +15,11 @@ class Interruption:
     """As a context: the first of `SIGNALS` does not end the process but becomes `number`; later ones do nothing.
 
     All processes compare notes at every step and say so by `answered`. Where that does not come within `patience`
-    seconds of a signal, the others are gone or stuck: the process ends, with the status of the signal.
+    seconds of a signal, the others are gone or stuck: the process ends, with the status of the signal. Where `patience`
+    is None it is not this context that ends the process.
     """
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    def __init__(self, patience: float | None = PATIENCE) -> None:
         self.number = 0
         self._patience, self._is_busy = patience, False
         self._answered = threading.Event()
@@ -30,7 +31,7 @@ class Interruption:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         # By a pipe, since Python calls handlers in the main thread only, which may be waiting for a message.
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # not so under nohup
         self._before = {number: signal.signal(number, lambda *_: None) for number in heeded}
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
@@ -40,8 +41,10 @@ class Interruption:
         if self._before:
             for number, handler in self._before.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]
-            signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(self._wakeup_before)  # perhaps of an event loop
             os.close(self._write)
+            if self._patience is None:
+                self._answered.set()  # for the thread that may be waiting
 
     def answered(self) -> None:
         """All processes have just compared notes."""

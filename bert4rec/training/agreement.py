@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 import torchrec
 
-import bert4rec
 from bert4rec.runtime.errors import RunInterruptedError, UserError
 from bert4rec.runtime.processes import SECONDS_TO_COME
 
@@ -197,7 +196,7 @@ def _count(n: int, one: str, several: str) -> str:
 
 def _own_checksum() -> str:
     """Of the source files of this program, so that a host that was not updated is found."""
-    folder = Path(bert4rec.__path__[0])
+    folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())

@@ -42,14 +42,17 @@ from bert4rec.training.results import about, about_training
 logger = logging.getLogger(__name__)
 
 
-def run(config: Config) -> Path:
-    """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this."""
+def run(config: Config, *, may_exit: bool = True) -> Path:
+    """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this.
+
+    It `may_exit`, with the status of a signal, where that finds it stuck.
+    """
     store, rank, world_size = rendezvous()
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config))
     with process_group(world, store, deterministic=config.training.deterministic), ExitStack() as resources:
         peak_memory = resources.enter_context(PeakMemory(world.device))
         # The model lives in this call only, so that its shards are gone when the process group ends.
-        return _complete(config, world, dataset, resources, peak_memory)
+        return _complete(config, world, dataset, resources, peak_memory, may_exit=may_exit)
 
 
 def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
@@ -64,7 +67,7 @@ def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
 
 
 def _complete(
-    config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory
+    config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *, may_exit: bool
 ) -> Path:
     """Train, test the best weights, write the report; the run folder, which is locked as long as `resources` are."""
     context = make_context(config, world, dataset, resources)
@@ -74,7 +77,8 @@ def _complete(
     model, optimizers = build(context.config, world, dataset.n_items, context.plan)
     evaluator = make_evaluator(context.config, world, dataset)
     log = MetricsLog(context.folder, purge_from=context.state().step) if world.is_first else None
-    with Interruption(max(PATIENCE, context.config.checkpoint.seconds_on_signal)) as interruption:
+    patience = max(PATIENCE, context.config.checkpoint.seconds_on_signal) if may_exit else None
+    with Interruption(patience) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
         try:
             begin(context, trainer, log)
@@ -132,7 +136,7 @@ def _report(context: Context, report: Mapping[str, Any], *, is_lost: bool) -> No
     write_report(context.folder, report)
     logger.info(result_line(report))
     logger.info(f"report: {context.folder / PAGE}")
-    logger.info(f"all figures: {shlex.join(['python', '-m', 'bert4rec', 'report', str(context.folder)])}")
+    logger.info(f"all figures: {shlex.join(['bert4rec', 'report', str(context.folder)])}")
 
 
 def _with_lower_rates(context: Context) -> str:

@@ -1,1 +1,1 @@
-"""`python -m bert4rec check`: proves that a dataset folder is whole and leaks nothing. NumPy and Arrow, no torch."""
+"""`bert4rec check`: proves that a dataset folder is whole and leaks nothing. NumPy and Arrow, no torch."""

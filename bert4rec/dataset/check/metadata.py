@@ -11,7 +11,7 @@ from bert4rec.dataset.schema import DATASET_FORMAT, ITEMS, METADATA, MOST_IDS, S
 from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError
 
-REMAKE = "make the dataset again with `python preprocessing.py`"
+REMAKE = "make the dataset again with `bert4rec prepare`"
 
 NEEDED = (USERS, ITEMS, *(f"{split}/{STATE}" for split in SPLITS))
 BYTES_AT_ONCE = 1 << 22  # read for a checksum
@@ -121,7 +121,7 @@ def _load(path: Path) -> dict[str, Any]:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
-            f"{path.parent}: no dataset folder (no metadata.json); name one that `python preprocessing.py` has made"
+            f"{path.parent}: no dataset folder (no metadata.json); name one that `bert4rec prepare` has made"
         ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None

@@ -1,0 +1,105 @@
+"""The package from Python: what the commands do, as functions that return, raise `UserError`, and end no process."""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, with_changes
+from bert4rec.config.tables import GENERATED, Config
+from bert4rec.runtime.errors import Interrupted
+from bert4rec.training.global_state import preserved, quiet_libraries
+
+if TYPE_CHECKING:  # they import Polars, Arrow and torch, which take seconds
+    from bert4rec.dataset.reader import Dataset
+    from bert4rec.inference.recommender import Recommender
+    from bert4rec.inference.run import Run
+
+StrPath = str | os.PathLike[str]
+
+DOWNLOADED = "ml-1m"  # where no other set is named
+RAW = Path("data/raw")  # where downloads go
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(
+    settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None, download: bool = False
+) -> "Dataset":
+    """Raw interactions → dataset folder, as `bert4rec prepare` makes it.
+
+    `settings` are those of the command line, {"data.path": "log.csv", "model.max_len": 20}; they count more than the
+    settings file `config`, which counts more than the defaults. Without `config` no file is read. With `download` the
+    MovieLens set `data.source` (default: ml-1m) is fetched into data/raw/ first.
+
+    Raises `UserError` for settings or input that cannot be used, in one line; then no dataset is written.
+    """
+    from bert4rec.dataset.reader import open_dataset
+
+    file = None if config is None else os.fspath(config)
+    used, _ = make_dataset(file, parse_mapping(settings or {}), download=download)
+    recipe = used.preprocessing.recipe
+    return open_dataset(used.data.folder, max_len=used.model.max_len, preprocessing=recipe, verify=False)
+
+
+def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> tuple[Config, str]:
+    """The settings with which a dataset was made, and the source where that was found out and not named, else ""."""
+    from bert4rec.prepare.pipeline import prepare as run_pipeline
+
+    config, recognized = load_and_recognize(file, overrides)
+    source = ""
+    if download:
+        if config.data.source in GENERATED:
+            config, source = with_changes(config, "data", {"source": DOWNLOADED}), DOWNLOADED
+        from bert4rec.prepare.read.download import fetch_movielens
+
+        config = with_changes(config, "data", {"path": str(fetch_movielens(config.data.source, RAW))})
+    elif recognized:
+        source = recognized.source
+        logger.info(f"data.source = {source}: {recognized.reason}")
+    run_pipeline(config)
+    return config, source
+
+
+def train(settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None) -> "Run":
+    """Dataset folder → run folder, as `bert4rec train` makes it, on this process alone or on those of a launcher.
+
+    `settings` and `config` as for `prepare`; {"resume": …} goes on with a run. What is global in Python, NumPy and
+    torch is afterwards as it was before, random states too.
+
+    Raises `UserError` for settings or data that cannot be used, and for a training that diverges, in one line. Ctrl-C
+    is `KeyboardInterrupt`, when all is saved.
+    """
+    from bert4rec.checkpoint.run_settings import load_run_settings
+
+    file = None if config is None else os.fspath(config)
+    asked = load_run_settings(file, parse_mapping(settings or {}), looks_around=False)
+    for note in asked.notes:
+        logger.info(note)
+    with quiet_libraries():
+        from bert4rec.inference.run import Run
+
+        if asked.finished is not None:
+            return Run(asked.finished)
+        from bert4rec.training.run import run
+
+        with preserved():
+            try:
+                return Run(run(asked.config, may_exit=False))
+            except Interrupted as interrupted:
+                if interrupted.is_by_keyboard:
+                    raise KeyboardInterrupt(f"{interrupted}; {interrupted.advice}") from None
+                raise
+
+
+def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
+    """The model of a run folder (its best weights), or of one of its checkpoints, ready to recommend.
+
+    `dataset` is the folder that it was trained on, where that is not where the run's settings say. Raises `UserError`,
+    in one line, for what is missing, damaged or does not belong together.
+    """
+    with quiet_libraries():
+        from bert4rec.inference.load import load as load_run
+
+        return load_run(Path(path), dataset=None if dataset is None else Path(dataset))

@@ -1,0 +1,69 @@
+"""`bert4rec prepare …`: raw interactions → dataset folder."""
+
+import argparse
+import shlex
+import sys
+from typing import get_args
+
+from bert4rec.api import DOWNLOADED, RAW, make_dataset
+from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, settings_help
+from bert4rec.config.tables import Source
+from bert4rec.runtime.console import close_bars, log_to_terminal
+
+SUMMARY = "raw interactions → dataset folder"
+
+SCRIPT = "python preprocessing.py"
+REPLACE = "--data.replace"
+SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # which can be downloaded
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Any setting, and whether to download."""
+    parser.usage = "%(prog)s [--config=FILE] [--download] [--table.key=value …]"
+    parser.description = "Makes a dataset folder, by one process, whole or not at all."
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = settings_help()
+    parser.set_defaults(settings=[])
+    sets = f"the set data.source ({', '.join(SETS)}; default: {DOWNLOADED})"
+    parser.add_argument("--download", action="store_true", help=f"fetch {sets} into {RAW}/ first")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the dataset folder, and say what to type next; the exit status: 0, or 130 when stopped.
+
+    Raises `UserError`.
+    """
+    log_to_terminal()
+    words: list[str] = arguments.settings
+    named, overrides = parse_command_line(words)
+    file = settings_file(named)
+    if file is None:
+        print(NO_FILE, flush=True)
+    try:
+        _, source = make_dataset(file, overrides, download=arguments.download)
+    except KeyboardInterrupt:
+        close_bars()
+        print("stopped: no dataset was written; a download continues where it stopped", file=sys.stderr)
+        return 130
+    settings = _for_training([*words, *([f"--data.source={source}"] if source else [])])
+    print(f"next: {_training(arguments.prog, settings)}")
+    return 0
+
+
+def _training(prog: str, settings: list[str]) -> str:
+    """The command that trains with these settings, for somebody who has typed `prog` to prepare."""
+    if prog == SCRIPT:
+        train = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
+        return shlex.join([*train, "--", *settings] if settings else train)
+    return shlex.join([*prog.split()[:-1], "train", *settings])
+
+
+def _for_training(settings: list[str]) -> list[str]:
+    """Without the word that a dataset may be replaced: a run's `config.toml` should not say it again."""
+    words, kept = iter(settings), []
+    for word in words:
+        if word == REPLACE:
+            next(words, None)  # its value
+        elif not word.startswith(f"{REPLACE}="):
+            kept.append(word)
+    return kept

@@ -1,0 +1,44 @@
+"""A finished run: what was measured, and the model that came out of it."""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.run_folder import REPORT
+from bert4rec.inference.load import load
+from bert4rec.inference.recommender import Recommender
+from bert4rec.report.log import read_records
+from bert4rec.report.page import result_line
+from bert4rec.runtime.errors import DataError
+
+
+class Run:
+    """The folder of a finished run. Raises `DataError` for a folder that is none."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self.report: dict[str, Any] = json.loads((self.folder / REPORT).read_text())
+        except FileNotFoundError:
+            raise DataError(f"{self.folder}: no finished run (it has no {REPORT})") from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.folder / REPORT}: cannot be read: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"Run('{self.folder}': {result_line(self.report)})"
+
+    @property
+    def metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """Protocol ("full", "popular", "uniform") → metric → value on the test; empty where nothing was held out."""
+        return dict(self.report.get("test", {}))
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """The records of the training and of its validations, in order: "kind", "step", "epoch" and figures."""
+        return read_records(self.folder, "train", "validation")
+
+    def load(self, *, dataset: str | Path | None = None) -> Recommender:
+        """The model with its best weights; `dataset` is where its dataset folder was moved. Raises `DataError`."""
+        return load(self.folder, dataset=dataset)

@@ -1,0 +1,62 @@
+"""What is global in a process, left as it was found: a training in somebody else's program takes nothing over."""
+
+import gc
+import logging
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NOISY = ("torch", "torchrec")  # loggers
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Within: no warnings of the libraries about themselves; what their import has set for all is as it was before."""
+    root, environment = logging.getLogger(), dict(os.environ)
+    handlers, level = list(root.handlers), root.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torchrec  # noqa: F401  # gives the root logger a handler, which would show our warnings on stderr
+
+        root.handlers = list(handlers)
+        levels = {name: logging.getLogger(name).level for name in NOISY}
+        for name in NOISY:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for name, before in levels.items():
+                logging.getLogger(name).setLevel(before)
+            root.handlers, root.level = handlers, level
+            os.environ.clear()
+            os.environ.update(environment)
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Within: anything. Afterwards the random states, torch's threads and algorithms are as before, with no group."""
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+
+    of_python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    of_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    n_threads = torch.get_num_threads()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    has_group = dist.is_initialized()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        torch.set_rng_state(of_torch)
+        if of_gpus:
+            torch.cuda.set_rng_state_all(of_gpus)
+        torch.set_num_threads(n_threads)
+        torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+        if dist.is_initialized() and not has_group and dist.get_world_size() == 1:
+            gc.collect()  # of a run that has failed; where there are other processes they may be waiting in it
+            dist.destroy_process_group()
