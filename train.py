@@ -1,4 +1,4 @@
-"""Dataset folder → run folder, as `bert4rec train`; `torchrun … train.py`, `torchx run … --script train.py` start it."""
+"""Dataset folder → run folder, as `bert4rec train`; `torchrun … train.py` and `torchx … --script train.py` start it."""
 
 import sys
 from collections.abc import Sequence

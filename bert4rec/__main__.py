@@ -127,7 +127,7 @@ def _answer(word: str) -> NoReturn:
 
 def _program() -> str:
     """What this process was started as."""
-    return "python -m bert4rec" if Path(sys.argv[0]).name == "__main__.py" else "bert4rec"
+    return "python -m bert4rec" if Path(sys.argv[0]).parts[-2:] == ("bert4rec", "__main__.py") else "bert4rec"
 
 
 if __name__ == "__main__":

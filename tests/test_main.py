@@ -1,11 +1,13 @@
-"""`python -m bert4rec`: which command is meant."""
+"""`bert4rec`: which command is meant."""
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import bert4rec
 from bert4rec.__main__ import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
@@ -17,40 +19,68 @@ def test_help_names_every_command(argv: list[str], capsys: pytest.CaptureFixture
         main(argv)
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert all(f" {name} {command.SUMMARY}" in text for name, command in COMMANDS.items())
+    assert all(f" {name} {summary} " in text for name, summary in COMMANDS.items())
 
 
-def test_a_command_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["raport", "runs/x"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert "'raport'" in line
-    assert line.endswith("; python -m bert4rec --help")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_summary_is_that_of_the_module(name: str) -> None:
+    assert import_module(f"bert4rec.commands.{name}").SUMMARY == COMMANDS[name]
 
 
-@pytest.mark.parametrize("argv", [["report", "a", "b"], ["report", "--fast"], ["--fast"]])
-def test_a_word_too_many_is_one_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(argv) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: ")
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"bert4rec {bert4rec.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("raport runs/x", "raport: no such command; did you mean report? bert4rec --help"),
+        ("preprocess", "preprocess: no such command; did you mean prepare? bert4rec --help"),
+        ("xyz", "xyz: no such command; bert4rec --help"),
+        ("--verson", "--verson: no such option; did you mean --version? bert4rec --help"),
+        ("report a b", '"b": a word too many; bert4rec report --help'),
+        ("report --fast", "--fast: no such option; bert4rec report --help"),
+        ("recommend runs/x --items=1 --topp=3", "--topp: no such option; did you mean --top? bert4rec recommend --help"),
+        ("prepare --downlod", "--downlod: no such option; did you mean --download? bert4rec prepare --help"),
+        ("prepare --modes=ddp", "--modes: no such option; did you mean --mode? --help lists all"),
+        ("train --download", "--download: no such option; --help lists all"),
+        ("train dmp", '"dmp": options have the form --table.key=value; --help lists all'),
+    ],
+)
+def test_what_nobody_knows_is_one_line(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv.split()) == 2
+    assert capsys.readouterr() == ("", f"error: {message}\n")
+
+
+def test_the_name_is_that_by_which_it_was_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/bert4rec/__main__.py"])
+    assert main(["report", "--fast"]) == 2
+    assert capsys.readouterr().err == "error: --fast: no such option; python -m bert4rec report --help\n"
+    with pytest.raises(SystemExit):
+        main(["prepare", "--help"], prog="python preprocessing.py")
+    assert capsys.readouterr().out.startswith("usage: python preprocessing.py [--config=FILE] [--download] [--table")
 
 
 def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(COMMANDS["report"], "run", interrupted)
+    monkeypatch.setattr("bert4rec.commands.report.run", interrupted)
     assert main(["report"]) == 130
     assert capsys.readouterr().err == "stopped\n"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_does_not_wait_for_slow_imports(command: str) -> None:
+@pytest.mark.parametrize("words", [["--help"], *([command, "--help"] for command in COMMANDS)], ids=" ".join)
+def test_help_does_not_wait_for_slow_imports(words: list[str]) -> None:
+    slow = {"torch", "pyarrow", "polars", "datasets"} | ({"pydantic", "tqdm"} if len(words) == 1 else set())
     program = (
         "import sys\nfrom bert4rec.__main__ import main\n"
-        f"try:\n    main(['{command}', '--help'])\n"
-        "finally:\n    assert not {'torch', 'pyarrow', 'datasets'} & sys.modules.keys()"
+        f"try:\n    main({words})\n"
+        f"finally:\n    assert not {slow} & sys.modules.keys()"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

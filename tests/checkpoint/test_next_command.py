@@ -13,19 +13,22 @@ from bert4rec.checkpoint.next_command import (
 )
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "2"}
-LAUNCHED = {
-    "python train.py --resume=runs/x": {},
-    "torchrun --standalone --nproc_per_node=2 train.py --resume=runs/x": TORCHRUN,
-    "(on every host) torchrun --nnodes=3 --nproc_per_node=2 … train.py --resume=runs/x": {
-        **TORCHRUN, "GROUP_WORLD_SIZE": "3",
-    },
-    "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --resume=runs/x": {
-        **TORCHRUN, "TORCHX_JOB_ID": "local_cwd://torchx/train-abc",
-    },
-    "torchx run -s slurm dist.ddp -j 4x8 --script train.py -- --resume=runs/x": {
-        **TORCHRUN, "TORCHX_JOB_ID": "slurm://torchx/7", "GROUP_WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "8",
-    },
-}  # fmt: skip
+TORCHX = {**TORCHRUN, "TORCHX_JOB_ID": "local_cwd://torchx/train-abc"}
+ON_MANY = {**TORCHRUN, "GROUP_WORLD_SIZE": "3"}
+SLURM = {**TORCHX, "TORCHX_JOB_ID": "slurm://torchx/7", "GROUP_WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "8"}
+SCRIPT, MODULE, COMMAND = ["train.py"], ["/x/bert4rec/__main__.py", "train"], ["/x/bin/bert4rec", "train"]
+LAUNCHED: dict[str, tuple[list[str], dict[str, str]]] = {
+    "python train.py": (SCRIPT, {}),
+    "torchrun --standalone --nproc_per_node=2 train.py": (SCRIPT, TORCHRUN),
+    "(on every host) torchrun --nnodes=3 --nproc_per_node=2 … train.py": (SCRIPT, ON_MANY),
+    "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py --": (SCRIPT, TORCHX),
+    "torchx run -s slurm dist.ddp -j 4x8 --script train.py --": (SCRIPT, SLURM),
+    "bert4rec train": (COMMAND, {}),
+    "python -m bert4rec train": (MODULE, {}),
+    "torchrun --standalone --nproc_per_node=2 -m bert4rec train": (MODULE, TORCHRUN),
+    "(on every host) torchrun --nnodes=3 --nproc_per_node=2 … -m bert4rec train": (MODULE, ON_MANY),
+    "torchx run -s local_cwd dist.ddp -j 1x2 -m bert4rec -- train": (MODULE, TORCHX),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +40,12 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", LAUNCHED)
 def test_the_launcher_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    for name, value in LAUNCHED[command].items():
+    argv, environment = LAUNCHED[command]
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert train_command("--resume=runs/x") == command
+    monkeypatch.setattr("sys.argv", [*argv, "--mode=ddp"])
+    assert train_command("--resume=runs/x") == f"{command} --resume=runs/x"
+    assert how_to_continue() == f"continue with: {command} --mode=ddp --resume=auto"
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
@@ -64,9 +70,11 @@ def test_a_run_that_is_not_known_here_is_found_by_the_same_command(monkeypatch: 
     assert how_to_continue() == "continue with: python train.py --resume runs/x --mode=ddp"
 
 
-def test_what_another_program_was_told_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/usr/bin/pytest", "-x"])
-    assert how_to_continue() == "continue with: python train.py --resume=auto"
+@pytest.mark.parametrize("argv", [["/usr/bin/pytest", "-x"], ["/x/bin/bert4rec", "report", "runs/x"]])
+def test_what_another_program_was_told_is_not_repeated(monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> None:
+    monkeypatch.setattr("sys.argv", argv)
+    assert how_to_continue() == "continue with: bert4rec train --resume=auto"
+    assert how_to_continue(Path("runs/x")) == "start again with: bert4rec train --config=runs/x/config.toml"
 
 
 def test_options_are_left_out_by_what_they_set() -> None:
@@ -77,5 +85,5 @@ def test_options_are_left_out_by_what_they_set() -> None:
 
 
 def test_a_number_of_processes() -> None:
-    assert on_processes(1, "--resume=x") == "python train.py --resume=x"
-    assert on_processes(4, "--resume=x") == ("torchx run -s local_cwd dist.ddp -j 1x4 --script train.py -- --resume=x")
+    assert on_processes(1, "--resume=x") == "bert4rec train --resume=x"
+    assert on_processes(4, "--resume=x") == "torchrun --standalone --nproc_per_node=4 -m bert4rec train --resume=x"

@@ -1,4 +1,4 @@
-"""What `python -m bert4rec check` says: of a folder that is whole, of its arguments, and when it is stopped."""
+"""What `bert4rec check` says: of a folder that is whole, of its arguments, and when it is stopped."""
 
 import re
 import sys

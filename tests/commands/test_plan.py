@@ -1,4 +1,4 @@
-"""`python -m bert4rec plan`: its arguments, what it prints, its exit status."""
+"""`bert4rec plan`: its arguments, what it prints, its exit status."""
 
 import json
 import re
@@ -174,8 +174,8 @@ def test_help_names_every_option_and_where_the_settings_are_listed(capsys: pytes
     text = " ".join(capsys.readouterr().out.split())
     options = ("world-size", "device", "items", "local-world-size", "memory-gb", "host-memory-gb", "config")
     assert all(f"--{option} " in text for option in options)
-    assert "any setting, as train.py takes it: --mode=ddp," in text
-    assert text.endswith("python train.py --help")
+    assert "any setting, as `bert4rec train` takes it: --mode=ddp," in text
+    assert text.endswith("bert4rec train --help")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_an_option_that_is_missing_or_no_choice_is_one_line_and_status_2(
     assert out == ""
     (line,) = err.splitlines()
     assert line.startswith("error: ")
-    assert line.endswith("; python -m bert4rec plan --help")
+    assert line.endswith("; bert4rec plan --help")
     assert all(word in line for word in words)
 
 
@@ -218,11 +218,14 @@ def test_an_option_that_is_missing_or_no_choice_is_one_line_and_status_2(
         ),
         (
             ["--world-size=2", "--device=cpu", "--data.dataset_dir=nowhere"],
-            "nowhere/metadata.json: does not say how many items there are; run `python preprocessing.py` with these "
+            "nowhere/metadata.json: does not say how many items there are; run `bert4rec prepare` with these "
             "settings first, or name them with --items=N",
         ),
         ([*ASKED, "--mode", "both"], '--mode=both: must be "dmp" or "ddp"'),
-        ([*ASKED, "--local-world", "2"], "--local-world: no such option; --help lists all"),
+        (
+            [*ASKED, "--local-world", "2"],
+            "--local-world: no such option; did you mean --local-world-size? bert4rec plan --help",
+        ),
         ([*ASKED, "--mode=both"], '--mode=both: must be "dmp" or "ddp"'),
         ([*ASKED, "--config=none.toml"], "none.toml: cannot read the settings: No such file or directory"),
         ([*ASKED, "extra"], '"extra": options have the form --table.key=value; --help lists all'),

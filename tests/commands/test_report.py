@@ -1,4 +1,4 @@
-"""`python -m bert4rec report`: what it advises fits the run."""
+"""`bert4rec report`: what it advises fits the run."""
 
 import json
 from pathlib import Path
@@ -26,17 +26,22 @@ def test_who_has_read_data_is_not_told_how_to(
     assert printed.count("| Bert4Rec ") == 2
     assert printed.partition("Report with the learning curve: runs/x/report.md\n\n")[2].splitlines() == [
         "To train it longer:",
-        "  torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- --resume=runs/x --training.max_minutes=0.04",
+        "  torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume=runs/x --training.max_minutes=0.04",
         "To show that its dataset leaks nothing:",
-        "  python -m bert4rec check data/mine",
+        "  bert4rec check data/mine",
         "With newer interactions, in a FILE that has the old ones too; ids stay, FOLDER is new:",
-        "  python preprocessing.py --config=runs/x/config.toml --data.extends=data/mine \\",
+        "  bert4rec prepare --config=runs/x/config.toml --data.extends=data/mine \\",
         "    --data.dataset_dir=FOLDER --data.path=FILE",
     ]
 
 
-def test_who_has_generated_data_is_told_of_real_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_has_generated_data_is_told_of_real_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     generated = REPORT | {"dataset": REPORT["dataset"] | {"source": "synthetic"}}
     (tmp_path / "report.json").write_text(json.dumps(generated))
     assert main(["report", str(tmp_path)]) == 0
-    assert "  python preprocessing.py --config=configs/ml-1m.toml --download\n" in capsys.readouterr().out
+    assert "\n  bert4rec prepare --config=configs/ml-1m.toml --download\n" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)  # where the project's own files are not
+    assert main(["report", str(tmp_path)]) == 0
+    assert "\n  bert4rec train --data.source=ml-1m\n" in capsys.readouterr().out

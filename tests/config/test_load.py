@@ -1,10 +1,11 @@
 """Where settings come from, and the one line for a file or a command line that cannot be read."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bert4rec.config.load import load_config, parse_command_line, usage
+from bert4rec.config.load import load_config, parse_command_line, parse_mapping, settings_file, settings_help
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
 
@@ -42,7 +43,7 @@ def test_resolved_settings_can_be_passed_back(tmp_path: Path) -> None:
 
 
 def test_help_lists_every_key_with_its_default() -> None:
-    text = usage("train.py")
+    text = settings_help()
     for table, values in Config().model_dump().items():
         for key in values:
             assert f"--{table}.{key}=" in text
@@ -54,6 +55,7 @@ def test_help_lists_every_key_with_its_default() -> None:
     [
         ("dmp", '"dmp": options have the form --table.key=value; --help lists all'),
         ("--mode", "--mode: a value is missing; write --mode=VALUE"),
+        ("--mod", "--mod: no such option; did you mean --mode? --help lists all"),
     ],
 )
 def test_a_word_that_is_no_option_is_one_line(argument: str, message: str) -> None:
@@ -125,3 +127,38 @@ def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: pytes
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.toml: cannot read the settings: No such file or directory$"):
         load_config(tmp_path / "none.toml")
+
+
+def test_the_usual_file_counts_where_it_is_there_and_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (settings_file(None), settings_file("my.toml")) == (None, "my.toml")
+    Path("config.toml").write_text("")
+    assert (settings_file(None), settings_file("my.toml")) == ("config.toml", "my.toml")
+
+
+def test_settings_from_python_are_those_of_the_command_line() -> None:
+    settings = {"data.path": Path("log.csv"), "mode": "ddp", "evaluation.ks": (5,), "training.n_epochs": 3}
+    overrides = parse_mapping(settings)
+    assert overrides == {
+        "data.path": "log.csv", "parallelism.mode": "ddp", "evaluation.ks": [5], "training.n_epochs": 3,
+    }  # fmt: skip
+    assert parse_command_line(overrides.options) == (None, overrides)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data.pth": "log.csv"}, "data.pth: no such setting; did you mean data.path? `bert4rec train --help` lists all"),
+        ({"n_epochs": 3}, "n_epochs: no such setting; did you mean training.n_epochs? `bert4rec train --help` lists all"),
+        ({7: 3}, "7: no such setting; `bert4rec train --help` lists all"),
+        ({"training.n_epochs": "3"}, 'training.n_epochs = "3": must be a valid integer'),
+    ],
+)
+def test_a_setting_from_python_that_cannot_be_is_named_as_it_was_written(
+    settings: dict[Any, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_config(None, parse_mapping(settings))
+    assert str(caught.value) == message

@@ -101,7 +101,7 @@ def test_a_folder_may_come_from_elsewhere(folder: Path, reopen: Callable[..., Da
     [
         (
             lambda f: shutil.rmtree(f),
-            r"no dataset folder \(no metadata\.json\); run `python preprocessing\.py` with these settings first$",
+            r"no dataset folder \(no metadata\.json\); run `bert4rec prepare` with these settings first$",
         ),
         (lambda f: (f / "metadata.json").write_text("{"), r"metadata\.json: cannot be read"),
         (
@@ -156,8 +156,8 @@ def test_an_id_outside_the_table_is_found_where_it_is_read(
         reopen().splits[split].read(rows)
     item = next(item for item in lists[bad] if item > 101)
     assert str(caught.value) == (
-        f"{folder / split}: row {bad}: column items has the id {item}, outside 2…101; `python -m bert4rec check "
-        f"{folder}` finds all of them; make it again with `python preprocessing.py` and the same settings"
+        f"{folder / split}: row {bad}: column items has the id {item}, outside 2…101; `bert4rec check "
+        f"{folder}` finds all of them; make it again with `bert4rec prepare` and the same settings"
     )
 
 

@@ -161,7 +161,7 @@ def fingerprint(folder: Path) -> str:
 @pytest.mark.long
 def test_no_dataset_on_one_host(run_hosts: Callable[..., list[Host]], tmp_path: Path) -> None:
     hosts = run_hosts("--data.dataset_dir=nowhere")
-    missing = "nowhere: no dataset folder (no metadata.json); run `python preprocessing.py` with these settings first"
+    missing = "nowhere: no dataset folder (no metadata.json); run `bert4rec prepare` with these settings first"
     assert_one_line_each(hosts, f"process 1 on {socket.gethostname()}: {missing}", tmp_path)
 
 

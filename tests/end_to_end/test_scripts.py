@@ -141,7 +141,7 @@ def test_report_command_prints_the_table(runs: Callable[..., dict[str, Any]]) ->
     assert done.returncode == 0
     assert f"{run['test']['full']['HR@10']:.4f}" in done.stdout
     assert str(run["folder"] / "report.md") in done.stdout
-    assert "python preprocessing.py --config=configs/ml-1m.toml" in done.stdout
+    assert "bert4rec prepare --config=configs/ml-1m.toml" in done.stdout
 
 
 @pytest.mark.long
@@ -173,7 +173,7 @@ def test_all_data_can_be_trained_on(small_config: Callable[..., Config], tmp_pat
     assert "this dataset holds nothing out for validation or test: the last weights are kept\n" in done.stdout
     folder = tmp_path / "runs" / "synthetic-dmp"
     line = "This dataset holds nothing out: there is no test."
-    command = f"python -m bert4rec report {folder}"
+    command = f"bert4rec report {folder}"
     assert done.stdout.endswith(f"\n{line}\nreport: {folder / 'report.md'}\nall figures: {command}\n")
     assert {"test", "validation"}.isdisjoint(json.loads((folder / "report.json").read_text()))
     assert line in start([sys.executable, "-m", "bert4rec", "report", str(folder)]).stdout
@@ -189,7 +189,7 @@ def test_all_data_can_be_trained_on(small_config: Callable[..., Config], tmp_pat
         (["--config=none.toml"], "error: none.toml: cannot read the settings: No such file or directory"),
         (
             ["--data.dataset_dir=nowhere"],
-            "error: nowhere: no dataset folder (no metadata.json); run `python preprocessing.py` with these settings "
+            "error: nowhere: no dataset folder (no metadata.json); run `bert4rec prepare` with these settings "
             "first",
         ),
         (
@@ -263,7 +263,7 @@ def test_a_stale_dataset_is_one_line_from_one_process(small_config: Callable[...
     lines = [line for line in (done.stdout + done.stderr).splitlines() if "error: " in line]
     assert lines == [
         f"error: {small_config().data.folder}: made with model.max_len = 12, the settings say 20; make it again with "
-        "`python preprocessing.py` and the same settings"
+        "`bert4rec prepare` and the same settings"
     ]
     assert not (tmp_path / "runs").exists()
 

@@ -7,7 +7,7 @@ import pytest
 
 from bert4rec.dataset.check.rows_in_parts import Part, first_true, refusal
 
-AGAIN = "make the dataset again with `python preprocessing.py`"
+AGAIN = "make the dataset again with `bert4rec prepare`"
 PART = Part(  # rows 10 to 13 of the split, of which the second has no history
     place=Path("folder/test"),
     first=10,

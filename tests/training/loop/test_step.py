@@ -48,7 +48,7 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
         run(make(**{"training.n_epochs": 1, "run.name": "early"}))
     early = tmp_path / "runs" / "early"
     assert str(caught.value) == (
-        "the training loss is nan after 7 steps; start again with lower learning rates: python train.py "
+        "the training loss is nan after 7 steps; start again with lower learning rates: bert4rec train "
         f"--config={early}/config.toml --training.learning_rate=0.0001 --parallelism.sparse_learning_rate=0.002"
     )
     leave_group()
@@ -59,7 +59,7 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
     late = tmp_path / "runs" / "late"
     assert (late / "checkpoints" / "best").is_dir()
     assert str(caught.value) == (
-        "the training loss is nan after 14 steps; start again with lower learning rates, from the best weights: python "
-        f"train.py --config={late}/config.toml --training.learning_rate=0.0001 "
+        "the training loss is nan after 14 steps; start again with lower learning rates, from the best weights: "
+        f"bert4rec train --config={late}/config.toml --training.learning_rate=0.0001 "
         f"--parallelism.sparse_learning_rate=0.002 --run.init_from={late}"
     )

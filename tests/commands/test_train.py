@@ -2,7 +2,7 @@
 
 import pytest
 
-import train
+from bert4rec.commands import train
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError
 
 
