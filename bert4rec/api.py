@@ -35,12 +35,13 @@ def prepare(
 
     Raises `UserError` for settings or input that cannot be used, in one line; then no dataset is written.
     """
-    from bert4rec.dataset.reader import open_dataset
-
     file = None if config is None else os.fspath(config)
-    used, _ = make_dataset(file, parse_mapping(settings or {}), download=download)
-    recipe = used.preprocessing.recipe
-    return open_dataset(used.data.folder, max_len=used.model.max_len, preprocessing=recipe, verify=False)
+    with quiet_libraries():
+        used, _ = make_dataset(file, parse_mapping(settings or {}), download=download)
+        from bert4rec.dataset.reader import open_dataset
+
+        recipe = used.preprocessing.recipe
+        return open_dataset(used.data.folder, max_len=used.model.max_len, preprocessing=recipe, verify=False)
 
 
 def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> tuple[Config, str]:
@@ -77,7 +78,7 @@ def train(settings: Mapping[str, Any] | None = None, *, config: StrPath | None =
     asked = load_run_settings(file, parse_mapping(settings or {}), looks_around=False)
     for note in asked.notes:
         logger.info(note)
-    with quiet_libraries():
+    with quiet_libraries("torchrec"):
         from bert4rec.inference.run import Run
 
         if asked.finished is not None:
@@ -99,7 +100,7 @@ def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
     `dataset` is the folder that it was trained on, where that is not where the run's settings say. Raises `UserError`,
     in one line, for what is missing, damaged or does not belong together.
     """
-    with quiet_libraries():
+    with quiet_libraries("torchrec"):
         from bert4rec.inference.load import load as load_run
 
         return load_run(Path(path), dataset=None if dataset is None else Path(dataset))

@@ -47,7 +47,7 @@ class Clone:
         self.folder, self.bin = folder / "clone", folder / "bin"
         (self.folder / "scripts").mkdir(parents=True)
         self.bin.mkdir()
-        for name in [*PINS, "scripts/setup.sh"]:
+        for name in [*PINS, "pyproject.toml", "scripts/setup.sh", "scripts/stand_in.sh"]:
             shutil.copy(ROOT / name, self.folder / name)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
@@ -126,19 +126,18 @@ def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(clone: Clone)
     clone.program("python3", INSTALLING_PYTHON)
     assert clone.setup().returncode == 0
     (call,) = clone.pip_calls()
-    assert call.endswith(
-        "-r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt torch==2.13.0+cpu ./.venv/fbgemm-gpu"
-    )
+    files = "-r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt"
+    assert call.endswith(f"{files} -e . torch==2.13.0+cpu ./.venv/fbgemm-gpu")
     assert "-c constraints.txt" in call
     alias = (clone.folder / ".venv/fbgemm-gpu/pyproject.toml").read_text()
-    assert 'name = "fbgemm-gpu"\nversion = "1.8.0"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]' in alias
+    assert 'name = "fbgemm-gpu"\nversion = "1.8.0+cpu"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]' in alias
 
 
 def test_the_cuda_build_is_what_the_requirements_say(clone: Clone):
     clone.program("python3", INSTALLING_PYTHON)
     assert clone.setup(TORCH_BUILD="cuda").returncode == 0
     (call,) = clone.pip_calls()
-    assert call.endswith("-c constraints.txt -r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt")
+    assert call.endswith("-c constraints.txt -r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt -e .")
 
 
 def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_changes(clone: Clone):
@@ -154,9 +153,16 @@ def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_change
     assert len(clone.pip_calls()) == 2
     clone.setup(TORCH_BUILD="cuda")
     assert len(clone.pip_calls()) == 3
-    clone.folder = clone.folder.rename(clone.folder.with_name("moved"))
+    project = clone.folder / "pyproject.toml"
+    project.write_text(project.read_text() + "[tool.another]\n")  # what pip does not read
+    clone.setup(TORCH_BUILD="cuda")
+    assert len(clone.pip_calls()) == 3
+    project.write_text(project.read_text().replace('bert4rec = "bert4rec', 'bert = "bert4rec'))
     clone.setup(TORCH_BUILD="cuda")
     assert len(clone.pip_calls()) == 4
+    clone.folder = clone.folder.rename(clone.folder.with_name("moved"))
+    clone.setup(TORCH_BUILD="cuda")
+    assert len(clone.pip_calls()) == 5
 
 
 def test_another_python_than_the_one_of_a_ready_environment_makes_it_anew(clone: Clone):
@@ -204,7 +210,7 @@ def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(clone: Cl
     assert "installing the CUDA build, several GB, which also runs on a CPU" in result.stdout
     first, second = clone.pip_calls()
     assert "torch==2.13.0+cpu" in first
-    assert second.endswith("requirements-dev.txt ./.venv/fbgemm-gpu")
+    assert second.endswith("requirements-dev.txt -e . ./.venv/fbgemm-gpu")
 
 
 @pytest.mark.parametrize(

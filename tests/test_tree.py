@@ -1,5 +1,6 @@
 """The tree: every module has its test where its name says, no room is a heap."""
 
+import tomllib
 from pathlib import Path
 
 import bert4rec
@@ -18,6 +19,14 @@ def test_every_module_has_its_test_where_its_name_says() -> None:
         if not list((TESTS / module.parent).glob(f"test_{module.name.strip('_')}.py"))
     ]
     assert untested == []
+
+
+def test_every_room_is_a_package_that_is_installed() -> None:
+    rooms = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert {room.relative_to(PACKAGE).as_posix() for room in rooms if not (room / "__init__.py").exists()} == set()
+    project = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["packages"]["find"]["include"] == ["bert4rec", "bert4rec.*"]
+    assert (PACKAGE / "py.typed").exists()
 
 
 def test_no_room_is_a_heap() -> None:

@@ -7,19 +7,23 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 NOISY = ("torch", "torchrec")  # loggers
 
 
 @contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Within: no warnings of the libraries about themselves; what their import has set for all is as it was before."""
+def quiet_libraries(*names: str) -> Iterator[None]:
+    """Within: no warnings of the libraries about themselves; what their import has set for all is as it was before.
+
+    Those of the `names` are imported first: torchrec gives the root logger a handler, which would show our warnings.
+    """
     root, environment = logging.getLogger(), dict(os.environ)
     handlers, level = list(root.handlers), root.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import torchrec  # noqa: F401  # gives the root logger a handler, which would show our warnings on stderr
-
+        for name in names:
+            import_module(name)
         root.handlers = list(handlers)
         levels = {name: logging.getLogger(name).level for name in NOISY}
         for name in NOISY:

@@ -1,0 +1,58 @@
+"""`bert4rec prepare`: what it says before and after, and what to type next."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import preprocessing
+from bert4rec.__main__ import main
+from bert4rec.commands.prepare import SETS
+from bert4rec.prepare.read.download import ARCHIVES
+from tests.conftest import LOG
+
+COLUMNS = ["--data.user_column=who", "--data.item_column=what", "--preprocessing.n_eval_negatives=5"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, but for a log."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{user},{item}" for user, items in LOG.items() for item in items]
+    Path("log.csv").write_text("\n".join(["who,what", *rows]) + "\n")
+    return tmp_path
+
+
+def said(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(["prepare", *argv]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_without_a_file_the_defaults_count_and_what_is_next_fits_the_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--data.path=log.csv", *COLUMNS]
+    first, second, *_, last = said(command, capsys)
+    assert first == "no config.toml here: the defaults count"
+    assert second == "data.source = table: log.csv is a CSV file with the columns who, what"
+    words = f"{' '.join(command)} --data.source=table"
+    assert last == f"next: bert4rec train {words}"
+
+    monkeypatch.setattr("sys.argv", ["/x/bert4rec/__main__.py"])
+    Path("config.toml").write_text("")
+    first, *_, last = said([*command, "--data.replace=true"], capsys)
+    assert first == second
+    assert last == f"next: python -m bert4rec train {words}"
+
+    assert preprocessing.main(command) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"next: torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- {words}"
+
+
+def test_a_file_that_was_named_must_be_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "--config=none.toml"]) == 2
+    assert capsys.readouterr() == ("", "error: none.toml: cannot read the settings: No such file or directory\n")
+
+
+def test_the_sets_that_can_be_downloaded_are_named() -> None:
+    assert [*ARCHIVES] == SETS

@@ -1,0 +1,156 @@
+"""The package from Python: prepare, train, load; nothing said, nothing left behind."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bert4rec
+from bert4rec.config.tables import Config
+from bert4rec.runtime.errors import DataError, SettingsError
+from tests.conftest import SHORT, SMALL
+from tests.folders import contents
+from tests.runs import FORWARD, in_step
+from tests.training.test_global_state import snapshot
+
+ROOT = Path(__file__).parents[1]
+
+# Somebody else's program, in which any warning is an error, and nothing may be said.
+PROGRAM = """
+import json, logging, os, signal, sys, warnings
+from pathlib import Path
+assert not any(name in sys.modules for name in ("torch", "polars", "pydantic"))
+from bert4rec import load, prepare, train
+settings = json.loads(sys.argv[1])
+
+def state():
+    root = logging.getLogger()
+    return (dict(os.environ), list(warnings.filters), root.level, list(root.handlers), sys.stdout, sys.stderr,
+            logging.getLogger("bert4rec").handlers, [signal.getsignal(n) for n in (2, 15, 1)])
+
+before = state()
+dataset = prepare(settings)
+assert state() == before, (state(), before)
+run = train(settings)
+again = train({**settings, "mode": "ddp"})
+assert state() == before, (state(), before)
+import bert4rec.prepare.pipeline
+from bert4rec import prepare as still
+assert still is prepare and "matplotlib.pyplot" not in sys.modules
+n_found = len(run.load().recommend([[1, 2]], 3)[0])
+Path("found").write_text(json.dumps([repr(dataset), str(run.folder), str(again.folder), n_found]))
+"""
+
+
+def test_a_program_of_others_prepares_trains_twice_and_recommends(small_folder: Path, tmp_path: Path) -> None:
+    settings = SMALL | {"training.n_epochs": 1}
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, json.dumps(settings)]
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "found").read_text()) == [
+        "Dataset('data/synthetic': 60 users, 130 items, 915 interactions)", "runs/synthetic-dmp", "runs/synthetic-ddp", 3,
+    ]  # fmt: skip
+    assert contents(tmp_path / "data/synthetic") == contents(small_folder)  # that which the command has made
+
+
+@pytest.fixture
+def settings(make: Callable[..., Config], small_folder: Path, tmp_path: Path, alone: None) -> dict[str, Any]:
+    return SMALL | SHORT | {"data.dataset_dir": small_folder, "run.dir": tmp_path / "runs"}
+
+
+def test_ctrl_c_is_a_keyboard_interrupt_when_all_is_saved_and_the_run_goes_on(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In an event loop, as in a notebook, which has handlers of its own."""
+    received: list[int] = []
+    interrupt = in_step_by(signal.SIGINT)
+
+    async def cell() -> bert4rec.Run:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, received.append, signal.SIGUSR1)
+        before = (snapshot(), [signal.getsignal(number) for number in (1, 2, 15)])
+        with monkeypatch.context() as patch:
+            interrupt(patch)
+            with pytest.raises(KeyboardInterrupt, match=r"^stopped by SIGINT: saved after step 1\d; continue with: "):
+                bert4rec.train(settings)
+        assert (snapshot(), [signal.getsignal(number) for number in (1, 2, 15)]) == before
+        run = bert4rec.train({**settings, "resume": "auto"})
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await asyncio.sleep(0.1)
+        loop.remove_signal_handler(signal.SIGUSR1)
+        return run
+
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run = asyncio.run(cell())
+    finally:
+        signal.signal(signal.SIGINT, heeded)
+    assert received == [signal.SIGUSR1]  # the loop's own way to hear of signals is there again
+    assert run.folder == tmp_path / "runs" / "synthetic-dmp"
+    assert (run.report["training"]["epochs"], len(run.report["training"]["resumed"])) == (3, 1)
+
+
+def in_step_by(number: int) -> Callable[[pytest.MonkeyPatch], None]:
+    """Sends this process the signal in the tenth step."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        kill = os.kill
+        monkeypatch.setattr("tests.runs.os.kill", lambda pid, _: kill(pid, number))
+        in_step(monkeypatch, *FORWARD, 10)
+
+    return patch
+
+
+def test_a_training_in_another_thread_leaves_signals_alone(settings: dict[str, Any]) -> None:
+    runs: list[bert4rec.Run] = []
+    thread = threading.Thread(target=lambda: runs.append(bert4rec.train({**settings, "training.n_epochs": 1})))
+    thread.start()
+    thread.join()
+    assert runs[0].report["training"]["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "error", "message"),
+    [
+        (bert4rec.prepare, {"data.pth": "x"}, SettingsError, "data.pth: no such setting; did you mean data.path? "),
+        (bert4rec.prepare, {"data.path": "none.csv"}, DataError, "none.csv: No such file or directory; correct"),
+        (bert4rec.train, {"data.dataset_dir": "nowhere"}, DataError, "nowhere: no dataset folder"),
+        (bert4rec.train, {"resume": "nowhere"}, SettingsError, 'run.resume = "nowhere": is not there'),
+        (bert4rec.load, "nowhere", DataError, "nowhere: neither a run folder"),
+    ],
+)
+def test_what_cannot_be_is_raised_in_one_line_and_leaves_nothing(
+    alone: None, function: Callable[..., Any], settings: Any, error: type[Exception], message: str
+) -> None:
+    before = snapshot()
+    with pytest.raises(error) as caught:
+        function(settings)
+    assert isinstance(caught.value, bert4rec.UserError)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert snapshot() == before
+
+
+def test_a_finished_run_is_returned_as_it_is(whole: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "bert4rec"):
+        logging.getLogger("bert4rec").propagate = True
+        run = bert4rec.train({"resume": whole})
+    assert run.folder == whole
+    assert caplog.messages[-1].startswith(f"{whole} is finished (3 epochs, stopped by n_epochs); to train it longer: ")
+
+
+def test_the_package_offers_what_it_names() -> None:
+    assert set(bert4rec.__all__) <= set(dir(bert4rec))
+    assert all(callable(getattr(bert4rec, name)) for name in bert4rec.__all__)
+    with pytest.raises(AttributeError, match="'bert4rec' has no attribute 'trian'"):
+        _ = bert4rec.trian
