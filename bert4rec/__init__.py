@@ -38,6 +38,6 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(_MODULES[name]), name)
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":  # in quotes for a Python that is too old, which is to be told so
     """With what has not been imported yet."""
     return sorted({*globals(), *__all__})

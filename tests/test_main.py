@@ -24,7 +24,7 @@ def test_help_names_every_command(argv: list[str], capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_summary_is_that_of_the_module(name: str) -> None:
-    assert import_module(f"bert4rec.commands.{name}").SUMMARY == COMMANDS[name]
+    assert COMMANDS[name] == import_module(f"bert4rec.commands.{name}").SUMMARY
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +42,10 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         ("--verson", "--verson: no such option; did you mean --version? bert4rec --help"),
         ("report a b", '"b": a word too many; bert4rec report --help'),
         ("report --fast", "--fast: no such option; bert4rec report --help"),
-        ("recommend runs/x --items=1 --topp=3", "--topp: no such option; did you mean --top? bert4rec recommend --help"),
+        (
+            "recommend runs/x --items=1 --topp=3",
+            "--topp: no such option; did you mean --top? bert4rec recommend --help",
+        ),
         ("prepare --downlod", "--downlod: no such option; did you mean --download? bert4rec prepare --help"),
         ("prepare --modes=ddp", "--modes: no such option; did you mean --mode? --help lists all"),
         ("train --download", "--download: no such option; --help lists all"),

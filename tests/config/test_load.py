@@ -150,8 +150,14 @@ def test_settings_from_python_are_those_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data.pth": "log.csv"}, "data.pth: no such setting; did you mean data.path? `bert4rec train --help` lists all"),
-        ({"n_epochs": 3}, "n_epochs: no such setting; did you mean training.n_epochs? `bert4rec train --help` lists all"),
+        (
+            {"data.pth": "log.csv"},
+            "data.pth: no such setting; did you mean data.path? `bert4rec train --help` lists all",
+        ),
+        (
+            {"n_epochs": 3},
+            "n_epochs: no such setting; did you mean training.n_epochs? `bert4rec train --help` lists all",
+        ),
         ({7: 3}, "7: no such setting; `bert4rec train --help` lists all"),
         ({"training.n_epochs": "3"}, 'training.n_epochs = "3": must be a valid integer'),
     ],

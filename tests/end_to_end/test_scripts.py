@@ -189,8 +189,7 @@ def test_all_data_can_be_trained_on(small_config: Callable[..., Config], tmp_pat
         (["--config=none.toml"], "error: none.toml: cannot read the settings: No such file or directory"),
         (
             ["--data.dataset_dir=nowhere"],
-            "error: nowhere: no dataset folder (no metadata.json); run `bert4rec prepare` with these settings "
-            "first",
+            "error: nowhere: no dataset folder (no metadata.json); run `bert4rec prepare` with these settings first",
         ),
         (
             ["--parallelism.device=cuda"],
