@@ -58,7 +58,8 @@ def test_a_program_of_others_prepares_trains_twice_and_recommends(small_folder: 
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert json.loads((tmp_path / "found").read_text()) == [
-        "Dataset('data/synthetic': 60 users, 130 items, 915 interactions)", "runs/synthetic-dmp", "runs/synthetic-ddp", 3,
+        "Dataset('data/synthetic': 60 users, 130 items, 915 interactions)",
+        "runs/synthetic-dmp", "runs/synthetic-ddp", 3,
     ]  # fmt: skip
     assert contents(tmp_path / "data/synthetic") == contents(small_folder)  # that which the command has made
 

@@ -287,7 +287,7 @@ def test_a_missing_titles_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_help_and_interrupt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         preprocessing.main(["--help"])
     assert "--preprocessing.n_eval_negatives" in capsys.readouterr().out
 

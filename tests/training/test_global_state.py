@@ -45,16 +45,20 @@ def turn_everything() -> None:
     logging.getLogger().addHandler(logging.StreamHandler())
 
 
+def lose_a_training() -> None:
+    with quiet_libraries(), preserved(), process_group(this_process("cpu"), deterministic=True):
+        turn_everything()
+        raise RuntimeError("lost")
+
+
 def test_all_is_as_before_after_an_end_and_after_a_failure(before: dict[str, Any]) -> None:
     with quiet_libraries(), preserved():
         turn_everything()
         warnings.warn("of a library", FutureWarning, stacklevel=1)
         assert logging.getLogger("torchrec").level == logging.ERROR
     assert snapshot() == before
-    with pytest.raises(RuntimeError, match="lost"), quiet_libraries(), preserved():
-        with process_group(this_process("cpu"), deterministic=True):
-            turn_everything()
-            raise RuntimeError("lost")
+    with pytest.raises(RuntimeError, match="lost"):
+        lose_a_training()
     assert snapshot() == before
 
 
