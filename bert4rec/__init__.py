@@ -35,7 +35,10 @@ def __getattr__(name: str) -> object:
     """What the package offers, imported when it is asked for: torch takes seconds."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    from bert4rec.training.global_state import quiet_libraries
+
+    with quiet_libraries():
+        return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> "list[str]":  # in quotes for a Python that is too old, which is to be told so

@@ -73,3 +73,21 @@ def test_nothing_is_left_open() -> None:
             (watch,) = (thread for thread in threading.enumerate() if thread.name == "signals")
         watch.join(timeout=60)
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_in_the_program_of_others_nothing_ends_and_its_own_way_to_hear_of_signals_comes_back() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    try:
+        with Interruption(patience=None) as interruption:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.2)
+            assert interruption.number == signal.SIGTERM
+        assert signal.set_wakeup_fd(-1) == writing
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(reading)
+        os.close(writing)
+    time.sleep(0.2)
+    assert not [thread for thread in threading.enumerate() if thread.name == "signals"]
