@@ -84,8 +84,8 @@ def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, mo
     (stopped,) = read_records(whole.parent / "broken", "stopped")
     assert stopped["message"] == message
     monkeypatch.setattr(store, "_write_shards", full)
-    advice = r"could not be saved; free the disk, then start again with: python train\.py$"
-    with pytest.raises(SaveError, match=advice):
+    advice = r"free the disk, then start again with: bert4rec train --config=\S+/runs/lost/config\.toml$"
+    with pytest.raises(SaveError, match=rf"could not be saved; {advice}"):
         run(make(**{"run.name": "lost"}))
     assert not (whole.parent / "lost" / "report.json").exists()
 
