@@ -27,6 +27,7 @@ COMMANDS = {
     "recommend": "the best next items for histories of items, with the model of a run",
     "similar": "the items most similar to an item, by the vectors that a run has learnt",
     "export": "a trained model for other programs: safetensors, item vectors, torch.export, ONNX",
+    "extend": "a new run for a dataset with new items, which keeps what a run has learnt",
     "plan": "who would hold what on a cluster that need not be there, and whether it fits",
     "check": "whether a dataset folder is whole and leaks nothing, proven row by row",
 }

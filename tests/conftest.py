@@ -5,7 +5,7 @@ torch is imported where it is needed: the tests left of the disk run without it.
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,13 @@ def small_config(small_folder: Path, tmp_path: Path) -> Callable[..., Config]:
     return make
 
 
-def prepare_log(place: Path, **changes: object) -> Path:
-    """The dataset folder of `LOG`, read from a CSV file in `place`."""
-    rows = [f"{user},{item},{1_600_000_000 + at}" for user, items in LOG.items() for at, item in enumerate(items)]
+# The same and more: the items 9 and 10, which a new user and an old one have.
+GROWN_LOG = LOG | {"f": [*LOG["f"], 9, 1, 2, 3], "g": [1, 9, 2, 9, 3, 3, 3, 10, 4, 5]}
+
+
+def prepare_log(place: Path, log: Mapping[str, Sequence[int]] = LOG, **changes: object) -> Path:
+    """The dataset folder of `log`, read from a CSV file in `place`."""
+    rows = [f"{user},{item},{1_600_000_000 + at}" for user, items in log.items() for at, item in enumerate(items)]
     (place / "log.csv").write_text("\n".join(["who,what,at", *rows]) + "\n")
     columns = {"data.user_column": "who", "data.item_column": "what", "data.time_column": "at"}
     source = {"data.source": "table", "data.path": place / "log.csv", "data.dataset_dir": place / "dataset"}
@@ -85,6 +89,12 @@ def prepare_log(place: Path, **changes: object) -> Path:
 def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset folder of `LOG`."""
     return prepare_log(tmp_path_factory.mktemp("log"))
+
+
+@pytest.fixture(scope="session")
+def grown_folder(log_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset folder of `GROWN_LOG`, with the ids of that of `LOG`."""
+    return prepare_log(tmp_path_factory.mktemp("grown"), GROWN_LOG, **{"data.extends": log_folder})
 
 
 @pytest.fixture

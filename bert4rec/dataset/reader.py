@@ -165,9 +165,13 @@ class Dataset:
     @cached_property
     def first_ids(self) -> str:
         """Which items have which ids, as a checksum of the first ones: in another order or set those are others."""
+        return checksum(self.originals(FIRST_IDS))
+
+    def originals(self, n: int) -> list[Any]:
+        """The own ids of the first `n` items."""
         with pq.ParquetFile(self.folder / ITEMS) as items:
-            first = next(items.iter_batches(batch_size=FIRST_IDS, columns=["original"]))
-        return hashlib.sha256(json.dumps(first["original"].to_pylist()).encode()).hexdigest()[:12]
+            first = next(items.iter_batches(batch_size=n, columns=["original"]))
+        return list(first["original"].to_pylist())
 
     @cached_property
     def popularity(self) -> Ints:
@@ -188,6 +192,11 @@ class Dataset:
             return {}
         table = pq.read_table(path)
         return {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in table.column_names if name != "user"}
+
+
+def checksum(originals: list[Any]) -> str:
+    """Of the items' own ids, in the order of the ids that a model knows them by."""
+    return hashlib.sha256(json.dumps(originals).encode()).hexdigest()[:12]
 
 
 def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any], verify: bool = True) -> Dataset:

@@ -133,6 +133,16 @@ def process_group(world: Processes, store: dist.Store | None = None, *, determin
     dist.destroy_process_group()
 
 
+@contextmanager
+def group_of_one() -> Iterator[None]:
+    """A process group that this process is all of, for what is written for several: checkpoints."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 def _use_cores(local_world_size: int) -> None:
     """Share this host's cores among its processes, unless OMP_NUM_THREADS is more than torchrun's own default of 1."""
     if os.environ.get("OMP_NUM_THREADS", "1") in ("", "1"):

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
 from torch.distributed._shard.sharding_spec import ShardMetadata
 
 
@@ -26,6 +27,13 @@ def placed_parts(table: Any) -> Iterator[tuple[Tensor, int, int]]:
 def local_bytes(values: Iterable[Any]) -> int:
     """Bytes that this process holds of all the tensors."""
     return sum(part.numel() * part.element_size() for value in values for part in local_parts(value))
+
+
+def of_one_shard(values: Tensor) -> ShardedTensor:
+    """A tensor of which this process holds all, in one shard, which is `values` itself."""
+    shard = Shard(values, ShardMetadata([0] * values.dim(), list(values.shape), "rank:0/cpu"))
+    metadata = ShardedTensorMetadata([shard.metadata], values.size(), TensorProperties(dtype=values.dtype))
+    return ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
 
 
 def sharded_like(table: ShardedTensor, local: list[Shard], every: list[ShardMetadata]) -> ShardedTensor:

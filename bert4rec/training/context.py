@@ -1,6 +1,7 @@
 """What a run knows before anything is trained: settings resolved, the job planned, its folder made and locked."""
 
 import logging
+import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, METADATA_VERSION
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
+from bert4rec.dataset.extension import problem_of
 from bert4rec.dataset.reader import Dataset
 from bert4rec.report.environment import environment
 from bert4rec.report.page import write_json
@@ -139,6 +141,14 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
     folder, facts = best_of(Path(config.run.init_from))
     saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
     own = config.model.model_dump(mode="json") | {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
+    if dataset.n_items > facts["n_items"] and not problem_of(
+        dataset, n_items=facts["n_items"], first_ids=facts["items"]
+    ):
+        options = [config.run.init_from, f"--data.dataset_dir={dataset.folder}"]
+        raise SettingsError(
+            f"run.init_from: this dataset has {dataset.n_items - facts['n_items']:,} items more than the run; make a "
+            f"run that has them: {shlex.join(['python', '-m', 'bert4rec', 'extend', *options])}"
+        )
     if other := [f"{name} = {saved[name]} there, {own[name]} here" for name in own if saved.get(name) != own[name]]:
         raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(other)}")
     return folder

@@ -1,0 +1,64 @@
+"""A checkpoint for more items: read into tensors that have room for the new ones, and written by a single process.
+
+Whatever belongs to items stands in the order of their ids, so that new rows come behind the others and no row moves.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from bert4rec.checkpoint.store import load, save
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.memory import host_memory
+from bert4rec.sharding.sharded_tensors import of_one_shard
+
+ROWS_BEFORE = {"item_table.": FIRST_ITEM_ID, "head.": 0}  # module of a model → its rows before those of the items
+
+
+def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
+    """All tensors of a checkpoint that was verified, by name; what belongs to items has `n_new` more rows, of zeros.
+
+    Every tensor is in memory once: it is read straight into its place. Wants a process group. Raises `DataError` where
+    there is no room for them.
+    """
+    entries = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    saved = {name: entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
+    shapes = {name: _shape(name, entry.size, n_new) for name, entry in saved.items()}
+    n_bytes = sum(saved[name].properties.dtype.itemsize * shape.numel() for name, shape in shapes.items())
+    if n_bytes > (room := host_memory()):
+        raise DataError(
+            f"{checkpoint}: its tensors with {n_new:,} new rows take {n_bytes / 1e9:,.1f} GB, of which this host has "
+            f"{room / 1e9:,.1f} GB available; extend the run on a host with more memory"
+        )
+    tensors = {name: torch.zeros(shape, dtype=saved[name].properties.dtype) for name, shape in shapes.items()}
+    load(checkpoint, {name: tensor[: saved[name].size[0]] for name, tensor in tensors.items()})
+    return tensors
+
+
+def write_grown(folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+    """A checkpoint of these tensors, as a run of one process writes it. Wants a process group. Raises `SaveError`."""
+    parts = {name: of_one_shard(value) if _rows_before(name) is not None else value for name, value in tensors.items()}
+    save(folder, parts, metadata)
+
+
+def rows_of_items(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Of each tensor that belongs to items its name and the rows of all items [V, …], views of it."""
+    for name, tensor in tensors.items():
+        if (before := _rows_before(name)) is not None:
+            yield name, tensor[before:]
+
+
+def _rows_before(name: str) -> int | None:
+    """Rows of a tensor before those of the items; None where it does not belong to items."""
+    module = name.partition(".")[2]
+    return next((rows for start, rows in ROWS_BEFORE.items() if module.startswith(start)), None)
+
+
+def _shape(name: str, size: torch.Size, n_new: int) -> torch.Size:
+    return size if _rows_before(name) is None else torch.Size([size[0] + n_new, *size[1:]])

@@ -1,0 +1,157 @@
+"""`python -m bert4rec extend RUN --data.dataset_dir=NEW`: a trained model takes the new items of a grown dataset."""
+
+import argparse
+import math
+import shlex
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert4rec.checkpoint.next_command import on_processes
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, best_checkpoint, new_folder, step_folder
+from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
+from bert4rec.config.resolve import resolve
+from bert4rec.config.tables import Config, Data
+from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.runtime.wording import counted
+
+if TYPE_CHECKING:  # imports Arrow
+    from bert4rec.dataset.reader import Dataset
+
+SUMMARY = "a new run for a dataset with new items, which keeps what a run has learnt"
+
+DATASET = "data.dataset_dir"
+FURTHER = 0.1  # of the epochs so far, where nothing is said
+KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from", "run.reset_optimizer")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run; the new dataset and other settings besides."""
+    parser.usage = f"%(prog)s RUN --{DATASET}=FOLDER [--table.key=value …]"
+    parser.description = (
+        "Makes a new run for a dataset that preprocessing.py has made with --data.extends: the items of RUN keep their "
+        "ids in it, new ones come behind them. What was learnt is kept to the bit: vectors, biases, the other weights, "
+        "the state of the optimizers and the number of their updates. A new item starts at the mean of the known items "
+        "around it in the training windows. Epochs, steps, minutes, schedule and early stopping are those of the new "
+        "dataset and start at 0. The new run recommends at once, and train.py --resume trains it on. RUN stays as it "
+        "is. Takes memory for the weights and the optimizers' state once, with the new rows."
+    )
+    parser.epilog = (
+        "--table.key=value: any setting but those of the model and of which optimizer, as train.py takes it; "
+        "training.n_epochs: epochs on the new dataset (default: a tenth of those so far)"
+    )
+    parser.set_defaults(settings=[])
+    parser.add_argument("run_folder", metavar="RUN", type=Path, help="run folder (its best weights) or a checkpoint")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the new run; the exit status: 0. Raises `UserError`."""
+    overrides = _overrides(arguments.settings)
+    checkpoint = best_checkpoint(arguments.run_folder)
+    warnings.simplefilter("ignore")
+    from bert4rec.checkpoint.resume import metadata_of
+    from bert4rec.checkpoint.store import verify
+    from bert4rec.runtime.processes import group_of_one
+
+    with group_of_one():
+        verify(checkpoint)
+        saved = metadata_of(checkpoint)
+        config = _config(saved, overrides, checkpoint)
+        dataset = _open(config, saved, arguments.run_folder)
+        config = _resolved(config, saved, dataset.n_items)
+        folder = new_folder(Path(config.run.dir), config.run_name)
+        try:
+            n_alone = _fill(folder, checkpoint, saved, config, dataset)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+    n_new, n_epochs = dataset.n_items - saved["n_items"], config.training.n_epochs
+    again = on_processes(saved["world_size"], f"--resume={folder}", f"--training.n_epochs={n_epochs}")
+    print(
+        f"{checkpoint}: {counted(saved['n_items'], 'item')}, {counted(saved['state']['epochs'], 'epoch')}\n"
+        f"{dataset.folder}: {counted(n_new, 'new item')}; {n_new - n_alone:,} start at the mean of the known items "
+        f"around them, {n_alone:,} without any at the mean of all\n"
+        f"new run: {folder}, with all that was learnt; its epochs, steps and early stopping start at 0\n\n"
+        f"It recommends at once:\n  {shlex.join(['python', '-m', 'bert4rec', 'recommend', str(folder), '--all'])}\n"
+        f"To train it on, for {counted(n_epochs, 'epoch')} of the new dataset:\n  {again}"
+    )
+    return 0
+
+
+def _overrides(settings: list[str]) -> Overrides:
+    overrides = parse_command_line(settings)[1]
+    if any(name == "config" for name, _ in read_options(settings)):
+        raise SettingsError("--config: an extended run has the settings of the run; name what is to change by itself")
+    if not overrides.get(DATASET):
+        raise SettingsError(f"--{DATASET}=FOLDER is missing: the dataset that was made with --data.extends")
+    for name, typed in overrides.typed.items():
+        if name.startswith("model.") or name in KEPT:
+            raise SettingsError(f"{typed}: an extended run keeps the model and the optimizers of the run; leave it out")
+    return overrides
+
+
+def _config(saved: Mapping[str, Any], overrides: Overrides, checkpoint: Path) -> Config:
+    """The settings of the run with the `overrides`, for a new run beside it."""
+    own = {f"{table}.{key}": value for table, keys in saved["config"].items() for key, value in keys.items()}
+    own |= {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
+    own["training.n_epochs"] = max(1, math.ceil(FURTHER * saved["state"]["epochs"]))
+    checkpoints = checkpoint.resolve().parent
+    if checkpoints.name == CHECKPOINTS:  # else it was copied, and the settings alone say where runs stand
+        runs, here = checkpoints.parent.parent, Path.cwd()
+        own["run.dir"] = str(runs.relative_to(here) if runs.is_relative_to(here) else runs)
+    return load_config(None, Overrides(own | overrides, overrides.typed))
+
+
+def _resolved(config: Config, saved: Mapping[str, Any], n_items: int) -> Config:
+    """For the kind of device on which the run was trained, if nothing else was said."""
+    device = config.parallelism.device
+    return resolve(config, saved["config"]["parallelism"]["device"] if device == "auto" else device, n_items)
+
+
+def _open(config: Config, saved: Mapping[str, Any], run: Path) -> "Dataset":
+    """The new dataset. Raises `DataError` where it does not extend that of the run."""
+    from bert4rec.dataset.extension import problem_of
+    from bert4rec.dataset.reader import open_dataset, read_metadata
+
+    dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe)
+    if dataset.metadata["fingerprint"] == saved["fingerprint"]:
+        raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
+    previous = Data.model_validate(saved["config"]["data"]).folder
+    try:
+        is_there = read_metadata(previous)["fingerprint"] == saved["fingerprint"]
+    except DataError:
+        is_there = False
+    if problem := problem_of(
+        dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=previous if is_there else None
+    ):
+        advice = f"make it with --data.extends={previous}"
+        raise DataError(f"{dataset.folder}: does not extend the dataset of {run}: {problem}; {advice}")
+    return dataset
+
+
+def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Config, dataset: "Dataset") -> int:
+    """Write the new run; how many new items stand beside no known one."""
+    from bert4rec.checkpoint.grown import read_grown, write_grown
+    from bert4rec.training.loop.state import State
+    from bert4rec.training.new_items import initialize_new_items
+
+    n_known = saved["n_items"]
+    tensors = read_grown(checkpoint, dataset.n_items - n_known)
+    n_alone = initialize_new_items(
+        tensors, dataset.splits["train"], dataset.popularity, n_known=n_known, embed_dim=config.model.embed_dim
+    )
+    # Validated before the first step, so that training on can only replace the weights by better ones.
+    state = State(updates=saved["state"]["updates"], validated=-1.0)
+    metadata = {name: value for name, value in saved.items() if name != "plan"} | {
+        "config": config.model_dump(mode="json"),
+        "fingerprint": dataset.metadata["fingerprint"],
+        "n_items": dataset.n_items,
+        "items": dataset.first_ids,
+        "state": asdict(state),
+    }
+    (folder / CONFIG).write_text(config.to_toml())
+    write_grown(step_folder(folder / CHECKPOINTS, 0), tensors, metadata)
+    return n_alone

@@ -1,0 +1,104 @@
+"""The first rows of items that a trained model does not know yet: by the items beside which they stand in histories.
+
+An item starts as the mean of the known items around it. Means of many vectors lie close to the mean of all of them:
+such an item would never be recommended, and scaled up as it is it would be to everybody, since what all vectors have in
+common would grow too. So its difference from the mean of all known vectors is made as long as theirs are on average; to
+a softmax that mean itself makes no difference. An item without a known one around it is that mean: no history prefers
+it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bert4rec.checkpoint.grown import rows_of_items
+from bert4rec.dataset.columns import Ints
+from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.feed.batch import tensors_of
+
+REACH = 3  # places before and after an item from which its neighbours are taken, all of them alike
+WINDOWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 65_536
+
+TABLE, HEAD, HEAD_BIAS = "model.item_table.embeddings.item.weight", "model.head.weight", "model.head.bias"
+DIRECTION = ".exp_avg"  # Adam's mean of gradients
+
+
+class Part(NamedTuple):
+    """What a tensor of a checkpoint has of items: rows of `known` ones [V, …] and of `new` ones [n, …], views."""
+
+    known: Tensor
+    new: Tensor
+
+
+def initialize_new_items(
+    tensors: Mapping[str, Tensor], windows: Split, popularity: Ints, *, n_known: int, embed_dim: int
+) -> int:
+    """Fill the rows, zeros so far, of the items behind the `n_known` ones; how many stand beside no known item.
+
+    `windows` are the new dataset's, `popularity` [V + n] how often its items occur in them. Adam's second moments and
+    Adagrad's sums become the neighbours' mean as well, so that a step moves a new row about as far as theirs: from
+    zero, Adagrad's first step would be as long as in a new model, and Adam's, whose number of steps is common to all
+    rows, several times that. First moments are a direction, which nothing is known of: they stay zero. Biases follow
+    the popularity. Takes memory for some vectors of a batch of windows beside the tensors.
+    """
+    parts = {name: Part(rows[:n_known], rows[n_known:]) for name, rows in rows_of_items(tensors)}
+    counts = _average([part for name, part in parts.items() if not name.endswith(DIRECTION)], windows)
+    for part in (parts[name] for name in (TABLE, HEAD) if name in parts):
+        _stretch(Part(part.known[:, :embed_dim], part.new[:, :embed_dim]), counts > 0)
+    if HEAD_BIAS in parts:
+        _fit_bias(parts[HEAD_BIAS], popularity)
+    elif HEAD not in parts and parts[TABLE].known.shape[1] > embed_dim:  # it stands behind the vector
+        _fit_bias(Part(*(rows[:, embed_dim] for rows in parts[TABLE])), popularity)
+    return int((counts == 0).sum())
+
+
+def neighbours(rows: Rows, n_known: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs of a new item [P] and a known one [P] at most `REACH` places away in the same row; both counted from 0."""
+    ids, lengths = tensors_of(rows)
+    items, of_row = ids - FIRST_ITEM_ID, torch.repeat_interleave(lengths)
+    is_new = items >= n_known
+    for distance in range(1, REACH + 1):
+        before, after = items[:-distance], items[distance:]
+        is_mixed = is_new[:-distance] != is_new[distance:]
+        pairs = (of_row[:-distance] == of_row[distance:]) & is_mixed
+        before, after = before[pairs], after[pairs]
+        yield torch.maximum(before, after) - n_known, torch.minimum(before, after)
+
+
+def _average(parts: Sequence[Part], windows: Split) -> Tensor:
+    """Fill the new rows of `parts` with the means of their known neighbours, or of all; how many neighbours [n]."""
+    n_known, n_new = len(parts[0].known), len(parts[0].new)
+    counts = torch.zeros(n_new)
+    for start in range(0, len(windows), WINDOWS_AT_ONCE):
+        rows = windows.read(np.arange(start, min(start + WINDOWS_AT_ONCE, len(windows))))
+        for new, known in neighbours(rows, n_known):
+            counts += torch.bincount(new, minlength=n_new)
+            for part in parts:
+                part.new.index_add_(0, new, part.known[known])
+    for part in parts:
+        part.new.div_(counts.clamp(min=1).view(-1, *[1] * (part.new.dim() - 1)))
+        part.new[counts == 0] = part.known.mean(0)
+    return counts
+
+
+def _stretch(vectors: Part, is_beside_known: Tensor) -> None:
+    """Make new vectors [n, d] as different from the mean of the known ones as those are on average."""
+    mean = vectors.known.mean(0)
+    lengths = torch.cat([(rows - mean).norm(dim=1) for rows in vectors.known.split(ROWS_AT_ONCE)])
+    own = vectors.new.sub_(mean).norm(dim=1).clamp(min=torch.finfo(mean.dtype).tiny)
+    vectors.new.mul_(torch.where(is_beside_known, lengths.mean() / own, 1.0)[:, None]).add_(mean)
+
+
+def _fit_bias(biases: Part, popularity: Ints) -> None:
+    """New biases [n] on the line that fits the known ones best over the logarithm of how often an item occurs."""
+    known, new = torch.from_numpy(np.log1p(popularity)).split([len(biases.known), len(biases.new)])
+    of_known = biases.known.double()
+    x, y = known - known.mean(), of_known - of_known.mean()
+    square = (x * x).sum()
+    slope = (x * y).sum() / square if square else 0.0
+    biases.new.copy_(of_known.mean() + slope * (new - known.mean()))
