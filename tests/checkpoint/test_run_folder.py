@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import found, lock, named_run, new_folder, newest_run, runs
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.checkpoint.run_folder import best_checkpoint, found, lock, named_run, new_folder, newest_run, runs
+from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
 from tests.runs import Make
@@ -91,3 +91,16 @@ def test_only_whole_checkpoints_are_found_and_can_be_named(tmp_path: Path) -> No
         assert str(caught.value) == (
             f'run.resume = "{folder}/{name}": {problem}; name a run folder, one of its checkpoints/step-…, or auto'
         )
+
+
+def test_the_best_checkpoint_comes_before_the_last(tmp_path: Path) -> None:
+    steps = [tmp_path / "checkpoints" / f"step-{step}" for step in (1, 2)]
+    with pytest.raises(DataError, match="neither a run folder with a checkpoint nor a checkpoint"):
+        best_checkpoint(tmp_path)
+    for step in steps:
+        step.mkdir(parents=True)
+        (step / "facts.json").touch()
+    assert (best_checkpoint(tmp_path), best_checkpoint(steps[0])) == (steps[1], steps[0])
+    best = tmp_path / "checkpoints" / "best"
+    best.symlink_to("step-1")
+    assert best_checkpoint(tmp_path) == best

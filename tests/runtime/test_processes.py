@@ -7,9 +7,17 @@ import socket
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError
-from bert4rec.runtime.processes import choose_device, process_seed, rendezvous, seed_everything, this_process
+from bert4rec.runtime.processes import (
+    choose_device,
+    group_of_one,
+    process_seed,
+    rendezvous,
+    seed_everything,
+    this_process,
+)
 
 
 @pytest.mark.parametrize(
@@ -79,3 +87,14 @@ def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch
         f"while trying to connect to (localhost, {port})); start all hosts at the same time, with a --master-addr and "
         "--master-port that each of them can reach"
     )
+
+
+def test_a_group_of_one_ends_with_its_block_and_with_an_error() -> None:
+    def work() -> None:
+        with group_of_one():
+            assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+            raise SettingsError("no")
+
+    with pytest.raises(SettingsError, match="no"):
+        work()
+    assert not dist.is_initialized()

@@ -5,7 +5,7 @@ import torch
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
 from torch.distributed._shard.sharding_spec import ShardMetadata
 
-from bert4rec.sharding.sharded_tensors import local_bytes, local_parts, placed_parts, sharded_like
+from bert4rec.sharding.sharded_tensors import local_bytes, local_parts, of_one_shard, placed_parts, sharded_like
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
 
@@ -55,3 +55,11 @@ def test_what_is_made_like_a_table_may_have_its_first_dimension_only(table: Shar
     assert tensor.size() == torch.Size([5])
     assert [part.tolist() for part in local_parts(tensor)] == [[7.0, 8.0], [1.0, 2.0, 3.0]]
     assert [shard.shard_offsets for shard in tensor.metadata().shards_metadata] == [[0], [2]]
+
+
+@pytest.mark.parametrize("values", [torch.arange(6.0).view(3, 2), torch.arange(3.0)])
+def test_one_shard_is_the_tensor_itself(group_of_one: None, values: torch.Tensor) -> None:
+    tensor = of_one_shard(values)
+    (part,) = local_parts(tensor)
+    assert part is values
+    assert (tensor.size(), tensor.dtype) == (values.size(), values.dtype)

@@ -1,0 +1,191 @@
+"""`extend`: a run for a dataset with new items, what a person types and reads."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bert4rec import load
+from bert4rec.__main__ import main
+from bert4rec.checkpoint.grown import read_grown
+from bert4rec.checkpoint.run_settings import load_run_settings
+from bert4rec.config.load import load_config
+from bert4rec.runtime.errors import SettingsError
+from bert4rec.training.run import run
+from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log
+from tests.folders import files_of
+from tests.runs import edit_facts, flip, report_of, steps
+
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+
+@pytest.fixture(scope="module")
+def trained(log_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 2 epochs on eight items."""
+    places = {"data.dataset_dir": str(log_folder), "run.dir": str(tmp_path_factory.mktemp("runs")), "run.name": "run"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.device_count", lambda: 0)
+        return run(load_config(None, SMALL | BY_HAND | places))
+
+
+@pytest.fixture
+def old(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(trained, tmp_path / "runs" / "run", symlinks=True))
+
+
+def extended(old: Path, dataset: Path, *options: str) -> Path:
+    assert main(["extend", str(old), f"--data.dataset_dir={dataset}", *options]) == 0
+    return old.with_name("run-2")
+
+
+def tensors_of(checkpoint: Path) -> dict[str, torch.Tensor]:
+    from bert4rec.runtime.processes import group_of_one
+
+    with group_of_one():
+        return read_grown(checkpoint, 0)
+
+
+def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files_of(old)
+    capsys.readouterr()
+    new = extended(old, grown_folder)
+    assert capsys.readouterr().out == (
+        f"{old}/checkpoints/best: 8 items, 2 epochs\n"
+        f"{grown_folder}: 2 new items; 2 start at the mean of the known items around them, 0 without any at the mean "
+        f"of all\nnew run: {new}, with all that was learnt; its epochs, steps and early stopping start at 0\n\n"
+        f"It recommends at once:\n  python -m bert4rec recommend {new} --all\n"
+        f"To train it on, for 1 epoch of the new dataset:\n  python train.py --resume={new} --training.n_epochs=1\n"
+    )
+    assert files_of(old) == before
+    checkpoint = new / "checkpoints" / "step-000000000"
+    first, second = tensors_of(old / "checkpoints" / "best"), tensors_of(checkpoint)
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(second[name][: len(tensor)], tensor), name
+        assert len(second[name]) == len(tensor) + (2 if "item_table" in name else 0), name
+    facts, old_facts = (json.loads((f / "facts.json").read_text()) for f in (checkpoint, old / "checkpoints" / "best"))
+    assert facts["state"]["updates"] == old_facts["state"]["updates"] > 0
+    assert (facts["state"]["step"], facts["state"]["best_ndcg"], facts["state"]["n_worse"]) == (0, -1.0, 0)
+    assert (facts["n_items"], facts["world_size"]) == (10, 1)
+
+
+def test_it_recommends_new_items_at_once_and_has_no_report(
+    old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = extended(old, grown_folder)
+    (found,) = load(new).recommend([[1, 2, 3]], 10)
+    assert {9, 10} <= {one.item for one in found}
+    capsys.readouterr()
+    assert main(["report", str(new)]) == 2
+    assert capsys.readouterr().err == f"error: {new}: no finished run (it has no report.json)\n"
+
+
+def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first validation is of the weights as they were; what changed is one optimizer's count of updates."""
+    new = extended(old, grown_folder, "--training.learning_rate=0.0005", "--training.n_epochs=7")
+    assert run(load_run_settings([f"--resume={new}", "--training.n_epochs=2"]).config) == new
+    said = capsys.readouterr().out
+    assert "resumed after step 0, epoch 0, from" in said
+    assert "epoch 0  validation" in said
+    report = report_of(new)
+    assert (report["training"]["epochs"], report["dataset"]["items"]) == (2, 10)
+    assert load_config(new / "config.toml").training.learning_rate == 0.0005
+    (newest,) = new.glob(f"checkpoints/step-{report['training']['steps']:09d}")
+    updates = json.loads((newest / "facts.json").read_text())["state"]["updates"]
+    assert updates == report_of(old)["training"]["steps"] + report["training"]["steps"]
+
+
+def test_weights_that_training_makes_worse_are_not_lost(
+    old: Path, grown_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validated first are those of the extended model; they stay, and are the ones that are tested."""
+    new = extended(old, grown_folder)
+    ndcgs = iter([0.9, 0.8, 0.7])
+    monkeypatch.setattr(
+        "bert4rec.training.run.validation_metrics", lambda *_: {"full": {"HR@10": 1.0, "NDCG@10": next(ndcgs)}}
+    )
+    run(load_run_settings([f"--resume={new}", "--training.n_epochs=3"]).config)
+    n_steps = report_of(new)["training"]["steps"]
+    assert report_of(new)["training"]["best_epoch"] == 0
+    assert steps(new) == [0, n_steps * 2 // 3, n_steps]
+    assert (new / "checkpoints" / "best").resolve().name == "step-000000000"
+
+
+def test_other_weights_of_a_grown_catalogue_are_refused_by_naming_the_way(
+    old: Path, grown_folder: Path, log_config: Callable[..., Any]
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        run(log_config(**{"run.init_from": str(old), "data.dataset_dir": str(grown_folder)}))
+    leave_group()
+    assert str(caught.value) == (
+        "run.init_from: this dataset has 2 items more than the run; make a run that has them: python -m bert4rec "
+        f"extend {old} --data.dataset_dir={grown_folder}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ([], "--data.dataset_dir=FOLDER is missing"),
+        (["--data.dataset_dir=no/where"], "no/where: no dataset folder"),
+        (["--data.dataset_dir={same}"], "nothing to extend: {run} was trained on this dataset"),
+        (["--data.dataset_dir={other}"], "does not extend the dataset of {run}: its first 8 items are not those of"),
+        (["--data.dataset_dir={new}", "--model.embed_dim=32"], "--model.embed_dim=32: an extended run keeps the model"),
+        (["--data.dataset_dir={new}", "--training.optimizer=sgd"], "--training.optimizer=sgd: an extended run keeps"),
+        (["--data.dataset_dir={new}", "--preprocessing.split=none"], 'made with preprocessing.split = "leave_one_out"'),
+        (["--data.dataset_dir={new}", "--config=x.toml"], "--config: an extended run has the settings of the run"),
+        (["--data.dataset_dir={new}", "--training.n_epoch=3"], "training.n_epoch"),
+    ],
+)
+def test_one_line_for_what_cannot_be(
+    trained: Path, log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    options: list[str], problem: str,
+) -> None:  # fmt: skip
+    other = ""
+    if "{other}" in " ".join(options):
+        other = str(prepare_log(tmp_path, {user: [item + 3 for item in range(8)] for user in range(9)}))
+    names = {"same": log_folder, "new": grown_folder, "other": other, "run": trained}
+    capsys.readouterr()
+    assert main(["extend", str(trained), *(option.format(**names) for option in options)]) == 2
+    error = capsys.readouterr().err
+    assert problem.format(**names) in error
+    assert error.count("\n") == 1
+    assert [path.name for path in trained.parent.iterdir()] == ["run"]
+
+
+def test_runs_without_a_whole_checkpoint_are_refused(
+    old: Path, grown_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refusal(path: Path) -> str:
+        capsys.readouterr()
+        assert main(["extend", str(path), f"--data.dataset_dir={grown_folder}"]) == 2
+        return capsys.readouterr().err
+
+    none = f"error: {tmp_path}: neither a run folder with a checkpoint nor a checkpoint\n"
+    assert refusal(tmp_path) == none
+    best = old / "checkpoints" / "best"
+    edit_facts(best, lambda facts: facts.update(facts_version=1))
+    assert f"{best}: written by another version of this program (form 1, " in refusal(old)
+    flip(next(best.glob("*.distcp")), 1000)
+    assert f"error: {best}: this checkpoint is damaged: " in refusal(old)
+    assert [path.name for path in old.parent.iterdir()] == ["run"]
+
+
+def test_nothing_is_left_where_the_disk_is_full(
+    old: Path, grown_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", "checkpoint")
+
+    monkeypatch.setattr("bert4rec.checkpoint.store._describe", full)
+    assert main(["extend", str(old), f"--data.dataset_dir={grown_folder}"]) == 2
+    assert capsys.readouterr().err == "error: checkpoint: No space left on device\n"
+    assert [path.name for path in old.parent.iterdir()] == ["run"]

@@ -1,0 +1,55 @@
+"""Whether a dataset keeps the items of another one."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.extension import problem_of
+from bert4rec.dataset.reader import Dataset, checksum, read_metadata
+
+
+def opened(folder: Path, *, items: int = 10) -> Dataset:
+    return Dataset(folder, read_metadata(folder) | {"items": items}, {})
+
+
+def rename(folder: Path, originals: pa.Array | pa.ChunkedArray) -> None:
+    """Give the items of a dataset folder other ids of their own."""
+    items = pq.read_table(folder / "items.parquet")
+    pq.write_table(
+        items.set_column(items.column_names.index("original"), "original", originals), folder / "items.parquet"
+    )
+
+
+def test_new_items_behind_the_old_ones_are_an_extension(log_folder: Path, grown_folder: Path) -> None:
+    first_ids = opened(log_folder, items=8).first_ids
+    assert problem_of(opened(grown_folder), n_items=8, first_ids=first_ids, previous=log_folder) == ""
+    assert problem_of(opened(log_folder, items=8), n_items=8, first_ids=first_ids) == ""
+
+
+def test_another_catalogue_is_none(log_folder: Path, grown_folder: Path) -> None:
+    new, old = opened(grown_folder), opened(log_folder, items=8)
+    assert problem_of(old, n_items=10, first_ids=new.first_ids) == "it has 8 items, fewer than the 10 of the model"
+    assert problem_of(new, n_items=8, first_ids="0" * 12) == "its first 8 items are not those of the model"
+
+
+def test_where_the_older_dataset_is_there_every_id_is_compared(
+    log_folder: Path, grown_folder: Path, tmp_path: Path
+) -> None:
+    """A checkpoint knows the first ids alone."""
+    folder = Path(shutil.copytree(grown_folder, tmp_path / "new"))
+    originals = pq.read_table(folder / "items.parquet")["original"].to_pylist()
+    changed = [*originals[:7], 99, *originals[8:]]
+    rename(folder, pa.array(changed))
+    first_ids = checksum(changed[:8])
+    assert problem_of(opened(folder), n_items=8, first_ids=first_ids) == ""
+    problem = f"its item 9 is 99, not {originals[7]}"
+    assert problem_of(opened(folder), n_items=8, first_ids=first_ids, previous=log_folder) == problem
+
+
+def test_numbers_that_became_text_are_the_same_ids(log_folder: Path, grown_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(grown_folder, tmp_path / "new"))
+    rename(folder, pq.read_table(folder / "items.parquet")["original"].cast(pa.string()))
+    first_ids = opened(log_folder, items=8).first_ids
+    assert problem_of(opened(folder), n_items=8, first_ids=first_ids, previous=log_folder) == ""

@@ -1,0 +1,95 @@
+"""The first rows of new items, written out."""
+
+import math
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.dataset.reader import Rows, Split, read_metadata
+from bert4rec.dataset.schema import table_rows
+from bert4rec.training import new_items
+from bert4rec.training.new_items import DIRECTION, HEAD, HEAD_BIAS, TABLE, initialize_new_items, neighbours
+
+# Items 0, 1, 2 are known, 3, 4, 5 new; of the new ones 5 stands in no window.
+WINDOWS = [[0, 3, 1], [3, 2, 0, 0, 4], [4]]
+POPULARITY = np.array([2, 2, 1, 2, 2, 0], np.int32)
+BESIDE = {3: [0, 1, 2, 0, 0], 4: [0, 0, 2]}  # at most 3 places away
+KNOWN = torch.tensor([[1.0, 0.0], [0.0, 3.0], [2.0, 0.0]])
+MEAN = torch.tensor([1.0, 1.0])
+LENGTHS = (1 + math.sqrt(5) + math.sqrt(2)) / 3  # of the known ones' differences from it, on average
+
+
+class Windows:
+    """Stands where a split stands."""
+
+    def __len__(self) -> int:
+        return len(WINDOWS)
+
+    def read(self, indices: np.ndarray) -> Rows:
+        windows = [WINDOWS[index] for index in indices]
+        return Rows(np.concatenate(windows).astype(np.int32) + 2, np.array([len(window) for window in windows]))
+
+
+def filled(*tensors: torch.Tensor, before: int) -> list[torch.Tensor]:
+    """With rows `before` those of items, which nobody may touch, and with room for as many new ones."""
+    return [
+        torch.cat([tensor.new_full((before, *tensor.shape[1:]), 9), tensor, torch.zeros_like(tensor)])
+        for tensor in tensors
+    ]
+
+
+def initialized(tensors: dict[str, torch.Tensor]) -> int:
+    return initialize_new_items(tensors, cast(Split, Windows()), POPULARITY, n_known=3, embed_dim=2)
+
+
+def vector(item: int) -> torch.Tensor:
+    difference = KNOWN[BESIDE[item]].mean(0) - MEAN
+    return MEAN + difference * LENGTHS / difference.norm()
+
+
+@pytest.mark.parametrize("n_at_once", [1, 1024])
+def test_a_new_item_starts_at_its_neighbours(monkeypatch: pytest.MonkeyPatch, n_at_once: int) -> None:
+    """Two columns of a vector, its bias, and a column that stays zero; a number a row of row-wise Adagrad."""
+    monkeypatch.setattr(new_items, "WINDOWS_AT_ONCE", n_at_once)
+    biases = torch.tensor([[0.5, 0.0], [0.1, 0.0], [0.0, 0.0]])
+    (table,) = filled(torch.cat([KNOWN, biases], 1), before=2)
+    (sums,) = filled(torch.tensor([4.0, 8.0, 1.0]), before=2)
+    old = table[:5].clone()
+    assert initialized({TABLE: table, "optimizer.item_table.sum": sums}) == 1
+    assert torch.equal(table[:5], old)
+    torch.testing.assert_close(table[5:, :2], torch.stack([vector(3), vector(4), MEAN]))
+    # Two known items occur twice, with biases of 0.3 on average, one occurs once, with none: a line through both.
+    slope = 0.3 / (math.log(3) - math.log(2))
+    torch.testing.assert_close(table[5:, 2], torch.tensor([0.3, 0.3, slope * -math.log(2)]))
+    assert not table[5:, 3].any()
+    torch.testing.assert_close(sums, torch.tensor([9.0, 9, 4, 8, 1, 21 / 5, 9 / 3, 13 / 3]))
+
+
+def test_a_linear_head_has_vectors_and_biases_of_its_own() -> None:
+    (table,) = filled(KNOWN, before=2)
+    head, bias, directions, squares = filled(2 * KNOWN, torch.tensor([0.3, 0.3, 0.0]), KNOWN, KNOWN, before=0)
+    moments = {f"optimizer.head.weight{DIRECTION}": directions, "optimizer.head.weight.exp_avg_sq": squares}
+    assert initialized({TABLE: table, HEAD: head, HEAD_BIAS: bias, **moments}) == 1
+    torch.testing.assert_close(table[5:7], torch.stack([vector(3), vector(4)]))
+    torch.testing.assert_close(head[3:], 2 * torch.stack([vector(3), vector(4), MEAN]))
+    torch.testing.assert_close(bias[3:5], torch.tensor([0.3, 0.3]))
+    assert not directions[3:].any()
+    torch.testing.assert_close(squares[3:], torch.stack([KNOWN[BESIDE[3]].mean(0), KNOWN[BESIDE[4]].mean(0), MEAN]))
+
+
+def test_pairs_do_not_reach_into_the_next_window() -> None:
+    pairs = [pair for both in neighbours(Windows().read(np.arange(3)), 3) for pair in zip(*both, strict=True)]
+    beside = {new: sorted(int(known) for item, known in pairs if item == new - 3) for new in (3, 4, 5)}
+    assert beside == {3: sorted(BESIDE[3]), 4: sorted(BESIDE[4]), 5: []}
+
+
+def test_a_real_split_is_read_as_it_is_stored(grown_folder: Path) -> None:
+    n_items = read_metadata(grown_folder)["items"]
+    table = torch.cat([torch.randn(10, 4), torch.zeros(2, 4)])
+    windows = Split(grown_folder / "train", table_rows(n_items))
+    popularity = np.ones(n_items, np.int32)
+    assert initialize_new_items({TABLE: table}, windows, popularity, n_known=8, embed_dim=4) == 0
+    assert table.isfinite().all()
