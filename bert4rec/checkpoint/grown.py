@@ -3,16 +3,16 @@
 Whatever belongs to items stands in the order of their ids, so that new rows come behind the others and no row moves.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from bert4rec.checkpoint.store import load, save
+from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.memory import host_memory
@@ -27,17 +27,16 @@ def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
     Every tensor is in memory once: it is read straight into its place. Wants a process group. Raises `DataError` where
     there is no room for them.
     """
-    entries = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
-    saved = {name: entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
-    shapes = {name: _shape(name, entry.size, n_new) for name, entry in saved.items()}
-    n_bytes = sum(saved[name].properties.dtype.itemsize * shape.numel() for name, shape in shapes.items())
+    stored = StoredTensors(checkpoint)
+    shapes = {name: _shape(name, stored.shape(name), n_new) for name in stored}
+    n_bytes = sum(stored.dtype(name).itemsize * math.prod(shape) for name, shape in shapes.items())
     if n_bytes > (room := host_memory()):
         raise DataError(
             f"{checkpoint}: its tensors with {n_new:,} new rows take {n_bytes / 1e9:,.1f} GB, of which this host has "
             f"{room / 1e9:,.1f} GB available; extend the run on a host with more memory"
         )
-    tensors = {name: torch.zeros(shape, dtype=saved[name].properties.dtype) for name, shape in shapes.items()}
-    load(checkpoint, {name: tensor[: saved[name].size[0]] for name, tensor in tensors.items()})
+    tensors = {name: torch.zeros(shape, dtype=stored.dtype(name)) for name, shape in shapes.items()}
+    load(checkpoint, {name: tensor[: stored.shape(name)[0]] for name, tensor in tensors.items()})
     return tensors
 
 
@@ -60,5 +59,5 @@ def _rows_before(name: str) -> int | None:
     return next((rows for start, rows in ROWS_BEFORE.items() if module.startswith(start)), None)
 
 
-def _shape(name: str, size: torch.Size, n_new: int) -> torch.Size:
-    return size if _rows_before(name) is None else torch.Size([size[0] + n_new, *size[1:]])
+def _shape(name: str, shape: tuple[int, ...], n_new: int) -> tuple[int, ...]:
+    return shape if _rows_before(name) is None else (shape[0] + n_new, *shape[1:])

@@ -74,7 +74,7 @@ def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) 
         others = on_rank_zero(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
         advice = f"others are there: {', '.join(others)}" if others else "start a new run without --resume"
         raise DataError(f"{run / CHECKPOINTS}: there is no whole checkpoint to resume from; {advice}")
-    return Resumption(run, checkpoint, metadata_of(checkpoint))
+    return Resumption(run, checkpoint, _metadata_of(checkpoint))
 
 
 def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
@@ -86,10 +86,10 @@ def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
     if folder is None:
         raise SettingsError(f"run.init_from: {path} has no best checkpoint; name the folder of a run that has one")
     verify(folder)
-    return folder, metadata_of(folder)
+    return folder, _metadata_of(folder)
 
 
-def metadata_of(checkpoint: Path) -> dict[str, Any]:
+def _metadata_of(checkpoint: Path) -> dict[str, Any]:
     """What a checkpoint that was verified says of its run. Raises `DataError` for another version's."""
     metadata = read_metadata(checkpoint)
     if metadata["facts_version"] != METADATA_VERSION:

@@ -61,18 +61,6 @@ def found(folder: Path) -> list[Path]:
     return sorted(path for path in paths if path.is_dir())
 
 
-def best_checkpoint(path: Path) -> Path:
-    """The checkpoint that `path` is, or the best one of the run that it is, or else its last one.
-
-    Raises `DataError` where there is none.
-    """
-    present = [path, path / CHECKPOINTS / BEST, *found(path / CHECKPOINTS)[::-1]]
-    folder = next((folder for folder in present if (folder / METADATA).is_file()), None)
-    if folder is None:
-        raise DataError(f"{path}: neither a run folder with a checkpoint nor a checkpoint")
-    return folder
-
-
 def step_folder(folder: Path, step: int) -> Path:
     """Where the checkpoint of `step` stands in `folder`."""
     return folder / f"{STEP}{step:09d}"

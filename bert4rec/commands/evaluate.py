@@ -1,26 +1,19 @@
-"""`python -m bert4rec evaluate RUN …`: the metrics of a trained model again, and the ranks of all users."""
+"""`bert4rec evaluate RUN …`: the metrics of a trained model again, and the ranks of all users."""
 
 import argparse
-import logging
-import os
-import sys
-import time
-import warnings
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from bert4rec.checkpoint.run_folder import CONFIG
 from bert4rec.checkpoint.trained import Trained, find_trained
+from bert4rec.commands import launched
 from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
 from bert4rec.config.tables import Config
 from bert4rec.report.page import metrics_table
 from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.errors import Interrupted, SettingsError, UserError
-
-if TYPE_CHECKING:
-    from bert4rec.training.evaluate import Evaluation
+from bert4rec.runtime.errors import SettingsError
 
 SUMMARY = "the metrics of a trained model again, on any dataset of its items, and the ranks of all users"
 
@@ -30,7 +23,15 @@ FREE = (
 )  # fmt: skip
 WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "sgd"}  # nothing is updated
 OUTPUT = "evaluation"
-SECONDS_FOR_THE_FIRST = 5.0  # a host's other processes wait so long with an error, since one line is enough
+
+
+class Asked(NamedTuple):
+    """What is to be evaluated: the `model` as it was named, and where the results go."""
+
+    model: Path
+    config: Config
+    trained: Trained
+    output: Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "another split. Writes report.json and, a row a user, ranks-test.parquet and ranks-validation.parquet. Several "
         "processes: torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
     )
-    parser.epilog = f"--table.key=value: as train.py takes them, over the settings of the run: {', '.join(FREE)}"
+    parser.epilog = f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)}"
     parser.set_defaults(settings=[])
     parser.add_argument(
         "model", metavar="RUN", type=Path, help="run folder (its best weights), a checkpoint, or a model package"
@@ -52,25 +53,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluate, and print the metrics of the test; the exit status: 0."""
-    rank = int(os.environ.get("RANK", 0))
-    log_to_terminal(is_shown=rank == 0, stream="stderr")
-    try:
-        trained = find_trained(arguments.model)
-        config = settings_of(trained, arguments.settings)
-        found = _evaluate(config, trained, arguments.output or (trained.run or Path()) / OUTPUT)
-    except Interrupted as interrupted:  # on all processes together: said once
-        if rank == 0:
-            print(interrupted, file=sys.stderr, flush=True)
-        os._exit(interrupted.status)  # at once: library threads may be waiting
-    except UserError as error:
-        return _show(error)
-    if rank == 0:
+    """Evaluate, and print the metrics of the test; the exit status, as `launched.run` has it."""
+    return launched.run(lambda: _asked(arguments), _evaluate, resumes=False)
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    log_to_terminal(is_shown=launched.is_first(), stream="stderr")
+    trained = find_trained(arguments.model)
+    output = arguments.output or (trained.run or Path()) / OUTPUT
+    return Asked(arguments.model, settings_of(trained, arguments.settings), trained, output)
+
+
+def _evaluate(asked: Asked) -> None:
+    from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
+
+    found = evaluate(asked.config, asked.trained, asked.output)
+    if launched.is_first():
         for split in ("test", "validation"):
             if split in found.report:
-                print(f"{split.capitalize()} of {arguments.model}\n\n{metrics_table(found.report, split)}\n")
+                print(f"{split.capitalize()} of {asked.model}\n\n{metrics_table(found.report, split)}\n")
         print(f"Report and the ranks of all users: {found.folder}")
-    return 0
 
 
 def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
@@ -103,24 +105,3 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
 
 def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
-
-
-def _evaluate(config: Config, trained: Trained, output: Path) -> "Evaluation":
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
-    warnings.simplefilter("ignore")  # what the libraries say about themselves
-    from bert4rec.training.evaluate import evaluate  # only now, because importing torch takes seconds
-
-    for name in ("torchrec", "torch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return evaluate(config, trained, output)
-
-
-def _show(error: UserError) -> int:
-    """One line from a process of each host: its launcher ends the others when the first one ends."""
-    rank = int(os.environ.get("RANK", 0))
-    is_first_of_host = int(os.environ.get("LOCAL_RANK", rank)) == 0
-    if not is_first_of_host:
-        time.sleep(SECONDS_FOR_THE_FIRST)
-    if is_first_of_host or not error.is_on_all:
-        print(f"error: {error}" + (f" (process {rank})" if rank and not error.is_on_all else ""), file=sys.stderr)
-    return error.status

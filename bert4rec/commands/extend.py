@@ -1,4 +1,4 @@
-"""`python -m bert4rec extend RUN --data.dataset_dir=NEW`: a trained model takes the new items of a grown dataset."""
+"""`bert4rec extend RUN --data.dataset_dir=NEW`: a trained model takes the new items of a grown dataset."""
 
 import argparse
 import math
@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.next_command import on_processes
-from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, best_checkpoint, new_folder, step_folder
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, new_folder, step_folder
+from bert4rec.checkpoint.trained import find_trained
 from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config, Data
@@ -32,15 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run; the new dataset and other settings besides."""
     parser.usage = f"%(prog)s RUN --{DATASET}=FOLDER [--table.key=value …]"
     parser.description = (
-        "Makes a new run for a dataset that preprocessing.py has made with --data.extends: the items of RUN keep their "
-        "ids in it, new ones come behind them. What was learnt is kept to the bit: vectors, biases, the other weights, "
-        "the state of the optimizers and the number of their updates. A new item starts at the mean of the known items "
-        "around it in the training windows. Epochs, steps, minutes, schedule and early stopping are those of the new "
-        "dataset and start at 0. The new run recommends at once, and train.py --resume trains it on. RUN stays as it "
-        "is. Takes memory for the weights and the optimizers' state once, with the new rows."
+        "Makes a new run for a dataset that `bert4rec prepare` has made with --data.extends: the items of RUN keep "
+        "their ids in it, new ones come behind them. What was learnt is kept to the bit: vectors, biases, the other "
+        "weights, the state of the optimizers and the number of their updates. A new item starts at the mean of the "
+        "known items around it in the training windows. Epochs, steps, minutes, schedule and early stopping are those "
+        "of the new dataset and start at 0. The new run recommends at once, and `bert4rec train --resume` trains it "
+        "on. RUN stays as it is. Takes memory for the weights and the optimizers' state once, with the new rows."
     )
     parser.epilog = (
-        "--table.key=value: any setting but those of the model and of which optimizer, as train.py takes it; "
+        "--table.key=value: any setting but those of the model and of which optimizer, as `bert4rec train` takes it; "
         "training.n_epochs: epochs on the new dataset (default: a tenth of those so far)"
     )
     parser.set_defaults(settings=[])
@@ -50,15 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make the new run; the exit status: 0. Raises `UserError`."""
     overrides = _overrides(arguments.settings)
-    checkpoint = best_checkpoint(arguments.run_folder)
+    trained = find_trained(arguments.run_folder)
+    if trained.is_package:
+        raise DataError(
+            f"{trained.folder}: a model package cannot be trained on; name the run that it was exported from"
+        )
+    checkpoint, saved = trained.folder, trained.metadata
     warnings.simplefilter("ignore")
-    from bert4rec.checkpoint.resume import metadata_of
     from bert4rec.checkpoint.store import verify
     from bert4rec.runtime.processes import group_of_one
 
     with group_of_one():
         verify(checkpoint)
-        saved = metadata_of(checkpoint)
         config = _config(saved, overrides, checkpoint)
         dataset = _open(config, saved, arguments.run_folder)
         config = _resolved(config, saved, dataset.n_items)
@@ -75,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"{dataset.folder}: {counted(n_new, 'new item')}; {n_new - n_alone:,} start at the mean of the known items "
         f"around them, {n_alone:,} without any at the mean of all\n"
         f"new run: {folder}, with all that was learnt; its epochs, steps and early stopping start at 0\n\n"
-        f"It recommends at once:\n  {shlex.join(['python', '-m', 'bert4rec', 'recommend', str(folder), '--all'])}\n"
+        f"It recommends at once:\n  {shlex.join(['bert4rec', 'recommend', str(folder), '--all'])}\n"
         f"To train it on, for {counted(n_epochs, 'epoch')} of the new dataset:\n  {again}"
     )
     return 0

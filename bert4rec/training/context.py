@@ -147,7 +147,7 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
         options = [config.run.init_from, f"--data.dataset_dir={dataset.folder}"]
         raise SettingsError(
             f"run.init_from: this dataset has {dataset.n_items - facts['n_items']:,} items more than the run; make a "
-            f"run that has them: {shlex.join(['python', '-m', 'bert4rec', 'extend', *options])}"
+            f"run that has them: {shlex.join(['bert4rec', 'extend', *options])}"
         )
     if other := [f"{name} = {saved[name]} there, {own[name]} here" for name in own if saved.get(name) != own[name]]:
         raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(other)}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import best_checkpoint, found, lock, named_run, new_folder, newest_run, runs
+from bert4rec.checkpoint.run_folder import checkpoint_of, found, lock, named_run, new_folder, newest_run, runs
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
@@ -93,14 +93,14 @@ def test_only_whole_checkpoints_are_found_and_can_be_named(tmp_path: Path) -> No
         )
 
 
-def test_the_best_checkpoint_comes_before_the_last(tmp_path: Path) -> None:
+def test_the_checkpoint_of_comes_before_the_last(tmp_path: Path) -> None:
     steps = [tmp_path / "checkpoints" / f"step-{step}" for step in (1, 2)]
     with pytest.raises(DataError, match="neither a run folder with a checkpoint nor a checkpoint"):
-        best_checkpoint(tmp_path)
+        checkpoint_of(tmp_path)
     for step in steps:
         step.mkdir(parents=True)
         (step / "facts.json").touch()
-    assert (best_checkpoint(tmp_path), best_checkpoint(steps[0])) == (steps[1], steps[0])
+    assert (checkpoint_of(tmp_path), checkpoint_of(steps[0])) == (steps[1], steps[0])
     best = tmp_path / "checkpoints" / "best"
     best.symlink_to("step-1")
-    assert best_checkpoint(tmp_path) == best
+    assert checkpoint_of(tmp_path) == best

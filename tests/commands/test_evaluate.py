@@ -8,7 +8,7 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.report.page import metrics_table
-from bert4rec.runtime.errors import Interrupted, UserError
+from bert4rec.runtime.errors import Interrupted
 from tests.runs import report_of
 
 pytestmark = [
@@ -45,19 +45,6 @@ def test_one_line_for_what_cannot_be(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(f"error: {problem}")
-
-
-def test_of_several_processes_one_says_it(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("bert4rec.commands.evaluate.SECONDS_FOR_THE_FIRST", 0.0)
-    error = UserError("met by all")
-    error.is_on_all = True
-    for rank, said in enumerate(["error: met by all\n", ""]):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setattr("bert4rec.commands.evaluate._evaluate", lambda *_: (_ for _ in ()).throw(error))
-        assert main(["evaluate", str(made)]) == 2
-        assert capsys.readouterr().err == said
 
 
 def test_a_signal_is_one_line(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

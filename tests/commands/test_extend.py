@@ -13,7 +13,8 @@ from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.grown import read_grown
 from bert4rec.checkpoint.run_settings import load_run_settings
-from bert4rec.config.load import load_config
+from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log
@@ -58,11 +59,11 @@ def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys
     capsys.readouterr()
     new = extended(old, grown_folder)
     assert capsys.readouterr().out == (
-        f"{old}/checkpoints/best: 8 items, 2 epochs\n"
+        f"{(old / 'checkpoints' / 'best').resolve()}: 8 items, 2 epochs\n"
         f"{grown_folder}: 2 new items; 2 start at the mean of the known items around them, 0 without any at the mean "
         f"of all\nnew run: {new}, with all that was learnt; its epochs, steps and early stopping start at 0\n\n"
-        f"It recommends at once:\n  python -m bert4rec recommend {new} --all\n"
-        f"To train it on, for 1 epoch of the new dataset:\n  python train.py --resume={new} --training.n_epochs=1\n"
+        f"It recommends at once:\n  bert4rec recommend {new} --all\n"
+        f"To train it on, for 1 epoch of the new dataset:\n  bert4rec train --resume={new} --training.n_epochs=1\n"
     )
     assert files_of(old) == before
     checkpoint = new / "checkpoints" / "step-000000000"
@@ -88,10 +89,14 @@ def test_it_recommends_new_items_at_once_and_has_no_report(
     assert capsys.readouterr().err == f"error: {new}: no finished run (it has no report.json)\n"
 
 
+def settings_of(*argv: str) -> Config:
+    return load_run_settings(*parse_command_line(argv), looks_around=False).config
+
+
 def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first validation is of the weights as they were; what changed is one optimizer's count of updates."""
     new = extended(old, grown_folder, "--training.learning_rate=0.0005", "--training.n_epochs=7")
-    assert run(load_run_settings([f"--resume={new}", "--training.n_epochs=2"]).config) == new
+    assert run(settings_of(f"--resume={new}", "--training.n_epochs=2")) == new
     said = capsys.readouterr().out
     assert "resumed after step 0, epoch 0, from" in said
     assert "epoch 0  validation" in said
@@ -110,9 +115,10 @@ def test_weights_that_training_makes_worse_are_not_lost(
     new = extended(old, grown_folder)
     ndcgs = iter([0.9, 0.8, 0.7])
     monkeypatch.setattr(
-        "bert4rec.training.run.validation_metrics", lambda *_: {"full": {"HR@10": 1.0, "NDCG@10": next(ndcgs)}}
+        "bert4rec.evaluation.evaluator.Evaluator.validation_metrics",
+        lambda *_: {"full": {"HR@10": 1.0, "NDCG@10": next(ndcgs)}},
     )
-    run(load_run_settings([f"--resume={new}", "--training.n_epochs=3"]).config)
+    run(settings_of(f"--resume={new}", "--training.n_epochs=3"))
     n_steps = report_of(new)["training"]["steps"]
     assert report_of(new)["training"]["best_epoch"] == 0
     assert steps(new) == [0, n_steps * 2 // 3, n_steps]
@@ -126,7 +132,7 @@ def test_other_weights_of_a_grown_catalogue_are_refused_by_naming_the_way(
         run(log_config(**{"run.init_from": str(old), "data.dataset_dir": str(grown_folder)}))
     leave_group()
     assert str(caught.value) == (
-        "run.init_from: this dataset has 2 items more than the run; make a run that has them: python -m bert4rec "
+        "run.init_from: this dataset has 2 items more than the run; make a run that has them: bert4rec "
         f"extend {old} --data.dataset_dir={grown_folder}"
     )
 
@@ -169,13 +175,14 @@ def test_runs_without_a_whole_checkpoint_are_refused(
         assert main(["extend", str(path), f"--data.dataset_dir={grown_folder}"]) == 2
         return capsys.readouterr().err
 
-    none = f"error: {tmp_path}: neither a run folder with a checkpoint nor a checkpoint\n"
+    none = f"error: {tmp_path}: neither a run folder with a checkpoint, nor a checkpoint, nor a model package\n"
     assert refusal(tmp_path) == none
     best = old / "checkpoints" / "best"
     edit_facts(best, lambda facts: facts.update(facts_version=1))
-    assert f"{best}: written by another version of this program (form 1, " in refusal(old)
+    assert f"{best.resolve()}: written by another version of this program (form 1, " in refusal(old)
+    edit_facts(best, lambda facts: facts.update(facts_version=2))
     flip(next(best.glob("*.distcp")), 1000)
-    assert f"error: {best}: this checkpoint is damaged: " in refusal(old)
+    assert f"error: {best.resolve()}: this checkpoint is damaged: " in refusal(old)
     assert [path.name for path in old.parent.iterdir()] == ["run"]
 
 

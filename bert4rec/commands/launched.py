@@ -1,0 +1,124 @@
+"""A command on the processes of a launcher: one line a host for what all have met, and the exit status of each."""
+
+import contextlib
+import errno
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue
+from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
+from bert4rec.runtime.installation import exit_for_missing
+
+LOST_ANOTHER = (
+    "lost another process of this run; where it has left no message of its own it was killed, for want of memory "
+    "perhaps"
+)
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo says of a dead process
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SECONDS_FOR_THE_FIRST = 5.0  # a host's other processes wait so long with an error, since one line is enough
+
+T = TypeVar("T")
+
+
+def is_first() -> bool:
+    """Whether this is the first process of all."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def run(prepare: Callable[[], T | None], work: Callable[[T], None], *, resumes: bool) -> int:
+    """Do what was prepared, where that is not None; every process of the launch calls this.
+
+    `resumes`: whether there may be something to go on with. The exit status: 0 finished, 2 bad settings or input, 130,
+    143 or 129 after SIGINT, SIGTERM or SIGHUP, else 1.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
+    try:
+        prepared = prepare()
+        if prepared is None:
+            return 0
+        # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves
+        # the traceback of a crash in a file, where the launcher finds the first cause.
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        return record(_work)(work, prepared, resumes=resumes) or 0
+    except UserError as error:
+        return show(_told_to_all_hosts(error))
+    except ModuleNotFoundError as error:
+        exit_for_missing(error)
+    except KeyboardInterrupt:
+        if is_first():
+            _print("stopped before the first step: nothing has changed")
+        return 130
+
+
+def show(error: UserError, *, is_awaited: bool = True) -> int:
+    """One line from a process of each host: its launcher ends the others when the first one ends, unless that is lost.
+
+    What all processes have met is said in the same words by all hosts.
+    """
+    rank = int(os.environ.get("RANK", 0))
+    is_first_of_host = int(os.environ.get("LOCAL_RANK", rank)) == 0
+    if is_awaited and not is_first_of_host:
+        time.sleep(SECONDS_FOR_THE_FIRST)
+    if is_first_of_host or not error.is_on_all:
+        _print(f"error: {error}" + (f" (process {rank})" if rank and not error.is_on_all else ""))
+    return error.status
+
+
+def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
+    _quiet_libraries()
+    try:
+        work(prepared)
+    except Interrupted as interrupted:  # on all processes together: said once
+        if is_first():
+            _print(f"{interrupted}; {interrupted.advice}" if resumes else str(interrupted))
+        os._exit(interrupted.status)  # at once: the launcher's patience is short, and library threads may be waiting
+    except UserError as error:
+        return show(error)  # here: `record` would take it for a crash
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = error.filename or "the run folder"
+        return show(RunInterruptedError(f"{where}: {error.strerror}; {free_the_disk()}"))
+    except RuntimeError as error:
+        if not any(words in str(error) for words in LOST):
+            raise
+        advice = how_to_continue() if resumes else "start it again"
+        return show(RunInterruptedError(f"{LOST_ANOTHER}; {advice}"), is_awaited=False)
+    return 0
+
+
+def _told_to_all_hosts(error: UserError) -> UserError:
+    """The error that all hosts show for settings that are wrong on this one: the others would wait for it."""
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
+        error.is_on_all = True  # the only host, whose processes have the same settings
+        return error  # at once, without importing torch
+    _quiet_libraries()
+    from bert4rec.runtime.processes import rendezvous
+    from bert4rec.training.agreement import agreed
+
+    def fail() -> NoReturn:
+        raise error
+
+    try:
+        agreed(*rendezvous(), fail)
+    except UserError as common:
+        return common
+    return error
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError):  # of a terminal that was closed
+        print(text, file=sys.stderr, flush=True)
+
+
+def _quiet_libraries() -> None:
+    """Hide the libraries' warnings about themselves; errors stay."""
+    warnings.simplefilter("ignore")
+    for name in ("torchrec", "torch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
