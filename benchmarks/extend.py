@@ -22,9 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bert4rec.inference.histories import UserHistories
-
 from bert4rec import load
+from bert4rec.inference.user_histories import UserHistories
 
 K = 10
 FILES = ("old.txt", "new.txt", "new_items.txt")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert4rec.checkpoint.package import is_package
 from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, with_changes
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.runtime.errors import Interrupted
@@ -95,12 +96,13 @@ def train(settings: Mapping[str, Any] | None = None, *, config: StrPath | None =
 
 
 def load(path: StrPath, *, dataset: StrPath | None = None) -> "Recommender":
-    """The model of a run folder (its best weights), or of one of its checkpoints, ready to recommend.
+    """The model of a run folder (its best weights), of one of its checkpoints, or of a model package.
 
-    `dataset` is the folder that it was trained on, where that is not where the run's settings say. Raises `UserError`,
-    in one line, for what is missing, damaged or does not belong together.
+    `dataset` is the folder that it was trained on, where that is not where the run's settings say; a package needs one
+    for the histories of its users alone. Raises `UserError`, in one line, for what is missing, damaged or does not
+    belong together.
     """
-    with quiet_libraries("torchrec"):
+    with quiet_libraries(*(() if is_package(Path(path)) else ("torchrec",))):  # without which a package is loaded
         from bert4rec.inference.load import load as load_run
 
         return load_run(Path(path), dataset=None if dataset is None else Path(dataset))

@@ -16,6 +16,9 @@ from bert4rec.report.page import metrics_table
 from bert4rec.runtime.errors import UserError
 
 SUMMARY = "the test metrics of a run folder, and what to type next"
+RECOMMEND = """Recommendations for all its users, or for a history of items (--items=ID,ID):
+  bert4rec recommend {run} --all --output=recommendations.parquet
+"""
 WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
   bert4rec prepare {settings} --download
   bert4rec train {settings}
@@ -49,12 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
     """What to type next, for somebody who has trained on such data."""
+    recommend = RECOMMEND.format(run=shlex.quote(str(folder)))
     if report["dataset"]["source"] in GENERATED:
-        return WITH_REAL_DATA.format(settings=f"--config={ML_1M}" if ML_1M.exists() else "--data.source=ml-1m")
+        return recommend + WITH_REAL_DATA.format(
+            settings=f"--config={ML_1M}" if ML_1M.exists() else "--data.source=ml-1m"
+        )
     dataset = load_config(folder / CONFIG).data.folder
     longer = on_processes(report["world_size"], f"--resume={folder}", *options_to_train_longer(folder))
     again = shlex.join(["bert4rec", "prepare", f"--config={folder / CONFIG}", f"--data.extends={dataset}"])
-    return f"""To train it longer:
+    return f"""{recommend}To train it longer:
   {longer}
 To show that its dataset leaks nothing:
   {shlex.join(["bert4rec", "check", str(dataset)])}

@@ -136,7 +136,9 @@ def _report(context: Context, report: Mapping[str, Any], *, is_lost: bool) -> No
     write_report(context.folder, report)
     logger.info(result_line(report))
     logger.info(f"report: {context.folder / PAGE}")
-    logger.info(f"all figures: {shlex.join(['bert4rec', 'report', str(context.folder)])}")
+    folder = shlex.quote(str(context.folder))
+    logger.info(f"all figures: bert4rec report {folder}")
+    logger.info(f"recommendations: bert4rec recommend {folder} --all --output=recommendations.parquet")
 
 
 def _with_lower_rates(context: Context) -> str:

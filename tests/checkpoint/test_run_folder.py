@@ -95,7 +95,7 @@ def test_only_whole_checkpoints_are_found_and_can_be_named(tmp_path: Path) -> No
 
 def test_the_checkpoint_of_comes_before_the_last(tmp_path: Path) -> None:
     steps = [tmp_path / "checkpoints" / f"step-{step}" for step in (1, 2)]
-    with pytest.raises(DataError, match="neither a run folder with a checkpoint nor a checkpoint"):
+    with pytest.raises(DataError, match="neither a run folder with a checkpoint, nor a checkpoint, nor a"):
         checkpoint_of(tmp_path)
     for step in steps:
         step.mkdir(parents=True)

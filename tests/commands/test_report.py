@@ -25,6 +25,8 @@ def test_who_has_read_data_is_not_told_how_to(
     printed = capsys.readouterr().out
     assert printed.count("| Bert4Rec ") == 2
     assert printed.partition("Report with the learning curve: runs/x/report.md\n\n")[2].splitlines() == [
+        "Recommendations for all its users, or for a history of items (--items=ID,ID):",
+        "  bert4rec recommend runs/x --all --output=recommendations.parquet",
         "To train it longer:",
         "  torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume=runs/x --training.max_minutes=0.04",
         "To show that its dataset leaks nothing:",

@@ -173,8 +173,7 @@ def test_all_data_can_be_trained_on(small_config: Callable[..., Config], tmp_pat
     assert "this dataset holds nothing out for validation or test: the last weights are kept\n" in done.stdout
     folder = tmp_path / "runs" / "synthetic-dmp"
     line = "This dataset holds nothing out: there is no test."
-    command = f"bert4rec report {folder}"
-    assert done.stdout.endswith(f"\n{line}\nreport: {folder / 'report.md'}\nall figures: {command}\n")
+    assert f"\n{line}\nreport: {folder / 'report.md'}\nall figures: bert4rec report {folder}\n" in done.stdout
     assert {"test", "validation"}.isdisjoint(json.loads((folder / "report.json").read_text()))
     assert line in start([sys.executable, "-m", "bert4rec", "report", str(folder)]).stdout
 

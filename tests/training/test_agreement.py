@@ -135,7 +135,7 @@ def test_every_setting_is_compared_but_those_that_name_places(small_config: Call
 def test_the_versions_tell_builds_and_sources_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     versions = FIRST["versions"]
     assert versions["torch"] == torch.__version__
-    monkeypatch.setattr("bert4rec.__path__", [str(tmp_path)])
+    monkeypatch.setattr("bert4rec.training.agreement.__file__", str(tmp_path / "training" / "agreement.py"))
     checksums = []
     for name, text in [("a.py", "x"), ("a.py", "y"), ("b.py", ""), ("notes.txt", "no source")]:
         (tmp_path / name).write_text(text)
