@@ -16,12 +16,12 @@ setup: ## make .venv (PYTHON=python3.12 and TORCH_BUILD=cpu|cuda override what i
 demo: setup ## the whole way with config.toml: prepare the data, train on two processes, show the report
 	$(call run,python preprocessing.py)
 	$(call run,torchx run -s local_cwd dist.ddp -j 1x2 --script train.py)
-	$(call run,python -m bert4rec report)
+	$(call run,bert4rec report)
 
 test: setup ## all tests
 	$(call run,python -m pytest)
 
-test-long: setup ## the tests of minutes: processes killed thirty times, every pair of modes and shardings
+test-long: setup ## the tests of minutes: processes killed thirty times, every pair of modes and shardings, the wheel
 	$(call run,python -m pytest -m long)
 
 test-pythons: setup ## the tests left of the disk on every other Python 3.11 to 3.13 of this machine

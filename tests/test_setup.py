@@ -268,7 +268,7 @@ def test_make_runs_the_documented_commands():
     make = shutil.which("make")
     assert make
     shown = subprocess.run([make, "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    commands = ["preprocessing.py", "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py", "-m bert4rec report"]
+    commands = ["preprocessing.py", "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py", "bert4rec report"]
     positions = [shown.index(command) for command in commands]
     assert positions == sorted(positions)
     assert os.access(ROOT / ".ci/run", os.X_OK)

@@ -9,14 +9,15 @@ import json
 import random
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from bert4rec.__main__ import COMMANDS, main
+from bert4rec.config.setting_errors import all_keys
 from scripts import settings_page
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +49,9 @@ pytestmark = [
 ]
 
 
-def blocks(page: Path, *languages: str) -> list[str]:
+def blocks(page: Path, *languages: str, are_run: bool = True) -> list[str]:
     found = BLOCK.findall(page.read_text(encoding="utf-8"))
-    return [text for not_run, language, text in found if language in languages and not not_run]
+    return [text for not_run, language, text in found if language in languages and bool(not_run) != are_run]
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -101,18 +102,22 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def prepare_what_a_page_takes_for_granted(page: Path) -> None:
-    if page.name == "how-to.md":
+    if page.name in ("how-to.md", "checkpoints.md"):
         columns = ["user_column=customer", "item_column=sku", "time_column=at", "title_column=title"]
         options = ["--data.path=log.csv", *(f"--data.{column}" for column in columns)]
         for words in (["prepare"], ["train"], ["prepare", *options], ["train", "--data.source=table", *options]):
             assert main(words) == 0
-        shutil.rmtree("logs/x", ignore_errors=True)
 
 
 EXECUTED = [page for page in PAGES if blocks(page, "sh", "python")]
+FIRST_READ = ("README.md", "tutorial.md")  # whose commands every run of the tests executes
 
 
-@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=() if page.name in FIRST_READ else pytest.mark.long) for page in EXECUTED],
+    ids=lambda page: page.stem,
+)
 def test_what_a_page_shows_is_executed(page: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare_what_a_page_takes_for_granted(page)
     for not_run, language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
@@ -126,6 +131,7 @@ def test_what_a_page_shows_is_executed(page: Path, place: Path, capsys: pytest.C
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
 def test_what_a_page_shows_is_typed(page: Path, place: Path) -> None:
     prepare_what_a_page_takes_for_granted(page)
@@ -134,6 +140,22 @@ def test_what_a_page_shows_is_typed(page: Path, place: Path) -> None:
             if words[0] != "make":
                 ran = subprocess.run(words, capture_output=True, text=True, check=False)
                 assert ran.returncode == 0, (shlex.join(words), ran.stderr)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_takes_too_long_has_the_names_that_there_are(page: Path) -> None:
+    for text in blocks(page, "sh", are_run=False):
+        for words in commands(re.sub(r"\b(for|do|done)\b[^\n]*", "", text)):
+            if words[0] == "make":
+                subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+            elif benchmark := next((word for word in words if word.startswith("benchmarks.")), ""):
+                assert find_spec(benchmark)
+            else:
+                name, *options = own_words(words)
+                assert name in COMMANDS
+                for option in options:
+                    key = option.removeprefix("--").partition("=")[0]
+                    assert not option.startswith("--") or "." not in key or key in all_keys(), option
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

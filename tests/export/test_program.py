@@ -82,7 +82,7 @@ def test_where_too_few_are_left_nothing_stands_in_their_place() -> None:
     assert torch.isinf(scores[0, 2:]).all()
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [Bert4Rec, pytest.param(SASRec, marks=pytest.mark.long)])
 def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(kind: type[SequenceModel], tmp_path: Path) -> None:
     network = network_of(model(kind))
     save_pt2(tmp_path / "program.pt2", Program(network, k=K, leaves_out_seen=True))

@@ -208,7 +208,7 @@ sys.exit(preprocessing.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("split", ["leave_one_out", "time"])
+@pytest.mark.parametrize("split", ["leave_one_out", pytest.param("time", marks=pytest.mark.long)])
 def test_one_and_two_threads_write_the_same_bytes_also_where_the_file_is_larger_than_the_memory(
     tmp_path: Path, log: Path, split: str
 ) -> None:
