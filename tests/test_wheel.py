@@ -1,0 +1,45 @@
+"""The wheel in an environment that has nothing else: from the file to recommendations, in an empty folder."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert4rec import __version__
+
+ROOT = Path(__file__).parents[1]
+SMALL = ["--data.n_users=60", "--data.n_items=150", "--data.n_rows=900", "--training.n_epochs=1"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_wheel_is_all_that_is_needed(tmp_path: Path) -> None:
+    wheels = [ROOT / line for line in output(ROOT / "scripts/wheel.sh", at=ROOT).splitlines()]
+    assert {wheel.name.partition("-")[0] for wheel in wheels} == {"bert4rec_torchrec", "fbgemm_gpu"}
+    programs = tmp_path / "venv/bin"
+    output(sys.executable, "-m", "venv", programs.parent, at=tmp_path)
+    install = [programs / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
+    output(*install, *wheels, f"torch=={pin('torch')}+cpu", at=tmp_path)
+    output(programs / "pip", "check", at=tmp_path)
+    (tmp_path / "empty").mkdir()
+
+    def bert4rec(*words: str) -> str:
+        return output(programs / "bert4rec", *words, at=tmp_path / "empty")
+
+    assert bert4rec("--version") == f"bert4rec {__version__}\n"
+    assert "no config.toml here: the defaults count" in bert4rec("prepare", *SMALL)
+    bert4rec("train", *SMALL)
+    assert "Test of runs/synthetic-dmp" in bert4rec("report")
+    assert len(bert4rec("recommend", "runs/synthetic-dmp", "--items=1,2", "--top=3").splitlines()) == 3
+
+
+def pin(package: str) -> str:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    return next(line.removeprefix(f"{package}==") for line in lines if line.startswith(f"{package}=="))
+
+
+def output(*words: object, at: Path) -> str:
+    done = subprocess.run([*map(str, words)], cwd=at, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
