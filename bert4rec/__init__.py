@@ -35,7 +35,7 @@ def __getattr__(name: str) -> object:
     """What the package offers, imported when it is asked for: torch takes seconds."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from bert4rec.training.global_state import quiet_libraries
+    from bert4rec.runtime.console import quiet_libraries
 
     with quiet_libraries():
         return getattr(import_module(_MODULES[name]), name)

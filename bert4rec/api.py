@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from bert4rec.checkpoint.package import is_package
 from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, with_changes
 from bert4rec.config.tables import GENERATED, Config
+from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import Interrupted
-from bert4rec.training.global_state import preserved, quiet_libraries
+from bert4rec.training.global_state import preserved
 
 if TYPE_CHECKING:  # they import Polars, Arrow and torch, which take seconds
     from bert4rec.dataset.reader import Dataset

@@ -12,6 +12,7 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from bert4rec.checkpoint.store import load
 from bert4rec.models.table import saved_name
+from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
@@ -48,17 +49,19 @@ class Weights(Owner):
         self._model.load_state_dict(state)
 
     def load_package(self, file: Path) -> None:
-        """Of a model package, from its safetensors. Raises `DataError` where they do not fit."""
-        state = self._model.state_dict()
+        """Of a model package, from its safetensors. Raises `DataError`, on every process, where they do not fit."""
+        state, problem = self._model.state_dict(), ""
         try:
             with safe_open(file, "pt") as stored:
                 for name, value in state.items():
                     rows = stored.get_slice(saved_name(name))
                     for part, place in _places(value):
-                        part.copy_(rows[place])
+                        if part.numel():
+                            part.copy_(rows[place])
         except (OSError, SafetensorError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise DataError(f"{file}: does not hold the weights of this model: {reason}") from None
+            problem = " ".join(str(error).split())
+        if found := next(filter(None, gather_objects(problem)), ""):
+            raise DataError(f"{file}: does not hold the weights of this model: {found}")
         self._model.load_state_dict(state)
 
     def local_parts(self) -> Iterator[Tensor]:

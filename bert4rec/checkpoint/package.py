@@ -10,6 +10,7 @@ from typing import Any
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 
+FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # of an export; with the first it is a package
 FORMAT, VERSION = "bert4rec model package", 1
 SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 

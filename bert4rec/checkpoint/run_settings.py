@@ -17,6 +17,7 @@ from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, n
 from bert4rec.config.load import NO_FILE, Overrides, load_config, settings_file
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import Config
+from bert4rec.config.values import expand_user
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.wording import counted
 
@@ -111,7 +112,7 @@ def _unused(file: str, overrides: Mapping[str, Any], saved: Config, run: Path) -
 
     A value that is left to the program was decided in the run.
     """
-    stated = tomli.loads(Path(file).read_text(encoding="utf-8"))
+    stated = tomli.loads(Path(expand_user(file)).read_text(encoding="utf-8"))
     theirs, mine = (config.model_dump(mode="json") for config in (load_config(file), saved))
     names = [(table, key) for table in stated if table != "run" for key in stated[table]]
     unused = [

@@ -11,6 +11,8 @@ from typing import Any
 
 from bert4rec.checkpoint.package import is_package, read_settings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA, METADATA_VERSION, checkpoint_of
+from bert4rec.config.tables import Data
+from bert4rec.dataset.schema import METADATA as DATASET
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sha256
@@ -37,6 +39,17 @@ class Trained:
     def model(self) -> dict[str, Any]:
         """The settings of the model."""
         return {"kind": "bert4rec", **self.metadata["config"]["model"]}
+
+    @property
+    def dataset(self) -> Path:
+        """The dataset folder of the settings; a relative path is from here, or else from where the run was started."""
+        settings = self.metadata["config"]
+        folder, runs = Data.model_validate(settings["data"]).folder, Path(settings["run"]["dir"])
+        if self.run is None or runs.is_absolute() or ".." in runs.parts or (folder / DATASET).is_file():
+            return folder
+        parents = self.run.resolve().parents
+        started = parents[len(runs.parts)] if len(runs.parts) < len(parents) else Path()
+        return started / folder if (started / folder / DATASET).is_file() else folder
 
     @property
     def checksum(self) -> str:

@@ -90,6 +90,8 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
         raise SettingsError(
             f"{trained.folder}: a model package does not say where data are; name them with --data.dataset_dir=FOLDER"
         )
+    if not trained.is_package:
+        overrides.setdefault("data.dataset_dir", str(trained.dataset))
     saved = _flat(trained.metadata["config"])
     if trained.run is None:
         return load_config(None, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from bert4rec.checkpoint.package import FORMATS
 from bert4rec.commands.recommend import add_model_arguments
 from bert4rec.config.suggestions import did_you_mean, nearest_values
 from bert4rec.runtime.console import log_to_terminal
@@ -48,8 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _formats(text: str) -> list[str]:
-    from bert4rec.export.export import FORMATS
-
     names = text.split(",")
     if unknown := next((name for name in names if name not in FORMATS), None):
         nearest = did_you_mean(nearest_values(unknown, [*FORMATS], {}))

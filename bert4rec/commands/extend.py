@@ -1,6 +1,7 @@
 """`bert4rec extend RUN --data.dataset_dir=NEW`: a trained model takes the new items of a grown dataset."""
 
 import argparse
+import logging
 import math
 import shlex
 import shutil
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.next_command import on_processes
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, new_folder, step_folder
-from bert4rec.checkpoint.trained import find_trained
+from bert4rec.checkpoint.trained import Trained, find_trained
 from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
 from bert4rec.config.resolve import resolve
-from bert4rec.config.tables import Config, Data
+from bert4rec.config.tables import Config
+from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.wording import counted
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:  # imports Arrow
     from bert4rec.dataset.reader import Dataset
 
 SUMMARY = "a new run for a dataset with new items, which keeps what a run has learnt"
+
+logger = logging.getLogger(__name__)
 
 DATASET = "data.dataset_dir"
 FURTHER = 0.1  # of the epochs so far, where nothing is said
@@ -50,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the new run; the exit status: 0. Raises `UserError`."""
+    log_to_terminal(stream="stderr")
     overrides = _overrides(arguments.settings)
     trained = find_trained(arguments.run_folder)
     if trained.is_package:
@@ -64,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     with group_of_one():
         verify(checkpoint)
         config = _config(saved, overrides, checkpoint)
-        dataset = _open(config, saved, arguments.run_folder)
+        dataset = _open(config, trained, arguments.run_folder)
         config = _resolved(config, saved, dataset.n_items)
         folder = new_folder(Path(config.run.dir), config.run_name)
         try:
@@ -115,19 +120,20 @@ def _resolved(config: Config, saved: Mapping[str, Any], n_items: int) -> Config:
     return resolve(config, saved["config"]["parallelism"]["device"] if device == "auto" else device, n_items)
 
 
-def _open(config: Config, saved: Mapping[str, Any], run: Path) -> "Dataset":
+def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     """The new dataset. Raises `DataError` where it does not extend that of the run."""
     from bert4rec.dataset.extension import problem_of
-    from bert4rec.dataset.reader import open_dataset, read_metadata
+    from bert4rec.dataset.reader import FIRST_IDS, open_dataset, read_metadata
 
+    saved, previous = trained.metadata, trained.dataset
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe)
     if dataset.metadata["fingerprint"] == saved["fingerprint"]:
         raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
-    previous = Data.model_validate(saved["config"]["data"]).folder
     try:
         is_there = read_metadata(previous)["fingerprint"] == saved["fingerprint"]
     except DataError:
         is_there = False
+        logger.warning(f"the dataset of {run} is not at {previous}: only the first {FIRST_IDS:,} ids are compared")
     if problem := problem_of(
         dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=previous if is_there else None
     ):

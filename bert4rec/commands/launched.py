@@ -84,7 +84,8 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
         if error.errno not in FULL:
             raise
         where = error.filename or "the run folder"
-        return show(RunInterruptedError(f"{where}: {error.strerror}; {free_the_disk()}"))
+        advice = free_the_disk() if resumes else "free the disk, then start it again"
+        return show(RunInterruptedError(f"{where}: {error.strerror}; {advice}"))
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LEFT_OUT = "seen items are left out, since users of these data hardly return to them (--seen=keep lets them come)"
 KEPT = "seen items may come, since users of these data return to them (--seen=leave-out leaves them out)"
+OF_PACKAGE = "seen items {what}, as this model was exported (--seen=keep|leave-out decides)"
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     total, parts = _histories(arguments, model)
     if arguments.seen is None:
-        logger.info(LEFT_OUT if model.leaves_out_seen else KEPT)
+        logger.info(_why(model))
     if arguments.items is not None and arguments.output is None:
         (best,) = model.recommend([arguments.items.split(",")], arguments.top, **options)
         print(as_table(best))
@@ -103,6 +104,13 @@ def taken(parts: "Iterable[Histories]", asked: deque[list[Any]]) -> Iterator[lis
 def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
     left = f"  {clock(bar.seconds_left(done))} left" if total else ""
     return f"{counted(done, 'history')}  {done / max(bar.seconds, 1e-3):,.0f} a second{left}"
+
+
+def _why(model: "Recommender") -> str:
+    """Which items are left out where nothing was said, and why."""
+    if model.is_package:
+        return OF_PACKAGE.format(what="are left out" if model.leaves_out_seen else "may come")
+    return LEFT_OUT if model.leaves_out_seen else KEPT
 
 
 def as_table(found: "list[Recommendation]") -> str:

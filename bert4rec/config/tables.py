@@ -31,7 +31,9 @@ class Table(BaseModel):
 class Data(Table):
     """Where the interactions come from and where the dataset folder stands."""
 
-    source: Source = Field("synthetic", description="format of the interactions; known by a path if only that is given")
+    source: Source = Field(
+        "synthetic", description="format of the interactions; where only data.path is given it is recognized"
+    )
     path: UserPath = Field("", description="file, folder or pattern of the interactions; synthetic, random: none")
     dataset_dir: UserPath = Field(
         "",
@@ -194,7 +196,7 @@ class Checkpoint(Table):
 
     every_steps: Whole = Field(0, description="steps between two checkpoints; 0 = at the ends of epochs only")
     every_minutes: float = Field(10.0, ge=0, description="minutes between two checkpoints; 0 = as every_steps says")
-    keep: Count = Field(2, description="the last ones that stay; the best on validation stays besides")
+    keep: Count = Field(2, description="the last ones that stay; the best on validation is kept as well")
     async_: bool | Literal["auto"] = Field(
         "auto", alias="async", description="write beside the training, from a copy; auto = where memory has room for it"
     )

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,16 @@ from typing import Any
 from bert4rec.checkpoint.package import CARD, FORMAT, ITEMS, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.export.card import card
-from bert4rec.export.program import ONNX, PT2, Program, save_onnx, save_pt2
+from bert4rec.export.program import ONNX, PT2, Program, require_onnx, save_onnx, save_pt2
 from bert4rec.export.vectors import write_vectors
 from bert4rec.export.weights import write_safetensors
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.load import network_of
 from bert4rec.inference.source import MODEL, Source
+from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.files import sync
 
-FORMATS = ("safetensors", "vectors", "pt2", "onnx")
 RECIPES = ("preprocessing", "training", "evaluation")  # tables of settings that a package repeats: none names a place
 
 logger = logging.getLogger(__name__)
@@ -35,19 +33,20 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     """
     if folder.exists():
         raise DataError(f"{folder}: is there already; name another folder with --output=FOLDER, or remove it")
-    unfinished = folder.with_name(folder.name + ".tmp")
+    if "onnx" in formats:
+        require_onnx()  # before the work that would be lost
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        _write(source, unfinished, formats, k=k, leaves_out_seen=leaves_out_seen)
-        names = sorted(path.name for path in unfinished.iterdir())
-        manifest.seal(unfinished, manifest.describe(unfinished, names))
-        sync(unfinished)
-        unfinished.rename(folder)
+        with ResultsFolder(folder) as results:
+            _write(source, results.unfinished, formats, k=k, leaves_out_seen=leaves_out_seen)
+            names = sorted(path.name for path in results.unfinished.iterdir())
+            manifest.seal(results.unfinished, manifest.describe(results.unfinished, names))
+            results.finish()
     except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    except RuntimeError as error:
+        if "inline_container" not in str(error):  # what torch says when a write has failed, whatever the reason
+            raise
+        raise DataError(f"{folder}: cannot be written: not all of {PT2} could be, is the disk full?") from None
 
 
 def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
@@ -55,7 +54,7 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     ids.write_lines(folder / ITEMS)
     settings = _settings(source, ids, leaves_out_seen=leaves_out_seen)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-    text = card(settings, formats, k=k, example=ids.of(range(min(2, len(ids)))), report=_report(source))
+    text = card(settings, formats, k=min(k, len(ids)), example=ids.of(range(min(2, len(ids)))), report=_report(source))
     (folder / CARD).write_text(text, encoding="utf-8")
     if "safetensors" in formats:
         names = {name: name.removeprefix(MODEL) for name in stored if name.startswith(MODEL)}

@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -79,19 +80,21 @@ def save_pt2(path: Path, program: Program) -> None:
 
 
 def save_onnx(path: Path, program: Program) -> None:
-    """Write what onnxruntime runs; the numbers stand beside it, in `model.onnx.data`. Raises `SettingsError`."""
-    try:
-        import onnxscript  # noqa: F401
-    except ModuleNotFoundError:
-        raise SettingsError(
-            "--format=onnx: the packages onnx and onnxscript are not installed; type `pip install -r "
-            "requirements-onnx.txt`, or install bert4rec with its extra [onnx]"
-        ) from None
+    """Write what onnxruntime runs; the numbers are in a file of their own, `model.onnx.data`."""
     with _without_messages():
         torch.onnx.export(
             program, _example(), path, input_names=["items"], output_names=["best_items", "scores"],
             dynamic_shapes=_dynamic(), opset_version=OPSET, external_data=True, dynamo=True, verbose=False,
         )  # fmt: skip
+
+
+def require_onnx() -> None:
+    """Raise `SettingsError` where the packages are missing that write ONNX."""
+    if not (find_spec("onnx") and find_spec("onnxscript")):
+        raise SettingsError(
+            "--format=onnx: the packages onnx and onnxscript are not installed; type `pip install -r "
+            "requirements-onnx.txt`, or install bert4rec with its extra [onnx]"
+        )
 
 
 def _example() -> tuple[Tensor]:
@@ -129,7 +132,9 @@ def _without_messages() -> Iterator[None]:
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    exporter.setLevel(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)

@@ -38,7 +38,7 @@ def _of_package(folder: Path, dataset: Path | None) -> Recommender:
     if dataset is not None:
         _check_dataset(folder, dataset, settings["fingerprint"])
     network, ids = read_network(folder, settings), read_ids(folder, settings)
-    return Recommender(network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"])
+    return Recommender(network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True)
 
 
 def _check_dataset(folder: Path, dataset: Path, fingerprint: str) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids
 from bert4rec.inference.network import Network
 from bert4rec.inference.top_k import top_k
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.wording import counted
 
 BATCH = 256  # histories at once
@@ -48,9 +48,11 @@ class Recommender:
     """
 
     def __init__(
-        self, network: Network, ids: ItemIds, *, dataset: Path | None = None, leaves_out_seen: bool = True
-    ) -> None:
+        self, network: Network, ids: ItemIds, *, dataset: Path | None = None, leaves_out_seen: bool = True,
+        is_package: bool = False,
+    ) -> None:  # fmt: skip
         self.network, self.ids, self.dataset, self.leaves_out_seen = network.eval(), ids, dataset, leaves_out_seen
+        self.is_package = is_package
 
     def recommend(
         self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
@@ -70,6 +72,8 @@ class Recommender:
         allow: Collection[Any] | None = None, deny: Collection[Any] = (),
     ) -> Iterator[list[list[Recommendation]]]:  # fmt: skip
         """As `recommend`, for any number of histories: of each part in turn, with one warning at the end of all."""
+        if k < 1:
+            raise SettingsError(f"k = {k}: must be at least 1")
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items, unknown = self._hidden(allow, deny), UnknownItems()
         for part in parts:
@@ -146,10 +150,12 @@ class Recommender:
         """Which items [V] are for nobody."""
         if allow is None and not deny:
             return None
-        hidden = torch.full((len(self.ids),), allow is not None)
-        for items, value in ((allow or (), False), (deny, True)):
+        hidden, unknown = torch.full((len(self.ids),), allow is not None), UnknownItems("to allow or deny")
+        for items, value in ((list(allow or ()), False), (list(deny), True)):
             indices = self.ids.indices(items)
+            unknown.count(items, indices)
             hidden[torch.from_numpy(indices[indices != UNKNOWN])] = value
+        unknown.warn()
         return hidden
 
     def _named(self, scores: Tensor, indices: Tensor) -> list[list[Recommendation]]:
@@ -163,8 +169,9 @@ class Recommender:
 class UnknownItems:
     """Counts the items that a model does not know, for one warning that names the first of them."""
 
-    def __init__(self) -> None:
-        self._names: dict[Any, None] = {}
+    def __init__(self, purpose: str = "") -> None:
+        self._purpose = f" {purpose}" if purpose else ""
+        self._names: dict[str, None] = {}
         self._n, self._of = 0, 0
 
     def count(self, items: Sequence[Any], indices: Ints) -> None:
@@ -173,14 +180,16 @@ class UnknownItems:
         for place in np.flatnonzero(indices == UNKNOWN).tolist():
             self._n += 1
             if len(self._names) <= NAMED:
-                self._names[items[place]] = None
+                self._names[str(items[place])] = None
 
     def warn(self) -> None:
         """One line, if there were any."""
         if self._n:
-            names = [*map(str, self._names)]
+            names = [*self._names]
             named = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
-            logger.warning(f"{self._n:,} of {counted(self._of, 'item')} skipped: the model knows no {named}")
+            logger.warning(
+                f"{self._n:,} of {counted(self._of, 'item')}{self._purpose} skipped: the model knows no {named}"
+            )
 
 
 def _excluder(seen: Sequence[Ints], hidden: Tensor | None) -> Callable[[Tensor, int], None]:

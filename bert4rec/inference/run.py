@@ -11,6 +11,7 @@ from bert4rec.inference.load import load
 from bert4rec.inference.recommender import Recommender
 from bert4rec.report.log import read_records
 from bert4rec.report.page import result_line
+from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import DataError
 
 
@@ -41,4 +42,5 @@ class Run:
 
     def load(self, *, dataset: str | Path | None = None) -> Recommender:
         """The model with its best weights; `dataset` is where its dataset folder was moved. Raises `DataError`."""
-        return load(self.folder, dataset=dataset)
+        with quiet_libraries("torchrec"):
+            return load(self.folder, dataset=dataset)

@@ -7,9 +7,7 @@ from typing import Any
 
 from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.checkpoint.trained import Trained, find_trained
-from bert4rec.config.tables import Data
 from bert4rec.dataset.reader import read_metadata
-from bert4rec.dataset.schema import METADATA
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 
@@ -53,19 +51,9 @@ def find_source(path: Path, dataset: Path | None = None) -> Source:
         raise DataError(f"{path}: is a model package already; name the run that it was exported from")
     if problem := manifest.problem_of(trained.folder):
         raise DataError(f"{trained.folder}: this checkpoint is damaged: {problem}")
-    folder = dataset or _dataset_of(trained)
+    folder = dataset or trained.dataset
     about_data = read_metadata(folder)
     if about_data["fingerprint"] != trained.metadata["fingerprint"]:
         advice = 'name that one by --dataset=FOLDER, in Python by dataset="FOLDER"'
         raise DataError(f"{folder}: is not the dataset that {path} was trained on; {advice}")
     return Source(trained, folder, about_data)
-
-
-def _dataset_of(trained: Trained) -> Path:
-    """Where the settings say; a relative path is taken from here, or else from where the training was started."""
-    settings = trained.metadata["config"]
-    folder, runs = Data.model_validate(settings["data"]).folder, Path(settings["run"]["dir"])
-    if trained.run is None or runs.is_absolute() or (folder / METADATA).is_file():
-        return folder
-    started = trained.run.resolve().parents[len(runs.parts)]
-    return started / folder if (started / folder / METADATA).is_file() else folder

@@ -1,6 +1,7 @@
 """The histories of a dataset's users, put together again from its splits."""
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +16,8 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID, SPLITS, TEST, TRAIN, USERS, V
 from bert4rec.inference.files.histories import AT_ONCE, Histories
 from bert4rec.inference.item_ids import Ints, ItemIds
 from bert4rec.runtime.errors import DataError
+
+INTEGER = re.compile(r"-?[0-9]{1,18}")  # of 64 bits in any case
 
 Items: TypeAlias = npt.NDArray[np.int32]
 NOTHING: Items = np.empty(0, np.int32)
@@ -44,7 +47,7 @@ class UserHistories:
 
     def of(self, names: Sequence[str]) -> Histories:
         """Of the users with these original ids. Raises `DataError` for one who is not there."""
-        values = [int(name) if self._has_numbers and name.lstrip("-").isdigit() else name for name in names]
+        values = [int(name) if self._has_numbers and INTEGER.fullmatch(name) else name for name in names]
         users = [self._user(value) for value in values]
         return list(zip(values, self._items(np.array(users, np.int64)), strict=True))
 

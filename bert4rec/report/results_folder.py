@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Self
 
@@ -20,15 +21,19 @@ class ResultsFolder:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.unfinished = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+        self._folder = Path(os.path.abspath(folder))  # of "..", and not of links
+        self._shown = folder
 
     def __enter__(self) -> Self:
         try:
-            self.unfinished.mkdir(parents=True)
+            if not self._folder.name:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            self.unfinished = Path(tempfile.mkdtemp(".tmp", f"{self._folder.name}.", self._folder.parent))
+            self.unfinished.chmod(0o755)
         except OSError as error:
             raise SettingsError(
-                f"{self._folder}: cannot be made: {error.strerror}; name another folder with --output=FOLDER"
+                f"{self._shown}: cannot be made: {error.strerror}; name another folder with --output=FOLDER"
             ) from None
         return self
 
@@ -43,7 +48,7 @@ class ResultsFolder:
                     raise
                 continue
             sync(folder.parent)
-            return folder
+            return self._shown.with_name(folder.name) if self._shown.name else folder
         raise AssertionError
 
     def __exit__(self, *_: object) -> None:

@@ -1,10 +1,16 @@
-"""The terminal: what the package logs, line by line, and the one progress bar that stays whole whatever its width."""
+"""The terminal: what the package logs, line by line, what libraries do not, and the one progress bar.
+
+The bar stays whole whatever the terminal's width.
+"""
 
 import logging
 import os
 import sys
 import time
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from typing import Self
 
 from tqdm import tqdm
@@ -15,6 +21,8 @@ SECONDS_BETWEEN_BARS = 0.5
 SECONDS_BETWEEN_LINES = 10.0
 BAR = "{percentage:3.0f} % |{bar}| {desc}"
 NO_BAR = "{desc}"  # the figures alone, in their place
+
+NOISY = ("torch", "torchrec")  # loggers
 
 logger = logging.getLogger(__name__)
 _open: "list[ProgressBar]" = []
@@ -30,6 +38,32 @@ def log_to_terminal(*, is_shown: bool = True, stream: str = "stdout", outlives_r
     package.handlers = [_Terminal(stream, outlives_reader)]
     package.setLevel(logging.INFO if is_shown else logging.CRITICAL)
     package.propagate = False  # libraries give the root a handler, which would show every line once more
+
+
+@contextmanager
+def quiet_libraries(*names: str) -> Iterator[None]:
+    """Within: no warnings of the libraries about themselves; what their import has set for all is as it was before.
+
+    Those of the `names` are imported first: torchrec gives the root logger a handler, which would show our warnings.
+    """
+    root, environment = logging.getLogger(), dict(os.environ)
+    handlers, level = list(root.handlers), root.level
+    levels = {name: logging.getLogger(name).level for name in NOISY}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for name in names:
+                import_module(name)
+            root.handlers = list(handlers)
+            for name in NOISY:
+                logging.getLogger(name).setLevel(logging.ERROR)
+            yield
+        finally:
+            for name, before in levels.items():
+                logging.getLogger(name).setLevel(before)
+            root.handlers, root.level = handlers, level
+            os.environ.clear()
+            os.environ.update(environment)
 
 
 class ProgressBar:

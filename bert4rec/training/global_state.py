@@ -1,46 +1,17 @@
 """What is global in a process, left as it was found: a training in somebody else's program takes nothing over."""
 
 import gc
-import logging
-import os
 import random
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
-
-NOISY = ("torch", "torchrec")  # loggers
-
-
-@contextmanager
-def quiet_libraries(*names: str) -> Iterator[None]:
-    """Within: no warnings of the libraries about themselves; what their import has set for all is as it was before.
-
-    Those of the `names` are imported first: torchrec gives the root logger a handler, which would show our warnings.
-    """
-    root, environment = logging.getLogger(), dict(os.environ)
-    handlers, level = list(root.handlers), root.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in names:
-            import_module(name)
-        root.handlers = list(handlers)
-        levels = {name: logging.getLogger(name).level for name in NOISY}
-        for name in NOISY:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for name, before in levels.items():
-                logging.getLogger(name).setLevel(before)
-            root.handlers, root.level = handlers, level
-            os.environ.clear()
-            os.environ.update(environment)
 
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Within: anything. Afterwards the random states, torch's threads and algorithms are as before, with no group."""
+    """Within: anything. Afterwards random states, torch's threads and algorithms are as before, with no group.
+
+    Of GPUs the random states of those that were in use before.
+    """
     import numpy as np
     import torch
     import torch.distributed as dist

@@ -73,7 +73,7 @@ def neighbours(rows: Rows, n_known: int) -> Iterator[tuple[Tensor, Tensor]]:
 def _average(parts: Sequence[Part], windows: Split) -> Tensor:
     """Fill the new rows of `parts` with the means of their known neighbours, or of all; how many neighbours [n]."""
     n_known, n_new = len(parts[0].known), len(parts[0].new)
-    counts = torch.zeros(n_new)
+    counts = torch.zeros(n_new, dtype=torch.int64)
     for start in range(0, len(windows), WINDOWS_AT_ONCE):
         rows = windows.read(np.arange(start, min(start + WINDOWS_AT_ONCE, len(windows))))
         for new, known in neighbours(rows, n_known):

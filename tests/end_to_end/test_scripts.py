@@ -66,7 +66,9 @@ def runs(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
     return get
 
 
-@pytest.mark.parametrize(("launcher", "mode"), [(ALONE, "dmp"), pytest.param(TORCHRUN, "ddp", marks=pytest.mark.long), (TORCHX, "dmp")])
+@pytest.mark.parametrize(
+    ("launcher", "mode"), [(ALONE, "dmp"), pytest.param(TORCHRUN, "ddp", marks=pytest.mark.long), (TORCHX, "dmp")]
+)
 def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: list[str], mode: str) -> None:
     report = runs(launcher, mode)
     folder = report["folder"]

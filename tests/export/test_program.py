@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.export.program import Program, save_onnx, save_pt2
+from bert4rec.export.program import Program, require_onnx, save_onnx, save_pt2
 from bert4rec.inference.network import Network
 from bert4rec.inference.top_k import top_k
 from bert4rec.models.bert4rec import Bert4Rec
@@ -124,8 +124,9 @@ def test_onnxruntime_finds_the_same(
 
 
 def test_without_the_packages_of_onnx_it_is_said_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    require_onnx()
+    monkeypatch.setattr("bert4rec.export.program.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match="the packages onnx and onnxscript are not installed; type `pip install"):
-        save_onnx(tmp_path / "model.onnx", Program(network_of(model()), k=K, leaves_out_seen=True))
+        require_onnx()

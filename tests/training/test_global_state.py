@@ -12,8 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.processes import process_group, seed_everything, this_process
-from bert4rec.training.global_state import preserved, quiet_libraries
+from bert4rec.training.global_state import preserved
 
 
 def snapshot() -> dict[str, Any]:

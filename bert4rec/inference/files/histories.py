@@ -58,23 +58,35 @@ def _of_json_lines(file: TextIO, name: str) -> Iterator[tuple[Any, Sequence[Any]
 
 def _of_csv(path: str) -> Iterator[tuple[Any, Sequence[Any]]]:
     """Ids are text: whoever looks them up knows whether they are numbers."""
-    as_text = csv.ConvertOptions(column_types=dict.fromkeys(ROW, pa.string()), strings_can_be_null=False)
-    with csv.open_csv(path, convert_options=as_text) as file:
-        _check_columns(path, file.schema.names)
-        yield from by_user(file)
+    wanted = csv.ConvertOptions(
+        include_columns=[*ROW], column_types=dict.fromkeys(ROW, pa.string()), strings_can_be_null=False
+    )
+    try:
+        file = csv.open_csv(path, convert_options=wanted)
+    except KeyError:  # pyarrow's, for a column that is not there
+        _check_columns(path, [])
+    else:
+        with file:
+            yield from by_user(file)
 
 
 def _of_parquet(path: str) -> Iterator[tuple[Any, Sequence[Any]]]:
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         if "items" in names:
+            if not _is_list(file.schema_arrow.field("items").type):
+                raise DataError(f"{path}: the column items holds no lists; it must be {FORMS}")
             number = itertools.count(1)
             for part in file.iter_batches(AT_ONCE):
                 users = part["user"].to_pylist() if "user" in names else [next(number) for _ in range(len(part))]
-                yield from zip(users, part["items"].to_pylist(), strict=True)
+                yield from zip(users, (items or [] for items in part["items"].to_pylist()), strict=True)
         else:
             _check_columns(path, names)
             yield from by_user(file.iter_batches(columns=[*ROW]))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _check_columns(path: str, names: Sequence[str]) -> None:
