@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert4rec.checkpoint.run_folder import found
-from bert4rec.checkpoint.trained import find_trained
+from bert4rec.checkpoint.trained import Trained, find_trained
 from bert4rec.runtime.errors import DataError
 from tests.runs import edit_facts
 
@@ -21,6 +21,13 @@ def test_a_run_its_best_checkpoint_and_another_one(whole: Path, monkeypatch: pyt
     assert find_trained(other).checksum != trained.checksum
     monkeypatch.chdir(whole.parent)
     assert find_trained(whole).folder == best.relative_to(whole.parent)
+
+
+def test_a_run_that_was_moved_near_the_root_has_its_dataset_where_the_settings_say(made: Path) -> None:
+    metadata = dict(find_trained(made).metadata)
+    metadata["config"] = metadata["config"] | {"data": {"dataset_dir": "data/x"}, "run": {"dir": "a/b/runs"}}
+    for run in (Path("/model"), Path("/")):
+        assert Trained(run / "checkpoints" / "step-1", metadata, run).dataset == Path("data/x")
 
 
 def test_a_checkpoint_by_itself_has_no_run(whole: Path, tmp_path: Path) -> None:

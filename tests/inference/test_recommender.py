@@ -11,7 +11,7 @@ from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommendation, Recommender
 from bert4rec.models.transformer import Encoder
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, SettingsError
 from tests.inference.test_network import network_of
 from tests.models.networks import model
 
@@ -55,6 +55,20 @@ def test_seen_items_are_left_out_or_kept() -> None:
     assert items(by_hand().recommend([["a"]], 9)) == [["b", "d", "c"]]
     assert items(by_hand().recommend([["a"]], 9, leave_out_seen=False)) == [["a", "b", "d", "c"]]
     assert items(by_hand(leaves_out_seen=False).recommend([["a"]], 1)) == [["a"]]
+
+
+def test_less_than_one_item_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"^k = 0: must be at least 1$"):
+        by_hand().recommend([["a"]], 0)
+
+
+def test_what_is_no_id_is_skipped_like_an_unknown_item(capsys: pytest.CaptureFixture[str]) -> None:
+    found = by_hand().recommend([[{"id": 7}, "a", ["b"]]], 1, deny=["z", "d"])
+    assert items(found) == [["b"]]
+    assert capsys.readouterr().out.splitlines() == [
+        "warning: 1 of 2 items to allow or deny skipped: the model knows no z",
+        "warning: 2 of 3 items skipped: the model knows no {'id': 7}, ['b']",
+    ]
 
 
 def test_allowed_and_denied_items() -> None:

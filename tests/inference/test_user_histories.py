@@ -31,3 +31,11 @@ def test_histories_of_users_are_those_of_the_log(
     assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
     with pytest.raises(DataError, match=r"^z: no such user in the dataset"):
         users.of(["a", "z"])
+
+
+@pytest.mark.parametrize("name", ["²", "--5", "9" * 20])
+def test_what_looks_like_a_number_and_is_none_is_no_user(small_folder: Path, name: str) -> None:
+    users = UserHistories(small_folder, ItemIds.read(small_folder))
+    assert users.of(["7"])[0][0] == 7
+    with pytest.raises(DataError, match="no such user in the dataset"):
+        users.of([name])

@@ -24,6 +24,18 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert write(tmp_path / "empty", "x").name == "empty"
 
 
+@pytest.mark.parametrize("folder", [".", "/"])
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("file").touch()
+    if folder == "/":
+        with pytest.raises(SettingsError, match=r"^/: cannot be made: Is a directory; name another folder"):
+            write(Path(folder), "x")
+    else:
+        assert write(Path(folder), "x") == tmp_path / "here-2"
+
+
 def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError), ResultsFolder(tmp_path / "results") as results:
@@ -33,5 +45,5 @@ def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match=r"^.*/file/results: cannot be made: Not a directory; .* --output=FOLDER$"):
+    with pytest.raises(SettingsError, match=r"^.*/file/results: cannot be made: File exists; .* --output=FOLDER$"):
         write(tmp_path / "file" / "results", "")

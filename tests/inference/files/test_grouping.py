@@ -1,7 +1,7 @@
 """Rows as histories: as a dictionary of lists would hold them."""
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.inference.files.grouping import by_user
@@ -9,6 +9,7 @@ from bert4rec.inference.files.grouping import by_user
 ROWS = st.lists(st.tuples(st.sampled_from("uvwx"), st.integers(0, 9)), max_size=40)
 
 
+@settings(deadline=None)
 @given(rows=ROWS, cut=st.integers(0, 40))
 def test_each_user_has_its_items_in_their_order(rows: list[tuple[str, int]], cut: int) -> None:
     wanted: dict[str, list[int]] = {}

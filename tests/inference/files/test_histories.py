@@ -32,6 +32,13 @@ def test_csv_rows_may_stand_anywhere(tmp_path: Path) -> None:
     assert read(tmp_path / "x.csv") == EXPECTED
 
 
+def test_other_columns_of_a_csv_file_are_not_read(tmp_path: Path) -> None:
+    """Whatever they hold behind the first megabyte."""
+    rows = "".join(f"u,{number % 5},1\n" for number in range(200_000))
+    (tmp_path / "x.csv").write_text(f"user,item,rating\n{rows}v,c,1.5\nv,d,none\n")
+    assert dict(read(tmp_path / "x.csv"))["v"] == ["c", "d"]
+
+
 @pytest.mark.parametrize("at_once", [1, 4096])
 def test_parquet_with_rows_or_with_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(module, "AT_ONCE", at_once)
@@ -40,6 +47,11 @@ def test_parquet_with_rows_or_with_lists(tmp_path: Path, monkeypatch: pytest.Mon
     pq.write_table(pa.table({"items": [["a"], []]}), tmp_path / "unnamed.parquet")
     assert read(tmp_path / "rows.parquet") == read(tmp_path / "lists.parquet") == EXPECTED
     assert read(tmp_path / "unnamed.parquet") == [(1, ["a"]), (2, [])]
+    pq.write_table(pa.table({"user": [7, 8], "items": pa.array([None, [3]])}), tmp_path / "nulls.parquet")
+    assert read(tmp_path / "nulls.parquet") == [(7, []), (8, [3])]
+    pq.write_table(pa.table({"user": ["u"], "items": ["12 7"]}), tmp_path / "text.parquet")
+    with pytest.raises(DataError, match="the column items holds no lists"):
+        read(tmp_path / "text.parquet")
 
 
 @pytest.mark.parametrize(
