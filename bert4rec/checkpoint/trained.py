@@ -12,7 +12,6 @@ from typing import Any
 from bert4rec.checkpoint.package import is_package, read_settings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA, METADATA_VERSION, checkpoint_of
 from bert4rec.config.tables import Data
-from bert4rec.dataset.schema import METADATA as DATASET
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sha256
@@ -43,6 +42,8 @@ class Trained:
     @property
     def dataset(self) -> Path:
         """The dataset folder of the settings; a relative path is from here, or else from where the run was started."""
+        from bert4rec.dataset.schema import METADATA as DATASET  # imports Arrow, for which no help should wait
+
         settings = self.metadata["config"]
         folder, runs = Data.model_validate(settings["data"]).folder, Path(settings["run"]["dir"])
         if self.run is None or runs.is_absolute() or ".." in runs.parts or (folder / DATASET).is_file():

@@ -97,7 +97,7 @@ def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: pytest.
     """The first validation is of the weights as they were; what changed is one optimizer's count of updates."""
     new = extended(old, grown_folder, "--training.learning_rate=0.0005", "--training.n_epochs=7")
     assert run(settings_of(f"--resume={new}", "--training.n_epochs=2")) == new
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "resumed after step 0, epoch 0, from" in said
     assert "epoch 0  validation" in said
     report = report_of(new)
