@@ -33,6 +33,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_loader_processes_may_come_and_go(make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begun with two, gone on with by none: the same run."""
     changes = {"run.name": "broken", "run.resume": "auto"}

@@ -128,6 +128,7 @@ def advised(line: str) -> list[list[str]]:
     return suggestions
 
 
+@pytest.mark.long
 def test_every_advice_fits_when_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = set()
     for name, asked in REFUSED.items():

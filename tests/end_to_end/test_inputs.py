@@ -33,6 +33,7 @@ def shop(tmp_path: Path) -> Path:
 COLUMNS = ["--data.user_column=customer", "--data.item_column=sku", "--data.time_column=at"]
 
 
+@pytest.mark.long
 def test_a_file_is_recognized_and_the_next_command_trains_on_it_also_without_the_file(shop: Path) -> None:
     done = start(shop, "preprocessing.py", *SMALL, "--data.path=log.csv", *COLUMNS)
     assert (done.returncode, done.stderr) == (0, "")

@@ -146,7 +146,7 @@ def instant(seconds: int) -> str:
     return f"1970-01-01T00:00:{seconds:02d}"
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(ROWS, SETTINGS)
 def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any]) -> None:
     chosen = {
