@@ -72,6 +72,7 @@ def test_columns_that_are_missing_are_suggested_ready_to_type(shop: Path) -> Non
     assert start(shop, "preprocessing.py", *SMALL, "--data.path=log.csv", *options).returncode == 0
 
 
+@pytest.mark.long
 def test_two_files_have_two_datasets(shop: Path) -> None:
     (shop / "other.csv").write_text((shop / "log.csv").read_text().replace("c1,", "c99,"))
     for name in ("log", "other"):

@@ -255,6 +255,7 @@ def test_the_accuracy_of_the_plan_can_be_measured() -> None:
         assert planned == measured or what == "peak"
 
 
+@pytest.mark.long
 def test_a_stale_dataset_is_one_line_from_one_process(small_config: Callable[..., Config], tmp_path: Path) -> None:
     file = settings_file(small_config(**{"model.max_len": 20}), tmp_path)
     done = start([*TORCHRUN, file])
