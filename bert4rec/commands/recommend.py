@@ -76,9 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
     total, parts = _histories(arguments, model)
     if arguments.seen is None:
         logger.info(_why(model))
-    if arguments.items is not None and arguments.output is None:
-        (best,) = model.recommend([arguments.items.split(",")], arguments.top, **options)
-        print(as_table(best))
+    if arguments.output is None and (arguments.items is not None or arguments.user):
+        (asked_for,) = parts
+        found_for = model.recommend([items for _, items in asked_for], arguments.top, **options)
+        for (user, _), best in zip(asked_for, found_for, strict=True):
+            print(as_table(best) if arguments.items is not None else f"{user}\n{as_table(best)}")
         return 0
     with writer(arguments.output) as write, ProgressBar(total or 1, form=BAR if total else NO_BAR) as bar:
         asked: deque[list[Any]] = deque()  # the names of the users whose histories were taken

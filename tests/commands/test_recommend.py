@@ -31,9 +31,15 @@ def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys
     assert len(every) == 60
     assert all(len(line["items"]) == 10 for line in every)
     capsys.readouterr()
-    assert main(["recommend", str(made), "--user", "7", "3"]) == 0
+    assert main(["recommend", str(made), "--user", "7", "3", f"--output={tmp_path / 'two.jsonl'}"]) == 0
     by_user = {line["user"]: line for line in every}
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [by_user[7], by_user[3]]
+    two = [json.loads(line) for line in (tmp_path / "two.jsonl").read_text().splitlines()]
+    assert two == [by_user[7], by_user[3]]
+    capsys.readouterr()
+    assert main(["recommend", str(made), "--user", "7", "3", "--top=2"]) == 0
+    first, *best_of_first, second, _, _ = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("7", "3")
+    assert [int(line.split()[1]) for line in best_of_first] == by_user[7]["items"][:2]
 
 
 def test_histories_of_a_file_with_allowed_and_denied_items(
