@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = find_source(arguments.run_folder, arguments.dataset)
     folder = arguments.output or arguments.run_folder / "export"
     leaves_out_seen = source.leaves_out_seen if arguments.seen is None else arguments.seen == "leave-out"
-    export(source, folder, formats, k=arguments.top, leaves_out_seen=leaves_out_seen)
+    folder = export(source, folder, formats, k=arguments.top, leaves_out_seen=leaves_out_seen)
     print(f"exported to {folder}; how to use it: {folder / 'README.md'}")
     return 0
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from bert4rec.checkpoint.package import CARD, FORMAT, ITEMS, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT
+from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.export.card import card
 from bert4rec.export.program import ONNX, PT2, Program, require_onnx, save_onnx, save_pt2
 from bert4rec.export.vectors import write_vectors
 from bert4rec.export.weights import write_safetensors
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.load import network_of
-from bert4rec.inference.source import MODEL, Source
+from bert4rec.inference.source import Source
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
@@ -24,8 +25,8 @@ RECIPES = ("preprocessing", "training", "evaluation")  # tables of settings that
 logger = logging.getLogger(__name__)
 
 
-def export(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> None:
-    """Write `folder`, whole or not at all, with what the `formats` need and what explains it.
+def export(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> Path:
+    """Write `folder`, whole or not at all, with what the `formats` need and what explains it; where it is in the end.
 
     The programs find `k` items, not those of the history itself if `leaves_out_seen`. Tables are read and written a
     block at a time, but for the programs, which take the table's size in memory. Raises `DataError` where `folder`
@@ -40,7 +41,7 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
             _write(source, results.unfinished, formats, k=k, leaves_out_seen=leaves_out_seen)
             names = sorted(path.name for path in results.unfinished.iterdir())
             manifest.seal(results.unfinished, manifest.describe(results.unfinished, names))
-            results.finish()
+            return results.finish()
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None
     except RuntimeError as error:

@@ -72,8 +72,7 @@ class Recommender:
         allow: Collection[Any] | None = None, deny: Collection[Any] = (),
     ) -> Iterator[list[list[Recommendation]]]:  # fmt: skip
         """As `recommend`, for any number of histories: of each part in turn, with one warning at the end of all."""
-        if k < 1:
-            raise SettingsError(f"k = {k}: must be at least 1")
+        _check(k)
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items, unknown = self._hidden(allow, deny), UnknownItems()
         for part in parts:
@@ -86,6 +85,7 @@ class Recommender:
 
         Raises `DataError` for an item that the model does not know.
         """
+        _check(k)
         indices = self.ids.indices(items)
         if unknown := [item for item, index in zip(items, indices, strict=True) if index == UNKNOWN]:
             raise DataError(f"{unknown[0]}: the model knows no such item; ids are those of the interactions")
@@ -164,6 +164,11 @@ class Recommender:
         k = scores.shape[1]
         rows = (named[first : first + k] for first in range(0, len(named), k))
         return [[found for found in row if found.score > -torch.inf] for row in rows]
+
+
+def _check(k: int) -> None:
+    if k < 1:
+        raise SettingsError(f"k = {k}: must be at least 1")
 
 
 class UnknownItems:

@@ -60,6 +60,8 @@ def test_seen_items_are_left_out_or_kept() -> None:
 def test_less_than_one_item_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"^k = 0: must be at least 1$"):
         by_hand().recommend([["a"]], 0)
+    with pytest.raises(SettingsError, match=r"^k = -1: must be at least 1$"):
+        by_hand().similar(["a"], -1)
 
 
 def test_what_is_no_id_is_skipped_like_an_unknown_item(capsys: pytest.CaptureFixture[str]) -> None:
