@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from bert4rec.checkpoint.store import load
+from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.models.table import saved_name
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError
@@ -40,12 +41,12 @@ class Weights(Owner):
 
     def tensors(self) -> dict[str, Any]:
         """By parameter."""
-        return _named("model.", self._model.state_dict())
+        return _named(MODEL, self._model.state_dict())
 
     def load(self, folder: Path) -> None:
         """Of a checkpoint."""
         state = self._model.state_dict()
-        load(folder, _named("model.", state))
+        load(folder, _named(MODEL, state))
         self._model.load_state_dict(state)
 
     def load_package(self, file: Path) -> None:

@@ -11,6 +11,8 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
+MODEL = "model."  # how the names of a model's tensors begin
+
 
 class StoredTensors:
     """Those of a checkpoint `folder` that was verified, by name, however many processes have written their shards."""

@@ -1,15 +1,15 @@
 """`bert4rec evaluate RUN …`: the metrics of a trained model again, and the ranks of all users."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bert4rec.checkpoint.run_folder import CONFIG
 from bert4rec.checkpoint.trained import Trained, find_trained
 from bert4rec.commands import launched
-from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
+from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options
 from bert4rec.config.tables import Config
 from bert4rec.report.page import metrics_table
 from bert4rec.runtime.console import log_to_terminal
@@ -92,18 +92,14 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
         )
     if not trained.is_package:
         overrides.setdefault("data.dataset_dir", str(trained.dataset))
-    saved = _flat(trained.metadata["config"])
+    saved = flat(trained.metadata["config"])
     if trained.run is None:
         return load_config(None, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))
     config = load_config(trained.run / CONFIG, Overrides(overrides | WITHOUT_STATE, overrides.typed))
-    for name, value in _flat({"model": config.model.model_dump(mode="json")}).items():
+    for name, value in flat({"model": config.model.model_dump(mode="json")}).items():
         if saved.get(name, value) != value:
             raise SettingsError(
                 f"{trained.run / CONFIG}: {name} = {value}, but the weights in {trained.folder} are of a model with "
                 f"{saved[name]}; restore that file"
             )
     return config
-
-
-def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}

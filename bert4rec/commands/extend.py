@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bert4rec.checkpoint.next_command import on_processes
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, new_folder, step_folder
 from bert4rec.checkpoint.trained import Trained, find_trained
-from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
+from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
@@ -104,8 +104,7 @@ def _overrides(settings: list[str]) -> Overrides:
 
 def _config(saved: Mapping[str, Any], overrides: Overrides, checkpoint: Path) -> Config:
     """The settings of the run with the `overrides`, for a new run beside it."""
-    own = {f"{table}.{key}": value for table, keys in saved["config"].items() for key, value in keys.items()}
-    own |= {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
+    own = flat(saved["config"]) | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
     own["training.n_epochs"] = max(1, math.ceil(FURTHER * saved["state"]["epochs"]))
     checkpoints = checkpoint.resolve().parent
     if checkpoints.name == CHECKPOINTS:  # else it was copied, and the settings alone say where runs stand
@@ -133,6 +132,7 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
         is_there = read_metadata(previous)["fingerprint"] == saved["fingerprint"]
     except DataError:
         is_there = False
+    if not is_there:
         logger.warning(f"the dataset of {run} is not at {previous}: only the first {FIRST_IDS:,} ids are compared")
     if problem := problem_of(
         dataset, n_items=saved["n_items"], first_ids=saved["items"], previous=previous if is_there else None

@@ -156,6 +156,11 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str | None, Overrides]:
     return path, overrides
 
 
+def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Settings by "table.key"."""
+    return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
+
+
 def settings_help() -> str:
     """What `--help` says of the settings: every key with its default and meaning."""
     lines = [

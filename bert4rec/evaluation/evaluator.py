@@ -62,11 +62,9 @@ class Evaluator:
 
     def n_batches(self, model: nn.Module, held_out: Mapping[str, HeldOut]) -> int:
         """How often `between` is called in `ranks`."""
-        ranker, contestants = (
-            self._ranker(self._scorer(model)),
-            [*held_out, *(TEST for name in held_out if name == TEST)],
-        )
-        return sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in contestants)
+        ranker = self._ranker(self._scorer(model))
+        ranked = [*held_out, *([TEST] if TEST in held_out else [])]  # the test for popularity too
+        return sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)
 
     def metrics(self, ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut]) -> dict[str, Metrics]:
         """Of all `ranks`, by the same names."""

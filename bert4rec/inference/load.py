@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from bert4rec.checkpoint.package import is_package, read_settings
+from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network, make_network
 from bert4rec.inference.package import read_ids, read_network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.inference.source import MODEL, Source, find_source
+from bert4rec.inference.source import Source, find_source
 from bert4rec.runtime.errors import DataError
 
 

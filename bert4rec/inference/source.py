@@ -11,7 +11,6 @@ from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 
-MODEL = "model."  # how the names of a model's tensors begin in a checkpoint
 MANY_REPEATS = 0.05  # of test targets that their users have seen before: there seen items are worth recommending
 
 

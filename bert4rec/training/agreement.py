@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torchrec
 
+from bert4rec.config.load import flat
 from bert4rec.runtime.errors import RunInterruptedError, UserError
 from bert4rec.runtime.processes import SECONDS_TO_COME
 
@@ -60,7 +61,6 @@ class Report:
 
 def facts_of(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device_type: str) -> Facts:
     """What must be the same on all processes: of this one, with these settings, dataset and kind of device."""
-    compared = {f"{table}.{key}": settings[table][key] for table in settings for key in settings[table]}
     return {
         "versions": {
             "torch": str(torch.__version__),  # with its build: 2.13.0+cpu
@@ -70,7 +70,7 @@ def facts_of(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device
         },
         "dataset": {"dataset (fingerprint)": fingerprint[:12]},
         "device": {"device": device_type},
-        "settings": {name: value for name, value in compared.items() if not name.startswith(PLACES)},
+        "settings": {name: value for name, value in flat(settings).items() if not name.startswith(PLACES)},
     }
 
 

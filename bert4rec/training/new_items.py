@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 
 from bert4rec.checkpoint.grown import rows_of_items
+from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.reader import Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.feed.batch import tensors_of
+from bert4rec.inference import network
 
 REACH = 3  # places before and after an item from which its neighbours are taken, all of them alike
 WINDOWS_AT_ONCE = 1024
 ROWS_AT_ONCE = 65_536
 
-TABLE, HEAD, HEAD_BIAS = "model.item_table.embeddings.item.weight", "model.head.weight", "model.head.bias"
+TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in (network.TABLE, network.HEAD, network.HEAD_BIAS))
 DIRECTION = ".exp_avg"  # Adam's mean of gradients
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.export.weights import write_safetensors
-from bert4rec.inference.source import MODEL, find_source
+from bert4rec.inference.source import find_source
 
 
 def test_the_library_reads_every_tensor_of_the_model_and_nothing_else(made: Path, tmp_path: Path) -> None:
