@@ -18,8 +18,8 @@ demo: setup ## the whole way with config.toml: prepare the data, train on two pr
 	$(call run,torchx run -s local_cwd dist.ddp -j 1x2 --script train.py)
 	$(call run,bert4rec report)
 
-test: setup ## all tests
-	$(call run,python -m pytest)
+test: setup ## all tests, the files of them shared out among the cores
+	$(call run,python -m pytest --numprocesses=auto --dist=loadfile)
 
 test-long: setup ## the tests of minutes: processes killed thirty times, every pair of modes and shardings, the wheel
 	$(call run,python -m pytest -m long)
