@@ -142,6 +142,7 @@ def test_a_closed_terminal_is_no_reason_to_lose_anything(
     read, write = os.pipe()
     os.close(read)
     log_to_terminal(outlives_reader=True)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, as it is meant to be
     with monkeypatch.context() as patch:
         patch.setattr("sys.stdout", os.fdopen(write, "w", closefd=False))
         patch.setattr("signal.SIGTERM", signal.SIGHUP)

@@ -116,7 +116,9 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp
     assert "leaked" not in started.output
     folder = tmp_path / "runs" / "synthetic-dmp"
     command = f"torchrun --standalone --nproc_per_node=2 train.py --resume={folder}"
-    (step,) = re.findall(rf"stopped by SIGTERM: saved after step (\d+); continue with: {command}\n", started.output)
+    steps = re.findall(rf"stopped by SIGTERM: saved after step (\d+); continue with: {command}\n", started.output)
+    assert len(steps) == 1, started.output
+    (step,) = steps
     assert found(folder / "checkpoints")[-1].name == f"step-{int(step):09d}"
 
 
