@@ -23,16 +23,20 @@ REMAKE = "make it again with `bert4rec prepare` and the same settings"
 
 MAPPED_BYTES = 64 * 2**20  # files that are larger together are not mapped
 
+INT32, INT64 = pa.int32(), pa.int64()
+KINDS = {INT32: 1, INT64: 2}  # of numbers → words of 32 bits that one has
+
 Ints: TypeAlias = npt.NDArray[np.int32]
 Indices: TypeAlias = npt.NDArray[np.int64]
-Place: TypeAlias = tuple[int, int, int]
-"""Where a column of a record batch begins, in words: its lists' offsets (0 if it has none), its numbers, how many."""
+Place: TypeAlias = tuple[int, int, int, int]
+"""Where a column of a record batch begins, in words: its lists' offsets (0 if it has none), its numbers, how many, and
+how many words each has."""
 Batch: TypeAlias = tuple[int, int, dict[str, Place]]
 """A record batch: the number of its file, its rows, and the columns that can be read."""
 
 
 class Columns:
-    """The columns of int32 and of lists of int32 in `paths`, files of one table in their order.
+    """The columns of int32, int64 and of lists of such numbers in `paths`, files of one table in their order.
 
     Pickled, it takes along where things are but no bytes of the files, which every process opens for itself. Raises
     `DataError` for files that are not such a table, and for rows that they cannot have.
@@ -59,34 +63,39 @@ class Columns:
         return list(self._places)
 
     def numbers(self, name: str, rows: Indices) -> Ints:
-        """The numbers [B] of a plain column in `rows` [B]."""
+        """The numbers [B] of a plain column of int32 in `rows` [B]."""
         batch, places = self._find(name, rows)
         return self._read(self._file[batch], places[:, 1] + rows - self._first_rows[batch], np.ones_like(rows))
 
     def lists(self, name: str, rows: Indices) -> tuple[Ints, Indices]:
-        """The lists of a column in `rows` [B]: their numbers one after another, and how many each has [B]."""
+        """The lists of a column of int32 in `rows` [B]: numbers one after another, and how many each has [B]."""
         file, first, lengths = self._bounds(name, rows)
         return self._read(file, first, lengths), lengths
+
+    def long_lists(self, name: str, rows: Indices) -> tuple[Indices, Indices]:
+        """As `lists`, of a column of int64."""
+        file, first, lengths = self._bounds(name, rows, kind=INT64)
+        return self._read(file, first, 2 * lengths).view("<i8"), lengths
 
     def lengths(self, name: str, rows: Indices) -> Indices:
         """How many numbers the lists of a column have in `rows` [B]."""
         return self._bounds(name, rows)[2]
 
-    def _bounds(self, name: str, rows: Indices) -> tuple[Indices, Indices, Indices]:
-        """The file of each list [B], its first word there and its length."""
-        batch, places = self._find(name, rows)
+    def _bounds(self, name: str, rows: Indices, kind: pa.DataType = INT32) -> tuple[Indices, Indices, Indices]:
+        """The file of each list [B] of numbers of that `kind`, its first word there and how many numbers it has."""
+        batch, places = self._find(name, rows, kind)
         at = places[:, 0] + rows - self._first_rows[batch]
         bounds = self._read(self._file[batch], at, np.full_like(rows, 2)).reshape(-1, 2).astype(np.int64)
         first, last = bounds[:, 0], bounds[:, 1]
         wrong = (first < 0) | (last < first) | (last > places[:, 2])
         if wrong.any():
             raise DataError(f"{self._folder}: row {rows[wrong][0]}: column {name} is damaged; {REMAKE}")
-        return self._file[batch], places[:, 1] + first, last - first
+        return self._file[batch], places[:, 1] + first * places[:, 3], last - first
 
-    def _find(self, name: str, rows: Indices) -> tuple[Indices, Indices]:
-        """The record batch in which each of `rows` is, and where the column lies there."""
-        if name not in self._places:
-            raise DataError(f"{self._folder}: has no column {name} of int32; {REMAKE}")
+    def _find(self, name: str, rows: Indices, kind: pa.DataType = INT32) -> tuple[Indices, Indices]:
+        """The record batch in which each of `rows` is, and where the column of that `kind` lies there."""
+        if name not in self._places or (self._places[name][:, 3] != KINDS[kind]).any():
+            raise DataError(f"{self._folder}: has no column {name} of {kind}; {REMAKE}")
         batch = np.searchsorted(self._first_rows, rows, side="right") - 1
         return batch, self._places[name][batch]
 
@@ -128,7 +137,7 @@ def _batches(paths: Sequence[Path]) -> Iterator[Batch]:
             file = pa.py_buffer(_map(path))
             reader = pa.ipc.open_stream(file)
             inner = [field.type.value_type if pa.types.is_list(field.type) else field.type for field in reader.schema]
-            columns = [name for name, kind in zip(reader.schema.names, inner, strict=True) if kind == pa.int32()]
+            columns = [name for name, kind in zip(reader.schema.names, inner, strict=True) if kind in KINDS]
             for batch in reader:
                 if batch.num_rows:
                     yield number, batch.num_rows, {name: _place(batch[name], file) for name in columns}
@@ -149,7 +158,8 @@ def _place(column: pa.Array, file: pa.Buffer) -> Place:
     if column.null_count or numbers.null_count:
         raise ValueError("a value is missing")
     offsets = _word(column.buffers()[1], file) + column.offset if is_list else 0
-    return offsets, _word(numbers.buffers()[1], file) + numbers.offset, len(numbers)
+    n_words = KINDS[numbers.type]
+    return offsets, _word(numbers.buffers()[1], file) + n_words * numbers.offset, len(numbers), n_words
 
 
 def _word(buffer: pa.Buffer, file: pa.Buffer) -> int:

@@ -89,6 +89,15 @@ class Split:
         """The targets of the rows at `indices` [B], of an evaluation split. Raises `DataError` as `read` does."""
         return self._checked("target", self._columns.numbers("target", indices), indices, np.ones_like(indices))
 
+    @property
+    def has_times(self) -> bool:
+        """Whether it is known when each item was taken."""
+        return "times" in self._columns.names
+
+    def times(self, indices: Indices) -> Indices:
+        """The seconds [total] of the items of the rows at `indices` [B], as `read` has the items."""
+        return self._columns.long_lists("times", indices)[0]
+
     def read(self, indices: Indices) -> Rows:
         """The rows at `indices` [B], in that order; no Python object per row is made.
 

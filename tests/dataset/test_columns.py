@@ -60,12 +60,15 @@ def test_rows_are_those_of_the_files(tmp_path: Path, size: str, rows_per_batch: 
         for number, rows in enumerate(starts)
     ]
     table = Columns(paths)
-    assert (len(table), table.names) == (n, ["items", "user"])
+    assert (len(table), table.names) == (n, ["items", "times", "user"])
     rows = np.random.default_rng(1).integers(0, n, 500)
     rows[:4] = [n - 1, 0, n - 1, starts[0].stop - 1]
     assert read(table, rows.tolist()) == [list(range(row, row + row % 7)) for row in rows]
     assert table.numbers("user", rows).tolist() == rows.tolist()
     assert table.lengths("items", rows).tolist() == (rows % 7).tolist()
+    times, lengths = table.long_lists("times", rows)
+    assert (times.dtype, times.tolist()) == (np.int64, table.lists("items", rows)[0].tolist())
+    assert lengths.tolist() == (rows % 7).tolist()
     assert read(table, list(range(n - 3, n))) == [list(range(row, row + row % 7)) for row in range(n - 3, n)]
     with pytest.raises(IndexError):
         table.lists("items", np.array([n]))
@@ -136,6 +139,12 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, lists: Any, options: An
     path = write(tmp_path / "a", [items(lists)], options)
     with pytest.raises(DataError, match=message):
         read(Columns([path]), [0])
+
+
+def test_numbers_of_another_width_are_not_mistaken(tmp_path: Path) -> None:
+    table = Columns([write(tmp_path / "a", [batch(0, 10)])])
+    with pytest.raises(DataError, match="has no column items of int64; make it again"):
+        table.long_lists("items", np.array([1]))
 
 
 @pytest.mark.parametrize("content", [b"", b"no arrow at all, but text"])
