@@ -33,6 +33,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run"}
 FREE_KEYS = {
     "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "max_skipped_steps",
+    "recent_share", "n_last_items", "decay", "smoothing",
 }  # fmt: skip
 OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
 
@@ -131,9 +132,9 @@ def wants_fresh_optimizers(saved: Mapping[str, Any], settings: Settings) -> bool
 
 
 def changes(saved: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]]:
-    """The settings that differ: their saved and their current value."""
+    """The settings that differ: their saved and their current value; one that the run does not know has not changed."""
     pairs = {
-        f"{table}.{key}": [saved["config"].get(table, {}).get(key), value]
+        f"{table}.{key}": [saved["config"].get(table, {}).get(key, value), value]
         for table, values in settings.items()
         for key, value in values.items()
         if table != "run"

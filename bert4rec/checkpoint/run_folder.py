@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import tomli
+
+from bert4rec.config.abilities import is_trained
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import locked
 
@@ -73,9 +76,23 @@ def checkpoint_of(path: Path) -> Path:
     """
     present = [path, path / CHECKPOINTS / BEST, *found(path / CHECKPOINTS)[::-1]]
     folder = next((folder for folder in present if (folder / METADATA).is_file()), None)
+    if folder is None and (kind := untrained_kind(path)):
+        raise DataError(
+            f'{path}: a run of model.kind = "{kind}", which is not trained: there are no weights; name the run of a '
+            "trained model"
+        )
     if folder is None:
         raise DataError(f"{path}: neither a run folder with a checkpoint, nor a checkpoint, nor a model package")
     return folder
+
+
+def untrained_kind(run: Path) -> str:
+    """The kind of model of a run that has nothing to train; "" for any other folder."""
+    try:
+        kind = tomli.loads((run / CONFIG).read_text(encoding="utf-8"))["model"]["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return "" if is_trained(kind) else str(kind)
 
 
 def newest_run(parent: Path, name: str, *, is_finished: bool) -> Path | None:
@@ -94,6 +111,10 @@ def named_run(resume: str) -> tuple[Path, Path | None]:
         return path.parent, None
     if path.parent.name == CHECKPOINTS and path in found(path.parent):
         return path.parent.parent, path
+    if kind := untrained_kind(path):
+        raise SettingsError(
+            f'run.resume = "{resume}": model.kind = "{kind}" is not trained: there is nothing to resume'
+        )
     problem = "has no checkpoint" if path.is_dir() else "is no folder" if path.exists() else "is not there"
     raise SettingsError(
         f'run.resume = "{resume}": {problem}; name a run folder, one of its {CHECKPOINTS}/step-…, or auto'

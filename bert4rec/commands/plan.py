@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError, UserError
@@ -59,6 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
     overrides = parse_command_line([*arguments.settings, f"--parallelism.device={arguments.device}"])[1]
     file = settings_file(arguments.config)
     config = load_config(file, overrides)
+    if not is_trained(config.model.kind):
+        raise SettingsError(
+            f'model.kind = "{config.model.kind}" is not trained: there is nothing to place on processes'
+        )
     if file is None:
         print(NO_FILE)
     n_items = arguments.items or _catalogue(config)

@@ -10,6 +10,7 @@ from typing import Any
 from bert4rec.checkpoint.next_command import on_processes
 from bert4rec.checkpoint.run_folder import CONFIG, PAGE, REPORT
 from bert4rec.checkpoint.run_settings import options_to_train_longer
+from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED
 from bert4rec.report.page import metrics_table
@@ -46,8 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / REPORT}: cannot be read: {error}") from None
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")
-    print(f"Report with the learning curve: {folder / PAGE}\n\n{_next_steps(folder, report)}")
+    was_trained = is_trained(report.get("kind", "bert4rec"))
+    title = "Report with the learning curve" if was_trained else "Report"
+    print(f"{title}: {folder / PAGE}\n\n{_next_steps(folder, report) if was_trained else _trained_one(folder, report)}")
     return 0
+
+
+def _trained_one(folder: Path, report: Mapping[str, Any]) -> str:
+    """What to type after a run of a kind that is not trained."""
+    options = [f"--config={folder / CONFIG}", "--model.kind=bert4rec"]
+    return f"A trained model on the same dataset:\n  {on_processes(report['world_size'], *options)}"
 
 
 def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:

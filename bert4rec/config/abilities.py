@@ -4,7 +4,19 @@ from typing import Literal, TypeAlias
 
 Updates: TypeAlias = Literal["replicated", "fused", "dense_shards"]
 
+POPULARITY = "popularity"
+UNTRAINED = {  # kinds of models that only count → their names in reports
+    POPULARITY: "popularity",
+    "recent_popularity": "recent popularity",
+    "markov": "Markov",
+    "transition_graph": "transition graph",
+}
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
+
+
+def is_trained(kind: str) -> bool:
+    """Whether a kind of model has weights; the others count the training split, and that is all."""
+    return kind not in UNTRAINED
 
 
 def needs_negatives(loss: str) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bert4rec.config.abilities import has_kernel, keeps_its_arithmetic
+from bert4rec.config.abilities import has_kernel, is_trained, keeps_its_arithmetic
 from bert4rec.config.tables import Config
 from bert4rec.config.values import instant
 
@@ -43,6 +43,8 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     if mode == "dmp" and not keeps_its_arithmetic(optimizer, parallelism.sharding_type):
         valid = 'valid there: "sgd", "adagrad", on CUDA "adam"'
         yield "parallelism.sparse_optimizer", f"is another algorithm when a row is cut column_wise; {valid}"
+    if run.init_from and not is_trained(model.kind):
+        yield "run.init_from", f'model.kind = "{model.kind}" is not trained: it has no weights'
     if run.resume and run.init_from:
         reason = f'with run.resume = "{run.resume}" the weights are there already; choose one of them'
         yield "run.init_from", reason

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
+from bert4rec.config.abilities import is_trained
 from bert4rec.config.values import Count, Positive, Seed, Share, ShareOrTime, Time, UserPath, Whole, name_of_path
 
 Source: TypeAlias = Literal[
@@ -18,6 +19,11 @@ Source: TypeAlias = Literal[
 
 GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
 OWN_DATA: tuple[Source, ...] = ("table", "sequences")  # a format of many data sets; the others are one each
+
+# Above, baselines are no longer a matter of seconds beside the test of a model.
+ALL_BASELINES_UP_TO = 10_000_000  # training positions
+ALL_BASELINES_UP_TO_SCORES = 2_000_000_000  # of all test users for all items
+COUNTING = {"recent_share", "n_last_items", "decay", "smoothing"}  # settings of models that are not trained
 
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
@@ -105,10 +111,12 @@ class Preprocessing(Table):
 
 
 class Model(Table):
-    """The shape of the network."""
+    """The kind of model, the shape of the network, and what the kinds without training count."""
 
-    kind: Literal["bert4rec", "sasrec"] = Field(
-        "bert4rec", description="bert4rec = bidirectional, masked positions; sasrec = causal, each next item"
+    kind: Literal["bert4rec", "sasrec", "popularity", "recent_popularity", "markov", "transition_graph"] = Field(
+        "bert4rec",
+        description="bert4rec = bidirectional, masked positions; sasrec = causal, each next item; "
+        "the others only count, without training",
     )
     embed_dim: int = Field(64, ge=4, multiple_of=4, description="width of the item vectors and of the blocks")
     n_heads: Count = Field(2, description="attention heads; must divide embed_dim")
@@ -120,6 +128,28 @@ class Model(Table):
         "tied", description="tied = scores through the item table; linear = a layer of its own (small catalogues)"
     )
     output_bias: bool = Field(True, description="a learned bias per item in the scores")
+    recent_share: float = Field(
+        0.1, gt=0, le=1, description="recent_popularity: newest share of the training interactions, which counts"
+    )
+    n_last_items: Count = Field(
+        10, description="transition_graph: items, of the history that are looked at, and places between two that count"
+    )
+    decay: float = Field(
+        0.7, gt=0, le=1, description="transition_graph: by how much one place further away counts less"
+    )
+    smoothing: Positive = Field(
+        100.0, description="markov, transition_graph: transitions by popularity that each item has beside its own"
+    )
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """The settings that the network is built from."""
+        return self.model_dump(exclude={"kind", *COUNTING})
+
+    @property
+    def counting(self) -> dict[str, Any]:
+        """The settings of the kinds without training."""
+        return self.model_dump(include=COUNTING)
 
 
 class Training(Table):
@@ -189,6 +219,12 @@ class Evaluation(Table):
     protocols: list[Literal["full", "popular", "uniform"]] = Field(
         ["full", "popular", "uniform"], min_length=1, description="rank among all items, or among sampled negatives"
     )
+    baselines: Literal["auto"] | list[Literal["popularity", "recent_popularity", "markov", "transition_graph"]] = Field(
+        "auto",
+        description="kinds without training beside a trained one, on the test; popularity is always there; "
+        f"auto = all four up to {ALL_BASELINES_UP_TO:,} training positions and test users × items = "
+        f"{ALL_BASELINES_UP_TO_SCORES:,}",
+    )
 
 
 class Checkpoint(Table):
@@ -212,7 +248,8 @@ class Run(Table):
     dir: UserPath = Field("runs", description="folder of the run folders")
     name: str = Field(
         "",
-        description='name of the run folder; "" = <source>-<mode>, <source>-sasrec-<mode>; a finished run gets -2, -3',
+        description='name of the run folder; "" = <source>-<mode>, <source>-sasrec-<mode>, <source>-markov; a finished '
+        "run gets -2, -3",
     )
     resume: UserPath = Field(
         "",
@@ -248,8 +285,11 @@ class Config(Table):
     @property
     def run_name(self) -> str:
         """The run folder's name before a number is added."""
-        kind = "" if self.model.kind == "bert4rec" else f"{self.model.kind}-"
-        return self.run.name or f"{self.data.source}-{kind}{self.parallelism.mode}"
+        if self.run.name:
+            return self.run.name
+        kind, mode = self.model.kind, self.parallelism.mode
+        words = [kind] if not is_trained(kind) else [mode] if kind == "bert4rec" else [kind, mode]
+        return "-".join([self.data.source, *words])
 
     def to_toml(self) -> str:
         """The resolved settings as TOML; `load.load_config` reads them back to an equal `Config`."""

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import nn
 
+from bert4rec.config.abilities import POPULARITY
 from bert4rec.dataset.reader import Dataset
 from bert4rec.dataset.schema import TEST, VALIDATION
 from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, Ranks, to_metrics, with_unseen
-from bert4rec.evaluation.scorers import ModelScorer, PopularityScorer, Scorer
-from bert4rec.runtime.collectives import Partition, on_rank_zero
+from bert4rec.evaluation.scorers import ModelScorer, Scorer
+from bert4rec.models.untrained.kinds import Counting
+from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.parallelize import unwrap
 
 EVALUATED = (VALIDATION, TEST)
-POPULARITY, BEST_POSSIBLE = "popularity_baseline", "best_possible"  # contestants, on the test split
+# On the test split.
+POPULARITY_BASELINE, BASELINES, BEST_POSSIBLE = "popularity_baseline", "baselines", "best_possible"
 
 Between: TypeAlias = Callable[[], None]
 """Called between two batches of an evaluation, on all processes; it may raise."""
@@ -26,7 +29,8 @@ class Evaluator:
     """Ranks by `protocols` what `dataset` holds out, on all processes of `world`; metrics at the cut-offs `ks`.
 
     `batch_size` counts the users of a process and batch; the model sees the last `max_len` items of each, and computes
-    with `precision`. Every process makes the same calls.
+    with `precision`. `baselines` are the kinds without training, beside popularity, that are ranked on the test split,
+    by what `counting` tells. Every process makes the same calls.
     """
 
     dataset: Dataset
@@ -36,6 +40,8 @@ class Evaluator:
     batch_size: int
     max_len: int
     precision: str
+    baselines: Sequence[str]
+    counting: Counting
 
     def held_out(self) -> dict[str, HeldOut]:
         """Of each split that holds somebody out, what is known of its users."""
@@ -46,36 +52,43 @@ class Evaluator:
         """Over the full catalogue, of the model as it is; {} where there is nobody to validate on."""
         return to_metrics(self._rank(self._scorer(model), VALIDATION, ["full"], between), self.ks)
 
-    def ranks(self, model: nn.Module, held_out: Mapping[str, HeldOut], between: Between) -> dict[str, Ranks]:
-        """By the name that the report has for them: of the model on each split that holds somebody out, of popularity
-        and, where the dataset knows it, of the best possible on the test split.
+    def ranks(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: Between) -> dict[str, Ranks]:
+        """By the name that the report has for them: of the model on each split that holds somebody out, of popularity,
+        the baselines and, where the dataset knows it, of the best possible on the test split.
         """
         scorer = self._scorer(model)
         ranks = {split: self._rank(scorer, split, self.protocols, between) for split in held_out}
         if TEST in ranks:
-            partition = Partition(self.world.rank, self.world.world_size)
-            popularity = PopularityScorer(self.dataset.popularity, partition)
-            ranks[POPULARITY] = self._rank(popularity, TEST, self.protocols, between)
+            for kind in (POPULARITY, *self.baselines):
+                baseline = self.counting.scorer(kind, between)
+                name = POPULARITY_BASELINE if kind == POPULARITY else kind
+                ranks[name] = self._rank(baseline, TEST, self.protocols, between)
             if oracle := self.dataset.oracle_ranks():
                 ranks[BEST_POSSIBLE] = {name: oracle[name] for name in self.protocols}
         return ranks
 
-    def n_batches(self, model: nn.Module, held_out: Mapping[str, HeldOut]) -> int:
+    def n_batches(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut]) -> int:
         """How often `between` is called in `ranks`."""
         ranker = self._ranker(self._scorer(model))
-        ranked = [*held_out, *([TEST] if TEST in held_out else [])]  # the test for popularity too
-        return sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)
+        kinds = [POPULARITY, *self.baselines] if TEST in held_out else []
+        ranked = [*held_out, *(TEST for _ in kinds)]
+        n_ranked = sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)
+        return n_ranked + sum(map(self.counting.n_parts, kinds))
 
-    def metrics(self, ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut]) -> dict[str, Metrics]:
-        """Of all `ranks`, by the same names."""
+    def metrics(self, ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
+        """Of all `ranks`, as the report has them: by the same names, those of the baselines together."""
         splits = {name: name if name in EVALUATED else TEST for name in ranks}
-        return {
+        metrics = {
             name: to_metrics(with_unseen(of_name, held_out[splits[name]].repeated), self.ks)
             for name, of_name in ranks.items()
         }
+        baselines = {kind: metrics.pop(kind) for kind in self.baselines if kind in metrics}
+        return metrics | ({BASELINES: baselines} if baselines else {})
 
-    def _scorer(self, model: nn.Module) -> ModelScorer:
+    def _scorer(self, model: nn.Module | Scorer) -> Scorer:
         """The model as it is now."""
+        if not isinstance(model, nn.Module):
+            return model
         return ModelScorer(unwrap(model), device=self.world.device, max_len=self.max_len, precision=self.precision)
 
     def _rank(self, scorer: Scorer, split: str, protocols: Sequence[str], between: Between) -> Ranks:

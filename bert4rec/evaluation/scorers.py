@@ -2,13 +2,10 @@
 
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.models.sequence_model import SequenceModel
 from bert4rec.runtime.collectives import Partition
 
@@ -62,26 +59,3 @@ class ModelScorer:
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """Products."""
         return users @ items.T
-
-
-class PopularityScorer:
-    """Gives every item its number of training positions, `popularity` [n_items], whoever the user is."""
-
-    width = 0
-
-    def __init__(self, popularity: npt.NDArray[np.integer], partition: Partition) -> None:
-        self._popularity, self.partition, self.n_items = popularity, partition, len(popularity)
-        self.dtype = torch.float32 if popularity.max() < 2**24 else torch.float64  # so that counts are exact
-
-    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Nothing is known of a user."""
-        return torch.empty(len(ids), 0, dtype=self.dtype, device=ids.device), self.items(ids)
-
-    def items(self, ids: Tensor) -> Tensor:
-        """Their counts."""
-        counts = self._popularity[ids.cpu().numpy() - FIRST_ITEM_ID]
-        return torch.from_numpy(counts).to(ids.device, self.dtype)
-
-    def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """The same for all users."""
-        return items.repeat(len(users), 1)

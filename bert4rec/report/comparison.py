@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-SPLITS = ("validation", "test", "popularity_baseline", "best_possible")
+OF = ("validation", "test", "popularity_baseline", "best_possible")
 MOST_NAMED = 3  # differences in one line
 
 Report = Mapping[str, Any]
 
 
 class Figure(NamedTuple):
-    """One number that both reports have: whose it is ("test", …), by which protocol, and both values."""
+    """One number that both reports have: whose it is ("test", …, "markov"), by which protocol, and both values."""
 
     of: str
     protocol: str
@@ -24,9 +24,10 @@ class Figure(NamedTuple):
 
 def common_figures(report: Report, other: Report) -> Iterator[Figure]:
     """Every figure that stands in both."""
-    for of in SPLITS:
-        for protocol, metrics in report.get(of, {}).items():
-            others = other.get(of, {}).get(protocol, {})
+    ours, theirs = ({**{of: each.get(of, {}) for of in OF}, **each.get("baselines", {})} for each in (report, other))
+    for of, protocols in ours.items():
+        for protocol, metrics in protocols.items():
+            others = theirs.get(of, {}).get(protocol, {})
             for metric in metrics.keys() & others.keys():
                 yield Figure(of, protocol, metric, metrics[metric], others[metric])
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, METRICS, PAGE, PICTURE, PLAN, REPORT
+from bert4rec.config.abilities import POPULARITY, UNTRAINED, is_trained
 from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import counted, rounded
 
@@ -41,18 +42,21 @@ def report_page(report: Mapping[str, Any]) -> str:
     """The report as Markdown; what was not measured is left out."""
     dataset = report["dataset"]
     validation, curve, held_out = "", "Training loss", ""
+    was_trained, model = _was_trained(report), _model(report)
     if "validation" in report:
         validation = f"## Validation\n\n{metrics_table(report, 'validation')}"
         curve = "Training loss and validation metrics"
     if "test" in report:
         held_out = f"{HELD_OUT[dataset['split']]}{_repeats(report)} Ties go to the lower id. "
     sections = [
-        f"# {_model(report)} on {dataset['source']}",
-        _training(report),
+        f"# {model[0].upper()}{model[1:]} on {dataset['source']}",
+        _training(report) if was_trained else _counting(report),
         f"## Test\n\n{metrics_table(report)}",
+        report.get("baselines_left_out", ""),
         validation,
-        f"## Learning curve\n\n![{curve} by step]({PICTURE})",
-        f"{held_out}Settings: `{CONFIG}`; every record: `{METRICS}`; versions: `{ENVIRONMENT}`; shards: `{PLAN}`.",
+        f"## Learning curve\n\n![{curve} by step]({PICTURE})" if was_trained else "",
+        f"{held_out}Settings: `{CONFIG}`; every record: `{METRICS}`; versions: `{ENVIRONMENT}`"
+        + (f"; shards: `{PLAN}`." if was_trained else "."),
     ]
     return "\n\n".join(filter(None, sections)) + "\n"
 
@@ -60,6 +64,10 @@ def report_page(report: Mapping[str, Any]) -> str:
 def _model(report: Mapping[str, Any]) -> str:
     """What was trained; reports of an older version had one kind."""
     return str(report.get("model", "Bert4Rec"))
+
+
+def _was_trained(report: Mapping[str, Any]) -> bool:
+    return is_trained(report.get("kind", "bert4rec"))
 
 
 def _repeats(report: Mapping[str, Any]) -> str:
@@ -79,11 +87,10 @@ def _training(report: Mapping[str, Any]) -> str:
     else:
         kept = "Nothing was held out for validation: the last weights were kept."
     parts = "".join(f" Resumed after step {step:,} on {counted(n, 'process')}." for step, n in training["resumed"])
-    of_data = ((dataset["users"], "user"), (dataset["items"], "item"), (dataset["rows"], "interaction"))
     rate = training["sequences_per_second"]
     speed = f" {rounded(rate)} sequences/s;" if rate else ""  # not measured where there were too few steps
     return (
-        f"{', '.join(counted(n, noun) for n, noun in of_data)}. Mode {report['mode']}, "
+        f"{_data(dataset)}. Mode {report['mode']}, "
         f"{counted(report['world_size'], 'process')}.\n\n"
         f"Trained {counted(training['epochs'], 'epoch')} ({counted(training['steps'], 'step')}) in "
         f"{counted(round(training['seconds']), 'second')}, stopped by {training['stopped_by']};{speed} "
@@ -91,36 +98,70 @@ def _training(report: Mapping[str, Any]) -> str:
     )
 
 
+def _counting(report: Mapping[str, Any]) -> str:
+    """What was counted, where nothing is trained."""
+    training, n_processes = report["training"], counted(report["world_size"], "process")
+    return (
+        f"{_data(report['dataset'])}. {n_processes[0].upper()}{n_processes[1:]}.\n\n"
+        f"Nothing was trained: {counted(training['positions'], 'training position')} were counted in "
+        f"{counted(training['seconds'], 'second')}; peak memory "
+        f"{max(training['peak_memory_bytes']) / 2**20:,.0f} MiB a process."
+    )
+
+
+def _data(dataset: Mapping[str, Any]) -> str:
+    of_data = ((dataset["users"], "user"), (dataset["items"], "item"), (dataset["rows"], "interaction"))
+    return ", ".join(counted(n, noun) for n, noun in of_data)
+
+
 def result_line(report: Mapping[str, Any]) -> str:
-    """The test in one line: the model beside popularity, on the full catalogue where that was measured.
+    """The test in one line, on the full catalogue where that was measured: the model, popularity, the best baseline.
 
     What is said in place of a table where nothing was.
     """
     protocol = next((name for name in SHORT_TITLES if name in report.get("test", {})), None)
     if protocol is None:
         return metrics_table(report)
-    model, popularity = report["test"][protocol], report["popularity_baseline"][protocol]
+    model = report["test"][protocol]
     unseen = report["test"].get("full_unseen")
     beside = f"; with repeated targets missed: {unseen['HR@10']:.4f}, {unseen['NDCG@10']:.4f}" if unseen else ""
     return (
         f"test of {counted(model['users'], 'user')}, {SHORT_TITLES[protocol]}: HR@10 {model['HR@10']:.4f}, NDCG@10 "
-        f"{model['NDCG@10']:.4f} (popularity: {popularity['HR@10']:.4f}, {popularity['NDCG@10']:.4f}){beside}"
+        f"{model['NDCG@10']:.4f}{_best_baselines(report, protocol)}{beside}"
     )
 
 
-def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
-    """The metrics of a split as Markdown tables, one a protocol: the model beside, for the test, its contestants.
+def _best_baselines(report: Mapping[str, Any], protocol: str) -> str:
+    """Popularity, and the best of the others where that is better; nothing of the model itself."""
+    metrics = {title: of_title[protocol] for title, of_title in _baselines(report).items() if protocol in of_title}
+    metrics.pop(_model(report), None)
+    best = max(metrics, key=lambda title: metrics[title]["NDCG@10"], default="")
+    named = [title for title in metrics if title in (UNTRAINED[POPULARITY], best)]
+    texts = [f"{title}: {metrics[title]['HR@10']:.4f}, {metrics[title]['NDCG@10']:.4f}" for title in named]
+    return f" ({'; '.join(texts)})" if texts else ""
 
-    These are popularity and, where known, the best possible. A line in place of what could not be measured.
+
+def _baselines(report: Mapping[str, Any]) -> dict[str, Mapping[str, Mapping[str, float]]]:
+    """The title of each baseline on the test → its protocols and their metrics, in the order of tables."""
+    of_kinds = {POPULARITY: report.get("popularity_baseline", {}), **report.get("baselines", {})}
+    return {title: of_kinds[kind] for kind, title in UNTRAINED.items() if kind in of_kinds}
+
+
+def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
+    """The metrics of a split as Markdown tables, one a protocol: the model and, for the test, its contestants.
+
+    These are the baselines before it and, where known, the best possible after it. A line in place of what could not be
+    measured.
     """
     if split not in report:
         return NO_TEST
-    contestants = {_model(report): split}
+    contestants = _baselines(report) if split == "test" else {}
+    contestants[_model(report)] = report[split]
     if split == "test":
-        contestants |= {"popularity": "popularity_baseline", "best possible": "best_possible"}
+        contestants["best possible"] = report.get("best_possible", {})
     sections = []
     for protocol in PROTOCOL_TITLES:
-        rows = [(n, report[k][protocol]) for n, k in contestants.items() if protocol in report.get(k, {})]
+        rows = [(title, metrics[protocol]) for title, metrics in contestants.items() if protocol in metrics]
         if rows:
             sections.append(f"{_heading(report, split, protocol)}\n\n{_table(rows)}")
     left_out = report["dataset"].get("left_out", {}).get(split)
@@ -152,11 +193,12 @@ def _share(count: Mapping[str, int] | None, what: str) -> str:
 
 def _table(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     names = [name for name in rows[0][1] if name != "users"]
+    width = max(len("best possible"), *(len(title) for title, _ in rows))
     lines = [
-        "| " + "".ljust(13) + "".join(f" | {name.rjust(7)}" for name in names) + " |",
-        "|" + "-" * 15 + "".join("|" + "-" * (max(len(name), 7) + 1) + ":" for name in names) + "|",
+        "| " + "".ljust(width) + "".join(f" | {name.rjust(7)}" for name in names) + " |",
+        "|" + "-" * (width + 2) + "".join("|" + "-" * (max(len(name), 7) + 1) + ":" for name in names) + "|",
     ]
     for title, values in rows:
         cells = "".join(" | " + f"{values[name]:.4f}".rjust(max(len(name), 7)) for name in names)
-        lines.append(f"| {title.ljust(13)}{cells} |")
+        lines.append(f"| {title.ljust(width)}{cells} |")
     return "\n".join(lines)

@@ -1,5 +1,6 @@
 """From resolved settings to the parts of a training: the job, its plan, the model, what draws, what writes."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,17 @@ from torch import nn
 
 from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
-from bert4rec.config.abilities import needs_negatives
-from bert4rec.config.tables import Config
+from bert4rec.config.abilities import POPULARITY, UNTRAINED, is_trained, needs_negatives
+from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config
 from bert4rec.dataset.reader import Dataset, Split
-from bert4rec.dataset.schema import table_rows
+from bert4rec.dataset.schema import TEST, table_rows
 from bert4rec.evaluation.evaluator import Between, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, Position
 from bert4rec.models.kinds import KINDS
+from bert4rec.models.untrained.kinds import Counting
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
 from bert4rec.runtime.memory import Memory, available
@@ -41,7 +43,7 @@ def job(
     parallelism, training = config.parallelism, config.training
     return Job(
         kind=config.model.kind,
-        model={"n_items": n_items, **config.model.model_dump(exclude={"kind"})},
+        model={"n_items": n_items, **config.model.network},
         mode=parallelism.mode,
         device_type=device_type,
         world_size=world_size,
@@ -107,7 +109,7 @@ def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
         n_items=plan.job.n_items,
         loss=training.loss,
         gbce_calibration=training.gbce_calibration,
-        **config.model.model_dump(exclude={"kind"}),
+        **config.model.network,
     )
     wrapped = parallelize(
         model,
@@ -125,6 +127,7 @@ def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
 def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evaluator:
     """What ranks and measures as resolved settings say."""
     settings = config.evaluation
+    partition = Partition(world.rank, world.world_size)
     return Evaluator(
         dataset=dataset,
         world=world,
@@ -133,6 +136,27 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         batch_size=settings.per_device_eval_batch_size,
         max_len=config.model.max_len,
         precision=config.training.precision,
+        baselines=choose_baselines(config, dataset)[0],
+        counting=Counting(dataset=dataset, partition=partition, **config.model.counting),
+    )
+
+
+def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
+    """The kinds without training that a trained one is compared with, beside popularity; and why not with all of them.
+
+    "" where they were chosen by the settings, or none is missing.
+    """
+    others = [kind for kind in UNTRAINED if kind != POPULARITY]
+    if not is_trained(config.model.kind):
+        return [], ""
+    if config.evaluation.baselines != "auto":
+        return [kind for kind in others if kind in config.evaluation.baselines], ""
+    n_positions, n_users = int(dataset.popularity.sum()), len(dataset.splits[TEST])
+    if n_positions <= ALL_BASELINES_UP_TO and n_users * dataset.n_items <= ALL_BASELINES_UP_TO_SCORES:
+        return others, ""
+    return [], (
+        f"Popularity is the only baseline: with {n_positions:,} training positions, {n_users:,} test users and "
+        f"{dataset.n_items:,} items the others take minutes; evaluation.baselines = {json.dumps(others)} has them."
     )
 
 

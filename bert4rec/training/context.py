@@ -22,7 +22,7 @@ from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.advice import few_steps
 from bert4rec.sharding.plan import Plan, headline, page
-from bert4rec.training.build import plan_of_all
+from bert4rec.training.build import choose_baselines, plan_of_all
 from bert4rec.training.loop.state import State
 
 logger = logging.getLogger(__name__)
@@ -122,6 +122,8 @@ def describe(context: Context) -> None:
     if not context.holds_out("validation"):
         what = "validation" if context.holds_out("test") else "validation or test"
         logger.info(f"this dataset holds nothing out for {what}: the last weights are kept")
+    if missing := choose_baselines(config, context.dataset)[1]:
+        logger.info(missing)
     write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
     logger.info(f"run folder: {folder}")
 
@@ -140,7 +142,8 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
         return None
     folder, facts = best_of(Path(config.run.init_from))
     saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
-    own = config.model.model_dump(mode="json") | {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
+    network = {"kind": config.model.kind, **config.model.network}
+    own = network | {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
     if dataset.n_items > facts["n_items"] and not problem_of(
         dataset, n_items=facts["n_items"], first_ids=facts["items"]
     ):
@@ -149,6 +152,8 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
             f"run.init_from: this dataset has {dataset.n_items - facts['n_items']:,} items more than the run; make a "
             f"run that has them: {shlex.join(['bert4rec', 'extend', *options])}"
         )
-    if other := [f"{name} = {saved[name]} there, {own[name]} here" for name in own if saved.get(name) != own[name]]:
+    if other := [
+        f"{name} = {saved[name]} there, {own[name]} here" for name in own if saved.get(name, own[name]) != own[name]
+    ]:
         raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(other)}")
     return folder

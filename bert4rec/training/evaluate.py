@@ -112,7 +112,7 @@ def _complete(config: Config, trained: Trained, world: Processes, dataset: Datas
     held_out = evaluator.held_out()
     on_rank_zero(lambda: _try(output))  # before the work that would be lost
     with Interruption() as interruption:
-        with _Progress(interruption, n_batches=evaluator.n_batches(model, held_out)) as progress:
+        with RankingProgress(interruption, n_batches=evaluator.n_batches(model, held_out)) as progress:
             ranks = evaluator.ranks(model, held_out, progress.advance)
         report = _report(config, trained, evaluator, ranks, held_out)
         folder = None
@@ -123,7 +123,7 @@ def _complete(config: Config, trained: Trained, world: Processes, dataset: Datas
         return Evaluation(report, folder)
 
 
-class _Progress(ProgressBar):
+class RankingProgress(ProgressBar):
     """How far the ranking is, shown by the first process; it ends on all of them when one has got a signal."""
 
     def __init__(self, interruption: Interruption, *, n_batches: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bert4rec.config.abilities import UNTRAINED
 from bert4rec.dataset.reader import Bools, Dataset
 from bert4rec.evaluation.ranker import HeldOut
 from bert4rec.models.kinds import KINDS
@@ -23,7 +24,8 @@ def about(
             "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
             "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
         },
-        "model": KINDS[kind].title,
+        "kind": kind,
+        "model": UNTRAINED[kind] if kind in UNTRAINED else KINDS[kind].title,
         "mode": mode,
         "world_size": world_size,
     }

@@ -12,6 +12,7 @@ from torch import nn
 from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue, train_command
 from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, PAGE
 from bert4rec.checkpoint.store import SaveError
+from bert4rec.config.abilities import is_trained
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.evaluator import Evaluator
@@ -30,6 +31,7 @@ from bert4rec.training.beginning import begin
 from bert4rec.training.build import (
     build,
     checkpoint_manager,
+    choose_baselines,
     make_evaluator,
     make_trainer,
     sampler,
@@ -38,6 +40,7 @@ from bert4rec.training.build import (
 from bert4rec.training.context import Context, describe, make_context
 from bert4rec.training.loop.trainer import Trainer
 from bert4rec.training.results import about, about_training
+from bert4rec.training.untrained import complete_untrained
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config))
     with process_group(world, store, deterministic=config.training.deterministic), ExitStack() as resources:
         peak_memory = resources.enter_context(PeakMemory(world.device))
+        if not is_trained(config.model.kind):
+            return complete_untrained(config, world, dataset, resources, peak_memory, may_exit=may_exit)
         # The model lives in this call only, so that its shards are gone when the process group ends.
         return _complete(config, world, dataset, resources, peak_memory, may_exit=may_exit)
 
@@ -103,6 +108,8 @@ def _complete(
         kind, mode = context.config.model.kind, context.config.parallelism.mode
         report = about(dataset, held_out, kind=kind, mode=mode, world_size=world.world_size)
         report |= evaluator.metrics(ranks, held_out) | {"training": training, "sharding": sharding}
+        if missing := choose_baselines(context.config, dataset)[1]:
+            report["baselines_left_out"] = missing
         _report(context, report, is_lost=is_lost)
     if is_lost:
         advice = free_the_disk(context.folder)

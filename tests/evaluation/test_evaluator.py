@@ -10,6 +10,8 @@ from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.ranker import Ranker, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.untrained.kinds import Counting
+from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.initialization import initialize
 
@@ -30,21 +32,26 @@ def model(small_dataset: Dataset) -> Bert4Rec:
 def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset: Dataset, model: Bert4Rec) -> None:
     evaluator = Evaluator(
         dataset=small_dataset, world=Processes(0, 0, 1, 1, CPU), protocols=["full", "uniform"], ks=[10], batch_size=16,
-        max_len=12, precision="fp32",
+        max_len=12, precision="fp32", baselines=["markov"],
+        counting=Counting(
+            dataset=small_dataset, partition=Partition(), recent_share=0.1, n_last_items=2, decay=0.5, smoothing=1.0
+        ),
     )  # fmt: skip
     calls: list[None] = []
     held_out = evaluator.held_out()
     ranks = evaluator.ranks(model, held_out, lambda: calls.append(None))
-    assert list(ranks) == ["validation", "test", "popularity_baseline", "best_possible"]
-    assert len(calls) == evaluator.n_batches(model, held_out) == 2 + 1 + 2 * (4 + 1)
+    assert list(ranks) == ["validation", "test", "popularity_baseline", "markov", "best_possible"]
+    n_of_test = 4 + 1
+    assert len(calls) == evaluator.n_batches(model, held_out) == 2 + 1 + n_of_test + n_of_test + 1 + n_of_test
     ranker = Ranker(ModelScorer(model, device=CPU, max_len=12), batch_size=16, device=CPU)
     test = ranker.rank(small_dataset.splits["test"], ["full", "uniform"])
     metrics = evaluator.metrics(ranks, held_out)
     assert metrics["test"] == to_metrics(test, [10])
-    assert list(metrics) == list(ranks)
+    assert list(metrics) == ["validation", "test", "popularity_baseline", "best_possible", "baselines"]
+    assert metrics["baselines"] == {"markov": to_metrics(ranks["markov"], [10])}
     validation = evaluator.validation_metrics(model, lambda: None)
     assert validation == {"full": metrics["validation"]["full"]}
-    sampled = replace(evaluator, protocols=["uniform"])
+    sampled = replace(evaluator, protocols=["uniform"], baselines=[])
     assert sampled.n_batches(model, held_out) == 2 + 2 * 4
     assert sampled.metrics(sampled.ranks(model, held_out, lambda: None), held_out)["test"] == {
         "uniform": metrics["test"]["uniform"]

@@ -13,9 +13,10 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation import ranker
 from bert4rec.evaluation.metrics import MISSED, ranking_metrics
 from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics, with_unseen
-from bert4rec.evaluation.scorers import ModelScorer, PopularityScorer
+from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.feed.inference import with_mask
 from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.untrained.popularity import PopularityScorer
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.initialization import initialize
 

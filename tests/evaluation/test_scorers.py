@@ -5,7 +5,10 @@ import torch
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.evaluation.scorers import ModelScorer, PopularityScorer, Scorer
+from bert4rec.evaluation.scorers import ModelScorer, Scorer
+from bert4rec.models.untrained.popularity import PopularityScorer
+from bert4rec.models.untrained.transition_scorer import TransitionScorer
+from bert4rec.models.untrained.transitions import Pairs, Transitions
 from bert4rec.runtime.collectives import Partition
 from tests.models.networks import N_ITEMS, model
 
@@ -14,7 +17,13 @@ ROWS = Rows(items=np.array([5, 6, 7, 8, 9], np.int32), lengths=np.array([2, 3]),
 
 def scorers() -> list[Scorer]:
     counts = np.arange(N_ITEMS)[::-1] + 2**24  # of which float32 would make ties
-    return [ModelScorer(model(), device=torch.device("cpu"), max_len=12), PopularityScorer(counts, Partition())]
+    keys = np.arange(0, N_ITEMS**2, 3)
+    pairs = Pairs(keys, np.sqrt(keys + 1).astype(np.float32))
+    totals = np.bincount(keys // N_ITEMS, pairs.weights, minlength=N_ITEMS)
+    graph = TransitionScorer(
+        Transitions(N_ITEMS, pairs, totals), counts, Partition(), n_last_items=4, decay=0.7, smoothing=3.0
+    )
+    return [ModelScorer(model(), device=torch.device("cpu"), max_len=12), PopularityScorer(counts, Partition()), graph]
 
 
 @torch.no_grad()

@@ -1,0 +1,81 @@
+"""Scores by what has followed a user's last items: a Markov chain, or a graph of item transitions."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bert4rec.dataset.columns import Indices, Ints
+from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.models.untrained.transitions import Floats, Transitions
+from bert4rec.runtime.collectives import Partition
+
+NOBODY = -1  # in the place of an item that a short history does not have
+
+
+class TransitionScorer:
+    """Scores an item by the probability that it follows each of a user's last `n_last_items`, added up.
+
+    P(j | i) = (weight of i → j + `smoothing` × share of j) / (weights of i + `smoothing`), where the share is that of
+    the training positions, `popularity` [n_items]: an item of which little is known says little but what is popular
+    anyhow. The k-th item from the end counts `decay` ** (k - 1). With one last item this is a smoothed Markov chain;
+    with several an untrained graph of transitions, after Han et al. 2026, "An Embarrassingly Simple Graph Heuristic
+    Reveals Shortcut-Solvable Benchmarks for Sequential Recommendation" (arXiv 2605.07125); theirs looks at one or two
+    last items, over several hops, and at features of items. Every process adds up the same numbers in the same order.
+    """
+
+    dtype = torch.float64  # so that different sums differ
+
+    def __init__(
+        self, transitions: Transitions, popularity: Ints, partition: Partition, *, n_last_items: int, decay: float,
+        smoothing: float,
+    ) -> None:  # fmt: skip
+        self._transitions, self.partition = transitions, partition
+        self._shares = popularity / max(1, popularity.sum())
+        self._per_item = 1 / (transitions.totals + smoothing)
+        self._of_place, self._smoothing = decay ** np.arange(n_last_items), smoothing
+        self.n_items, self.width = len(popularity), n_last_items
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The last items, counted from 0, the newest first."""
+        last = _last_items(rows, self.width)
+        targets = ids.cpu().numpy() - FIRST_ITEM_ID
+        factors, of_share = self._factors(last)
+        scores = np.zeros(targets.shape)
+        for place in range(self.width):
+            users = np.flatnonzero(last[:, place] != NOBODY)
+            weights = self._transitions.weights(last[users, place, None], targets[users])
+            scores[users] += factors[users, place, None] * weights
+        scores += of_share[:, None] * self._shares[targets]
+        return torch.from_numpy(last.astype(np.float64)).to(ids.device), torch.from_numpy(scores).to(ids.device)
+
+    def items(self, ids: Tensor) -> Tensor:
+        """Consecutive items, as they are."""
+        return ids
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """What the graph has between a tile of the catalogue and the last items, and what is popular."""
+        last, first = users.cpu().numpy().astype(np.int64), int(items[0]) - FIRST_ITEM_ID
+        n_users, n_items = len(last), len(items)
+        factors, of_share = self._factors(last)
+        rows, places = np.nonzero(last != NOBODY)
+        lengths, columns, weights = self._transitions.rows(last[rows, places], first, first + n_items)
+        columns += np.repeat(rows * n_items, lengths)
+        added = weights * np.repeat(factors[rows, places], lengths)
+        scores = np.bincount(columns, added, n_users * n_items).astype(np.float64)
+        scores = scores.reshape(n_users, n_items)
+        scores += of_share[:, None] * self._shares[first : first + n_items]
+        return torch.from_numpy(scores).to(users.device)
+
+    def _factors(self, last: Indices) -> tuple[Floats, Floats]:
+        """By how much the weights of each last item count [B, n], and the shares of all items [B]."""
+        factors = np.where(last != NOBODY, self._of_place * self._per_item[last], 0.0)
+        return factors, self._smoothing * factors.sum(1)
+
+
+def _last_items(rows: Rows, n: int) -> Indices:
+    """The last `n` items of each row [B, n], counted from 0, the newest first; NOBODY where there are fewer."""
+    before = np.arange(n)
+    at = np.maximum(rows.lengths.cumsum()[:, None] - 1 - before, 0)
+    items = rows.items[at].astype(np.int64) - FIRST_ITEM_ID if len(rows.items) else np.zeros(at.shape, np.int64)
+    return np.where(before < rows.lengths[:, None], items, NOBODY)

@@ -1,0 +1,99 @@
+"""One run of a kind that is not trained: it counts the training split, and is evaluated and reported like any other."""
+
+import logging
+import shlex
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, PAGE, lock, new_folder
+from bert4rec.config.load import with_changes
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.rank_files import write_ranks
+from bert4rec.evaluation.ranker import HeldOut, Ranks
+from bert4rec.report.environment import environment
+from bert4rec.report.log import MetricsLog
+from bert4rec.report.page import result_line, write_json, write_report
+from bert4rec.runtime.collectives import gather_objects, on_rank_zero
+from bert4rec.runtime.errors import Interrupted
+from bert4rec.runtime.memory import PeakMemory
+from bert4rec.runtime.processes import Processes
+from bert4rec.runtime.signals import PATIENCE, Interruption
+from bert4rec.training.build import make_evaluator
+from bert4rec.training.evaluate import RankingProgress
+from bert4rec.training.results import about
+
+logger = logging.getLogger(__name__)
+
+
+def complete_untrained(
+    config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *, may_exit: bool
+) -> Path:
+    """Count, evaluate, and only then make the run folder and write into it; that folder.
+
+    Every process of the launch calls this. The folder is locked as long as `resources` are open.
+    """
+    kind, began = config.model.kind, time.monotonic()
+    config = with_changes(config, "parallelism", {"device": world.device.type})
+    evaluator = make_evaluator(config, world, dataset)
+    held_out = evaluator.held_out()
+    n_parts = evaluator.counting.n_parts(kind)
+    with Interruption(PATIENCE if may_exit else None) as interruption:
+        popularity = evaluator.counting.scorer("popularity", lambda: None)  # as many batches as any
+        n_batches = n_parts + evaluator.n_batches(popularity, held_out)
+        with RankingProgress(interruption, n_batches=n_batches) as progress:
+            try:
+                scorer = evaluator.counting.scorer(kind, progress.advance)
+                seconds = time.monotonic() - began
+                ranks = evaluator.ranks(scorer, held_out, progress.advance)
+            except Interrupted as interrupted:
+                interrupted.advice = "start it again"
+                raise
+        peaks = gather_objects(peak_memory.read())
+        folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
+        if world.is_first:
+            resources.enter_context(lock(folder))
+            report = about(
+                dataset, held_out, kind=kind, mode=config.parallelism.mode, world_size=world.world_size
+            ) | evaluator.metrics(ranks, held_out)
+            report["training"] = _about_counting(seconds, peaks, n_positions=int(dataset.popularity.sum()))
+            with interruption.busy():
+                _write(folder, config, world, dataset, report, ranks, held_out)
+    return folder
+
+
+def _about_counting(seconds: float, peak_memory: list[int], *, n_positions: int) -> dict[str, Any]:
+    """What a report says of a training, where there was none: `seconds` went into counting."""
+    return {
+        "epochs": 0.0,
+        "steps": 0,
+        "seconds": seconds,
+        "best_epoch": 0.0,
+        "stopped_by": "nothing to train",
+        "sequences_per_second": 0.0,
+        "peak_memory_bytes": peak_memory,
+        "resumed": [],
+        "positions": n_positions,
+    }
+
+
+def _write(
+    folder: Path, config: Config, world: Processes, dataset: Dataset, report: Mapping[str, Any],
+    ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut],
+) -> None:  # fmt: skip
+    """All files of the run, the report last."""
+    (folder / CONFIG).write_text(with_changes(config, "run", {"resume": ""}).to_toml())
+    write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
+    log = MetricsLog(folder)
+    if validation := report.get("validation", {}).get("full"):
+        log.add("validation", 0, epoch=0.0, full=validation)
+    log.close()
+    write_ranks(folder, dataset, ranks, held_out)
+    write_report(folder, report)
+    logger.info(f"run folder: {folder}")
+    logger.info(result_line(report))
+    logger.info(f"report: {folder / PAGE}")
+    logger.info(f"all figures: bert4rec report {shlex.quote(str(folder))}")

@@ -1,0 +1,126 @@
+"""Runs of kinds that are not trained: the same folders, protocols and reports, and what they do not have."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from bert4rec.__main__ import main
+from bert4rec.config.abilities import UNTRAINED
+from bert4rec.config.load import load_config
+from bert4rec.config.tables import Config
+from bert4rec.runtime.errors import Interrupted
+from bert4rec.training.run import run
+from tests.runs import report_of
+
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+
+def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(
+    small_config: Callable[..., Config], made: Path
+) -> None:
+    trained = report_of(made)
+    assert list(trained["baselines"]) == ["recent_popularity", "markov", "transition_graph"]
+    for kind, title in UNTRAINED.items():
+        folder = run(small_config(**{"model.kind": kind}))
+        report = report_of(folder)
+        assert folder.name == f"synthetic-{kind}"
+        assert report["test"] == (
+            trained["popularity_baseline"] if kind == "popularity" else trained["baselines"][kind]
+        )
+        assert report["popularity_baseline"] == trained["popularity_baseline"]
+        assert report["best_possible"] == trained["best_possible"]
+        assert (report["kind"], report["model"], report["dataset"]) == (kind, title, trained["dataset"])
+        assert "baselines" not in report
+        assert {key: report["training"][key] for key in ("epochs", "steps", "stopped_by", "resumed")} == {
+            "epochs": 0.0, "steps": 0, "stopped_by": "nothing to train", "resumed": [],
+        }  # fmt: skip
+        assert load_config(folder / "config.toml").model.kind == kind
+        (record,) = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert record == {"kind": "validation", "step": 0, "epoch": 0.0, "full": report["validation"]["full"]}
+        ranks = pq.read_table(folder / "ranks-test.parquet")["full"].to_numpy()
+        assert (ranks <= 10).mean() == report["test"]["full"]["HR@10"]
+        assert {path.name for path in folder.iterdir() if "events" not in path.name} == {
+            ".lock", "config.toml", "environment.json", "metrics.jsonl", "ranks-test.parquet",
+            "ranks-validation.parquet", "report.json", "report.md",
+        }  # fmt: skip
+
+
+def test_its_report_says_that_nothing_was_trained(
+    small_config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(small_config(**{"model.kind": "markov"}))
+    said = capsys.readouterr().out
+    page, test = (folder / "report.md").read_text(), report_of(folder)["test"]["full"]
+    assert page.startswith(
+        "# Markov on synthetic\n\n60 users, 130 items, 915 interactions. 1 process.\n\nNothing was trained: 835 "
+    )
+    assert "Learning curve" not in page
+    assert "plan.txt" not in page
+    assert f"full catalogue: HR@10 {test['HR@10']:.4f}, NDCG@10 {test['NDCG@10']:.4f} (popularity: " in said
+    assert main(["report", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    rows = [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("| ")]
+    assert rows[:4] == ["", "popularity", "Markov", "best possible"]
+    assert printed.endswith(
+        f"\nReport: {folder / 'report.md'}\n\nA trained model on the same dataset:\n  bert4rec train "
+        f"--config={folder / 'config.toml'} --model.kind=bert4rec\n"
+    )
+
+
+def test_a_signal_leaves_nothing(small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise Interrupted(2, "nothing was written")
+
+    monkeypatch.setattr("bert4rec.training.evaluate.RankingProgress.advance", interrupted)
+    config = small_config(**{"model.kind": "transition_graph"})
+    with pytest.raises(Interrupted, match="stopped by SIGINT: nothing was written") as caught:
+        run(config)
+    assert caught.value.advice == "start it again"
+    assert not Path(config.run.dir).exists()
+
+
+OF_RUN = (
+    'RUN: a run of model.kind = "markov", which is not trained: there are no weights; name the run of a trained model'
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["recommend", "RUN", "--all"], OF_RUN),
+        (["similar", "RUN", "3"], OF_RUN),
+        (["export", "RUN"], OF_RUN),
+        (["evaluate", "RUN"], OF_RUN),
+        (["extend", "RUN", "--data.dataset_dir=x"], OF_RUN),
+        (
+            ["train", "--resume=RUN"],
+            'run.resume = "RUN": model.kind = "markov" is not trained: there is nothing to resume',
+        ),
+        (
+            ["train", "--model.kind=markov", "--run.init_from=RUN"],
+            '--run.init_from=RUN: model.kind = "markov" is not trained: it has no weights',
+        ),
+        (
+            ["plan", "--config=RUN/config.toml", "--device=cpu", "--world-size=2"],
+            'model.kind = "markov" is not trained: there is nothing to place on processes',
+        ),
+    ],
+)
+def test_what_needs_a_trained_model_says_so_in_one_line(
+    small_config: Callable[..., Config],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    problem: str,
+) -> None:
+    run_folder = str(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(small_config(**{"model.kind": "markov"}).to_toml())
+    assert main([word.replace("RUN", run_folder) for word in words]) == 2
+    assert capsys.readouterr() == ("", f"error: {problem.replace('RUN', run_folder)}\n")
