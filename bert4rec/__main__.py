@@ -15,14 +15,16 @@ try:
     from bert4rec import __version__
     from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
     from bert4rec.runtime.errors import SettingsError, UserError
+    from bert4rec.runtime.signals import say_that_it_stopped
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
-# Name → SUMMARY of the module of that name in bert4rec/commands/, which is imported when it is chosen.
+# Name → SUMMARY of the module of that name in bert4rec/commands/, or jobs/ there, which is imported when it is chosen.
 COMMANDS = {
     "prepare": "raw interactions → dataset folder",
     "train": "dataset folder → run folder",
     "report": "the test metrics of a run folder, and what to type next",
+    "benchmark": "kinds of models on both splits, over several seeds, in one table",
     "evaluate": "the metrics of a trained model again, on any dataset of its items, and the ranks of all users",
     "recommend": "the best next items for histories of items, with the model of a run",
     "similar": "the items most similar to an item, by the vectors that a run has learnt",
@@ -32,7 +34,8 @@ COMMANDS = {
     "check": "whether a dataset folder is whole and leaks nothing, proven row by row",
 }
 OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # of other programs
-OUTLIVES_READERS = ("train",)  # what it prints is no reason to end where nobody reads it any more
+JOBS = ("train", "evaluate", "benchmark")  # in jobs/
+OUTLIVES_READERS = ("train", "benchmark")  # what it prints is no reason to end where nobody reads it any more
 
 
 class Parser(argparse.ArgumentParser):
@@ -76,8 +79,8 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
     """Run a command line (default: that of this process), which `prog` and the name of its command begin.
 
-    The exit status: 0 finished, 1 a plan that does not fit or a run that was interrupted, 2 bad arguments or input, 130
-    stopped; a run that a signal has ended has the status of that signal.
+    The exit status: 0 finished, 1 a plan that does not fit or what was interrupted or has failed, 2 bad arguments or
+    input, 130 stopped; a run that a signal has ended has the status of that signal.
     """
     name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     with nullcontext() if name in OUTLIVES_READERS else ending_on_broken_pipe():
@@ -87,16 +90,16 @@ def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
             exit_for_missing(error)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
-            return 2
+            return error.status
         except KeyboardInterrupt:
-            print("stopped", file=sys.stderr)
+            say_that_it_stopped("stopped")
             return 130
 
 
 def _run(name: str, words: Sequence[str], prog: str) -> int:
     if name not in COMMANDS:
         _answer(name)
-    command = import_module(f"bert4rec.commands.{name}")
+    command = import_module(f"bert4rec.commands.{'jobs.' if name in JOBS else ''}{name}")
     parser = Parser(prog=prog)
     parser.set_defaults(prog=prog)
     command.add_arguments(parser)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bert4rec
-from bert4rec.__main__ import COMMANDS, main
+from bert4rec.__main__ import COMMANDS, JOBS, main
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,7 +24,7 @@ def test_help_names_every_command(argv: list[str], capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_summary_is_that_of_the_module(name: str) -> None:
-    assert COMMANDS[name] == import_module(f"bert4rec.commands.{name}").SUMMARY
+    assert COMMANDS[name] == import_module(f"bert4rec.commands.{'jobs.' if name in JOBS else ''}{name}").SUMMARY
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,13 @@
 
 import argparse
 import shlex
-import sys
 from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, settings_help
 from bert4rec.config.tables import Source
 from bert4rec.runtime.console import close_bars, log_to_terminal
+from bert4rec.runtime.signals import say_that_it_stopped
 
 SUMMARY = "raw interactions → dataset folder"
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         _, source = make_dataset(file, overrides, download=arguments.download)
     except KeyboardInterrupt:
         close_bars()
-        print("stopped: no dataset was written; a download continues where it stopped", file=sys.stderr)
+        say_that_it_stopped("stopped: no dataset was written; a download continues where it stopped")
         return 130
     settings = _for_training([*words, *([f"--data.source={source}"] if source else [])])
     print(f"next: {_training(arguments.prog, settings)}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-OF = ("validation", "test", "popularity_baseline", "best_possible")
+SPLITS = ("validation", "test", "popularity_baseline", "best_possible")
 MOST_NAMED = 3  # differences in one line
 
 Report = Mapping[str, Any]
@@ -24,7 +24,9 @@ class Figure(NamedTuple):
 
 def common_figures(report: Report, other: Report) -> Iterator[Figure]:
     """Every figure that stands in both."""
-    ours, theirs = ({**{of: each.get(of, {}) for of in OF}, **each.get("baselines", {})} for each in (report, other))
+    ours, theirs = (
+        {**{of: each.get(of, {}) for of in SPLITS}, **each.get("baselines", {})} for each in (report, other)
+    )
     for of, protocols in ours.items():
         for protocol, metrics in protocols.items():
             others = theirs.get(of, {}).get(protocol, {})

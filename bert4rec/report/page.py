@@ -163,7 +163,7 @@ def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
     for protocol in PROTOCOL_TITLES:
         rows = [(title, metrics[protocol]) for title, metrics in contestants.items() if protocol in metrics]
         if rows:
-            sections.append(f"{_heading(report, split, protocol)}\n\n{_table(rows)}")
+            sections.append(f"{heading(report, split, protocol)}\n\n{_table(rows)}")
     left_out = report["dataset"].get("left_out", {}).get(split)
     if left_out and left_out["users"] == left_out["of"]:
         n = report["dataset"]["n_eval_negatives"]
@@ -171,7 +171,7 @@ def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
     return "\n\n".join(sections)
 
 
-def _heading(report: Mapping[str, Any], split: str, protocol: str) -> str:
+def heading(report: Mapping[str, Any], split: str, protocol: str) -> str:
     """What is ranked, and for how many users."""
     dataset, users = report["dataset"], report[split][protocol]["users"]
     n, repeated = dataset.get("n_eval_negatives"), dataset.get("repeated_targets", {}).get(split)

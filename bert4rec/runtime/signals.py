@@ -5,10 +5,18 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PARENT = "BERT4REC_PARENT"  # a variable; set: a command of this program has started this process, and says how to go on
 PATIENCE = 8.0  # seconds; torchx kills ten seconds after it has asked
+
+
+def say_that_it_stopped(text: str) -> None:
+    """The last line of a command that a signal has ended, unless who has started it says that."""
+    if PARENT not in os.environ:
+        with suppress(OSError):  # of a terminal that was closed
+            print(text, file=sys.stderr, flush=True)
 
 
 class Interruption:

@@ -210,5 +210,5 @@ def test_what_is_not_there_is_not_resumed(make: Make) -> None:
 
 
 def test_it_is_known_without_torch() -> None:
-    program = "import sys, bert4rec.commands.train; sys.exit('torch' in sys.modules)"
+    program = "import sys, bert4rec.commands.jobs.train; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

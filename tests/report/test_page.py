@@ -20,8 +20,8 @@ def test_the_table_puts_popularity_and_the_best_possible_beside_the_model() -> N
             "",
             "|               |   HR@10 | NDCG@10 |     MRR |",
             "|---------------|--------:|--------:|--------:|",
-            "| Bert4Rec      |  0.5000 |  0.2500 |  1.0000 |",
             "| popularity    |  0.5000 |  0.2500 |  0.1250 |",
+            "| Bert4Rec      |  0.5000 |  0.2500 |  1.0000 |",
             "| best possible |  0.5000 |  0.2500 |  1.0000 |",
         ]
     )
@@ -61,6 +61,25 @@ def test_repeated_targets_and_users_left_out_stand_in_the_headings() -> None:
             "| Bert4Rec      |  0.5000 |  0.2500 |  1.0000 |",
         ]
     )
+
+
+def test_baselines_stand_before_the_model_in_one_order() -> None:
+    kinds = ("transition_graph", "markov", "recent_popularity")
+    report = {
+        "dataset": {"n_eval_negatives": 100},
+        "test": {"full": METRICS},
+        "popularity_baseline": {"full": METRICS},
+        "baselines": {kind: {"full": METRICS} for kind in kinds},
+    }
+    assert metrics_table(report).splitlines()[2:] == [
+        "|                   |   HR@10 | NDCG@10 |     MRR |",
+        "|-------------------|--------:|--------:|--------:|",
+        "| popularity        |  0.5000 |  0.2500 |  1.0000 |",
+        "| recent popularity |  0.5000 |  0.2500 |  1.0000 |",
+        "| Markov            |  0.5000 |  0.2500 |  1.0000 |",
+        "| transition graph  |  0.5000 |  0.2500 |  1.0000 |",
+        "| Bert4Rec          |  0.5000 |  0.2500 |  1.0000 |",
+    ]
 
 
 @pytest.mark.parametrize(("metrics", "n_tables"), [({"full": METRICS}, 1), ({}, 0)])
@@ -103,6 +122,11 @@ def test_the_page_rounds_and_counts_as_people_do() -> None:
     ]
 
 
+def test_baselines_that_are_missing_are_explained() -> None:
+    note = "Popularity is the only baseline: …"
+    assert f"\n\n{note}\n\n## Learning curve" in report_page(REPORT | {"baselines_left_out": note})
+
+
 def test_a_speed_that_was_not_measured_is_not_named() -> None:
     page = report_page(REPORT | {"training": {**REPORT["training"], "sequences_per_second": 0.0}})
     assert "stopped by max_minutes; peak memory" in page
@@ -117,5 +141,9 @@ def test_the_result_in_one_line() -> None:
     popular = {name: {"popular": METRICS} for name in ("test", "popularity_baseline")}
     assert result_line(REPORT | popular) == (
         "test of 3 users, popular negatives: HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.5000, 0.2500)"
+    )
+    graph = {"transition_graph": {"full": METRICS | {"HR@10": 0.375}}, "markov": {"full": METRICS | {"NDCG@10": 0.1}}}
+    assert result_line(REPORT | {"baselines": graph}).endswith(
+        "(popularity: 0.1250, 0.0625; transition graph: 0.3750, 0.2500)"
     )
     assert result_line({}) == "This dataset holds nothing out: there is no test."

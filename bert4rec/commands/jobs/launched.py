@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 from bert4rec.runtime.installation import exit_for_missing
+from bert4rec.runtime.signals import say_that_it_stopped
 
 LOST_ANOTHER = (
     "lost another process of this run; where it has left no message of its own it was killed, for want of memory "
@@ -52,7 +53,7 @@ def run(prepare: Callable[[], T | None], work: Callable[[T], None], *, resumes: 
         exit_for_missing(error)
     except KeyboardInterrupt:
         if is_first():
-            _print("stopped before the first step: nothing has changed")
+            say_that_it_stopped("stopped before the first step: nothing has changed")
         return 130
 
 
@@ -76,7 +77,7 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
         work(prepared)
     except Interrupted as interrupted:  # on all processes together: said once
         if is_first():
-            _print(f"{interrupted}; {interrupted.advice}" if resumes else str(interrupted))
+            say_that_it_stopped(f"{interrupted}; {interrupted.advice}" if resumes else str(interrupted))
         os._exit(interrupted.status)  # at once: the launcher's patience is short, and library threads may be waiting
     except UserError as error:
         return show(error)  # here: `record` would take it for a crash

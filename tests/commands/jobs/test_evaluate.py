@@ -23,10 +23,10 @@ def test_the_tables_of_the_report_and_where_the_ranks_are(whole: Path, capsys: p
     found = json.loads((whole / "evaluation" / "report.json").read_text())
     tables = [f"{name.capitalize()} of {whole}\n\n{metrics_table(found, name)}" for name in ("test", "validation")]
     assert out == "\n\n".join([*tables, f"Report and the ranks of all users: {whole / 'evaluation'}\n"])
-    assert metrics_table(found).splitlines()[2:] == metrics_table(report_of(whole)).splitlines()[-5:]
+    assert metrics_table(found).splitlines()[2:] == metrics_table(report_of(whole)).splitlines()[-8:]
     _, weights, compared = err.splitlines()
     assert weights.startswith(f"weights: {(whole / 'checkpoints' / 'best').resolve()}; dataset: ")
-    assert compared == f"the same as in {whole / 'report.json'}: all 32 figures"
+    assert compared == f"the same as in {whole / 'report.json'}: all 56 figures"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_signal_is_one_line(made: Path, monkeypatch: pytest.MonkeyPatch, capsy
     def exit_at_once(status: int) -> None:
         raise SystemExit(status)
 
-    monkeypatch.setattr("bert4rec.commands.evaluate._evaluate", interrupted)
+    monkeypatch.setattr("bert4rec.commands.jobs.evaluate._evaluate", interrupted)
     monkeypatch.setattr(os, "_exit", exit_at_once)
     with pytest.raises(SystemExit) as ended:
         main(["evaluate", str(made)])

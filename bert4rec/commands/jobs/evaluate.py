@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bert4rec.checkpoint.run_folder import CONFIG
 from bert4rec.checkpoint.trained import Trained, find_trained
-from bert4rec.commands import launched
+from bert4rec.commands.jobs import launched
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options
 from bert4rec.config.tables import Config
 from bert4rec.report.page import metrics_table

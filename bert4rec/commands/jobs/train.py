@@ -4,7 +4,7 @@ import argparse
 import logging
 
 from bert4rec.checkpoint.run_settings import load_run_settings
-from bert4rec.commands import launched
+from bert4rec.commands.jobs import launched
 from bert4rec.config.load import parse_command_line, settings_help
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal

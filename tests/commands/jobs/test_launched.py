@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert4rec.commands import launched
+from bert4rec.commands.jobs import launched
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError
 
 

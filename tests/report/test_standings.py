@@ -1,0 +1,48 @@
+"""The tables of a benchmark, to the letter."""
+
+from pathlib import Path
+from typing import Any
+
+from bert4rec.report.standings import Result, standings_data, standings_page
+
+DATASET = {"source": "table", "users": 1200, "items": 40, "n_eval_negatives": 10}
+
+
+def result(
+    contestant: str, split: str, seed: int | None, hit_rate: float, seconds: float = 90.0, **more: Any
+) -> Result:
+    test = {"full": {"users": 3, "HR@10": hit_rate, "MRR": 0.5}}
+    report = {"dataset": DATASET, "test": test, "training": {"seconds": seconds}, **more}
+    return Result(contestant, split, seed, Path(f"runs/{contestant}-{split}"), report)
+
+
+def test_a_row_a_contestant_and_a_section_a_split() -> None:
+    best = {"best_possible": {"full": {"users": 3, "HR@10": 0.875, "MRR": 0.75}}}
+    results = [
+        result("markov", "leave_one_out", None, 0.25, 1.0, **best),
+        result("sasrec", "leave_one_out", 1, 0.5, **best),
+        result("sasrec", "leave_one_out", 2, 0.75, 180.0, **best),
+        result("sasrec", "time", 1, 0.125),
+    ]
+    assert standings_page(results) == (
+        "# Benchmark on table: 1,200 users, 40 items\n\n"
+        "## Split: leave_one_out\n\n"
+        "Test: the last item of each user; validation: the last but one of a sample of the users.\n\n"
+        "Full catalogue, without the items that the user has seen; 3 users\n\n"
+        "|               |           HR@10 |             MRR | minutes |\n"
+        "|---------------|----------------:|----------------:|--------:|\n"
+        "| markov        |          0.2500 |          0.5000 |     0.0 |\n"
+        "| sasrec        | 0.6250 ± 0.1768 | 0.5000 ± 0.0000 |     2.2 |\n"
+        "| best possible |          0.8750 |          0.7500 |         |\n\n"
+        "## Split: time\n\n"
+        "Test: the first item of each user from `split_at` on; validation: the last one before, of a sample of the "
+        "users.\n\n"
+        "Full catalogue, without the items that the user has seen; 3 users\n\n"
+        "|        |  HR@10 |    MRR | minutes |\n"
+        "|--------|-------:|-------:|--------:|\n"
+        "| sasrec | 0.1250 | 0.5000 |     1.5 |\n"
+    )
+    assert standings_data(results)["runs"][1] == {
+        "contestant": "sasrec", "split": "leave_one_out", "seed": 1, "run": "runs/sasrec-leave_one_out",
+        "seconds": 90.0, "test": {"full": {"users": 3, "HR@10": 0.5, "MRR": 0.5}},
+    }  # fmt: skip
