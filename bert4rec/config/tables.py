@@ -21,8 +21,8 @@ GENERATED: tuple[Source, ...] = ("synthetic", "random")  # they read no file
 OWN_DATA: tuple[Source, ...] = ("table", "sequences")  # a format of many data sets; the others are one each
 
 # Above, baselines are no longer a matter of seconds beside the test of a model.
-ALL_BASELINES_UP_TO = 10_000_000  # training positions
-ALL_BASELINES_UP_TO_SCORES = 2_000_000_000  # of all test users for all items
+ALL_BASELINES_UP_TO = 5_000_000  # training positions
+ALL_BASELINES_UP_TO_SCORES = 1_000_000_000  # of all test users for all items
 COUNTING = {"recent_share", "n_last_items", "decay", "smoothing"}  # settings of models that are not trained
 
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step

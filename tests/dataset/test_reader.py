@@ -47,6 +47,8 @@ def test_rows_are_those_of_the_folder(small_dataset: Dataset) -> None:
         assert split.lengths(np.arange(len(split))).tolist() == [len(items) for items in plain["items"]]
         chosen = np.array([5, 0, 5, 2])
         rows = split.read(chosen)
+        assert split.has_times
+        assert split.times(chosen).tolist() == [time for i in chosen.tolist() for time in plain[i]["times"]]
         assert rows.items.tolist() == [item for i in chosen.tolist() for item in plain[i]["items"]]
         assert rows.lengths.tolist() == [len(plain[i]["items"]) for i in chosen.tolist()]
         if name == "train":

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import Config
 from bert4rec.dataset.ranks import LEFT_OUT
 from tests.processes import jobs
@@ -22,6 +23,18 @@ def test_ranks_do_not_depend_on_the_processes(
     for ranks in pools(n_processes).run(jobs.rank_with_model, other, split):
         for protocol in jobs.PROTOCOLS:
             np.testing.assert_array_equal(ranks[protocol], alone[protocol])
+
+
+@pytest.mark.parametrize("kind", UNTRAINED)
+def test_kinds_without_training_do_not_depend_on_the_processes(
+    pools: Any, small_config: Callable[..., Config], kind: str
+) -> None:
+    (alone,) = pools(1).run(jobs.rank_untrained, small_config(), kind, "test")
+    assert len({*alone["full"].tolist()}) > 10
+    for n_processes in (2, 3):
+        for ranks in pools(n_processes).run(jobs.rank_untrained, small_config(), kind, "test"):
+            for protocol in jobs.PROTOCOLS:
+                np.testing.assert_array_equal(ranks[protocol], alone[protocol])
 
 
 def test_more_processes_than_batches(pools: Any, small_config: Callable[..., Config]) -> None:

@@ -37,6 +37,7 @@ from bert4rec.models.dense_shard import DenseShard
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.table import saved_name
 from bert4rec.models.transformer import Encoder
+from bert4rec.models.untrained.kinds import Counting
 from bert4rec.runtime import console
 from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
@@ -259,6 +260,15 @@ def rank_with_model(config: Config, split: str) -> Ranks:
     dataset = _open(config)
     model = _build(config, dataset)
     return _rank(model, config, dataset, split, PROTOCOLS)
+
+
+def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
+    """The ranks that a kind without training gives."""
+    dataset, partition = _open(config), Partition(dist.get_rank(), dist.get_world_size())
+    counting = Counting(dataset=dataset, partition=partition, **config.model.counting)
+    scorer = counting.scorer(kind, dist.barrier)
+    with mock.patch("bert4rec.evaluation.item_tiles.MIN_TILE", 11):  # some tiles for every process
+        return Ranker(scorer, batch_size=16, device=CPU).rank(dataset.splits[split], PROTOCOLS)
 
 
 def _rank(

@@ -12,7 +12,8 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.footprint import Job
-from bert4rec.training.build import checkpoint_manager, job, sampler
+from bert4rec.training import build
+from bert4rec.training.build import checkpoint_manager, choose_baselines, job, sampler
 
 WORLD = Processes(rank=1, local_rank=1, world_size=6, local_world_size=3, device=torch.device("cpu"))
 
@@ -50,6 +51,29 @@ def test_only_a_sampled_loss_has_negatives(
     ids = drawing.draw(0).ids
     assert len(ids) == n_items
     assert (sorted(ids.tolist()) == list(range(2, n_items + 2))) == are_unlike
+
+
+def test_all_baselines_unless_they_were_chosen_or_would_take_long(
+    small_config: Callable[..., Config], small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = ["recent_popularity", "markov", "transition_graph"]
+    assert choose_baselines(small_config(), small_dataset) == (others, "")
+    chosen = {"evaluation.baselines": ["transition_graph", "popularity", "markov"]}
+    assert choose_baselines(small_config(**chosen), small_dataset) == (["markov", "transition_graph"], "")
+    assert choose_baselines(small_config(**{"evaluation.baselines": []}), small_dataset) == ([], "")
+    assert choose_baselines(small_config(**{"model.kind": "markov"}), small_dataset) == ([], "")
+    n_positions, n_scores = int(small_dataset.popularity.sum()), 60 * small_dataset.n_items
+    for name, limit in (("ALL_BASELINES_UP_TO", n_positions), ("ALL_BASELINES_UP_TO_SCORES", n_scores)):
+        monkeypatch.setattr(build, name, limit)
+        assert choose_baselines(small_config(), small_dataset) == (others, "")
+        monkeypatch.setattr(build, name, limit - 1)
+        assert choose_baselines(small_config(), small_dataset) == (
+            [],
+            "Popularity is the only baseline: with 835 training positions, 60 test users and 130 items the others take "
+            'minutes; evaluation.baselines = ["recent_popularity", "markov", "transition_graph"] has them.',
+        )
+        assert choose_baselines(small_config(**chosen), small_dataset)[0] == ["markov", "transition_graph"]
+        monkeypatch.undo()
 
 
 def test_checkpoints_go_into_the_folder_of_the_run_when_the_settings_say(group_of_one: None, tmp_path: Path) -> None:
