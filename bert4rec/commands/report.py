@@ -13,7 +13,7 @@ from bert4rec.checkpoint.run_settings import options_to_train_longer
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED
-from bert4rec.report.page import metrics_table
+from bert4rec.report.page import metrics_table, rules
 from bert4rec.runtime.errors import UserError
 
 SUMMARY = "the test metrics of a run folder, and what to type next"
@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / REPORT}: cannot be read: {error}") from None
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")
+    if "test" in report:
+        print(f"{rules(report)}\n")
     was_trained = is_trained(report.get("kind", "bert4rec"))
     title = "Report with the learning curve" if was_trained else "Report"
     print(f"{title}: {folder / PAGE}\n\n{_next_steps(folder, report) if was_trained else _trained_one(folder, report)}")

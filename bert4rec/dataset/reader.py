@@ -27,6 +27,7 @@ from bert4rec.dataset.schema import (
     STATE,
     table_rows,
 )
+from bert4rec.dataset.times import last_times
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
 
@@ -80,6 +81,14 @@ class Split:
     def users(self) -> Ints:
         """The user of each row [N], ascending; read whole when it is first wanted."""
         return self._columns.numbers("user", np.arange(len(self))) if len(self) else np.empty(0, np.int32)
+
+    @cached_property
+    def last_times(self) -> Indices | None:
+        """When the last item of each row [N] was, in seconds, or `times.UNKNOWN`; read whole when it is first wanted.
+
+        None where the dataset has no times.
+        """
+        return last_times(self._folder)
 
     def lengths(self, indices: Indices) -> Indices:
         """How many items the rows at `indices` [B] have."""

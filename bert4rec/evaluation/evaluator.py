@@ -1,7 +1,8 @@
-"""What a model makes of the users that a dataset holds out: their ranks, and the metrics of these."""
+"""What a model makes of the users that a dataset holds out: their ranks and lists, and the figures of these."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from torch import nn
@@ -9,7 +10,12 @@ from torch import nn
 from bert4rec.config.abilities import POPULARITY
 from bert4rec.dataset.reader import Dataset
 from bert4rec.dataset.schema import TEST, VALIDATION
-from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, Ranks, to_metrics, with_unseen
+from bert4rec.evaluation.lists import Lists
+from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, to_metrics
+from bert4rec.evaluation.results.intervals import CONFIDENCE, RESAMPLES
+from bert4rec.evaluation.results.rank_files import write_ranks
+from bert4rec.evaluation.results.ranking import Ranking
+from bert4rec.evaluation.results.slices import Facts, slices
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.runtime.collectives import on_rank_zero
@@ -50,21 +56,22 @@ class Evaluator:
 
     def validation_metrics(self, model: nn.Module, between: Between) -> Metrics:
         """Over the full catalogue, of the model as it is; {} where there is nobody to validate on."""
-        return to_metrics(self._rank(self._scorer(model), VALIDATION, ["full"], between), self.ks)
+        ranker = self._ranker(self._scorer(model), between)
+        return to_metrics(ranker.rank(self.dataset.splits[VALIDATION], ["full"]), self.ks)
 
-    def ranks(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: Between) -> dict[str, Ranks]:
+    def ranks(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: Between) -> dict[str, Ranking]:
         """By the name that the report has for them: of the model on each split that holds somebody out, of popularity,
         the baselines and, where the dataset knows it, of the best possible on the test split.
         """
         scorer = self._scorer(model)
-        ranks = {split: self._rank(scorer, split, self.protocols, between) for split in held_out}
+        ranks = {split: self._rank(scorer, split, between) for split in held_out}
         if TEST in ranks:
             for kind in (POPULARITY, *self.baselines):
                 baseline = self.counting.scorer(kind, between)
                 name = POPULARITY_BASELINE if kind == POPULARITY else kind
-                ranks[name] = self._rank(baseline, TEST, self.protocols, between)
+                ranks[name] = self._rank(baseline, TEST, between)
             if oracle := self.dataset.oracle_ranks():
-                ranks[BEST_POSSIBLE] = {name: oracle[name] for name in self.protocols}
+                ranks[BEST_POSSIBLE] = Ranking({name: oracle[name] for name in self.protocols})
         return ranks
 
     def n_batches(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut]) -> int:
@@ -75,15 +82,35 @@ class Evaluator:
         n_ranked = sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)
         return n_ranked + sum(map(self.counting.n_parts, kinds))
 
-    def metrics(self, ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
-        """Of all `ranks`, as the report has them: by the same names, those of the baselines together."""
-        splits = {name: name if name in EVALUATED else TEST for name in ranks}
-        metrics = {
-            name: to_metrics(with_unseen(of_name, held_out[splits[name]].repeated), self.ks)
-            for name, of_name in ranks.items()
-        }
-        baselines = {kind: metrics.pop(kind) for kind in self.baselines if kind in metrics}
-        return metrics | ({BASELINES: baselines} if baselines else {})
+    def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
+        """What a report says of all `ranks`, on all processes: metrics by the same names, `intervals`, `slices`.
+
+        Those of the baselines stand together.
+        """
+        return on_rank_zero(lambda: self._results(ranks, held_out))
+
+    def write_ranks(self, folder: Path, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> None:
+        """The ranks of the model on each split that holds somebody out, as files in `folder`. Raises `OSError`."""
+        of_model = {split: ranks[split].ranks for split in held_out}
+        facts = {split: Facts.of(self.dataset, split, of_split.repeated) for split, of_split in held_out.items()}
+        write_ranks(folder, self.dataset, of_model, facts)
+
+    def _results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
+        repeated = {name: held_out[name if name in EVALUATED else TEST].repeated for name in ranks}
+        results = self._nested({name: of.metrics(repeated[name], self.ks) for name, of in ranks.items()})
+        if ranks:
+            intervals = self._nested({name: of.intervals(repeated[name], self.ks) for name, of in ranks.items()})
+            results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
+        if TEST in ranks and "full" in ranks[TEST].ranks:
+            facts = Facts.of(self.dataset, TEST, repeated[TEST])
+            results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity)}
+        return results
+
+    def _nested(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the baselines together."""
+        baselines = {kind: figures[kind] for kind in self.baselines if kind in figures}
+        others = {name: value for name, value in figures.items() if name not in baselines}
+        return others | ({BASELINES: baselines} if baselines else {})
 
     def _scorer(self, model: nn.Module | Scorer) -> Scorer:
         """The model as it is now."""
@@ -91,8 +118,11 @@ class Evaluator:
             return model
         return ModelScorer(unwrap(model), device=self.world.device, max_len=self.max_len, precision=self.precision)
 
-    def _rank(self, scorer: Scorer, split: str, protocols: Sequence[str], between: Between) -> Ranks:
-        return self._ranker(scorer, between).rank(self.dataset.splits[split], protocols)
+    def _rank(self, scorer: Scorer, split: str, between: Between) -> Ranking:
+        rows, lists = self.dataset.splits[split], None
+        if "full" in self.protocols:
+            lists = Lists(len(rows), self.ks, self.dataset.popularity, scorer.partition)
+        return Ranking(self._ranker(scorer, between).rank(rows, self.protocols, lists), lists)
 
     def _ranker(self, scorer: Scorer, between: Between = lambda: None) -> Ranker:
         return Ranker(scorer, batch_size=self.batch_size, device=self.world.device, between=between)

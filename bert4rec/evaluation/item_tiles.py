@@ -43,19 +43,36 @@ class Seen:
 
     def __init__(self, rows: Rows, batch_size: int, catalogue: Catalogue, device: torch.device) -> None:
         assert rows.targets is not None, "an evaluation split has targets"
-        n_users = len(rows.lengths)
-        users = np.concatenate([np.repeat(np.arange(n_users), rows.lengths), np.arange(n_users)])
+        self.n_users = len(rows.lengths)
+        users = np.concatenate([np.repeat(np.arange(self.n_users), rows.lengths), np.arange(self.n_users)])
         items = np.concatenate([rows.items, rows.targets]).astype(np.int64) - FIRST_ITEM_ID
-        self._n_batches = -(-n_users // batch_size)
-        cell = items // catalogue.tile * self._n_batches + users // batch_size
-        order = np.argsort(cell, kind="stable")
+        self._n_batches = -(-self.n_users // batch_size)
         n_cells = len(catalogue.tiles) * self._n_batches
-        self._bounds = np.searchsorted(cell[order], np.arange(n_cells + 1))
+        cell = items // catalogue.tile * self._n_batches + users // batch_size
+        # Numbers of 16 bits, where they suffice, are sorted by counting.
+        order = np.argsort(cell.astype(np.min_scalar_type(n_cells)), kind="stable")
+        self._bounds = np.concatenate([[0], np.bincount(cell, minlength=n_cells).cumsum()])
         self._users = torch.from_numpy(users[order] % batch_size).to(device)
         self._items = torch.from_numpy(items[order] % catalogue.tile).to(device)
+        self._lengths, self._rows, self._device = rows.lengths, rows, device
+
+    @property
+    def n_most(self) -> int:
+        """Of the user who has most of them, with the target."""
+        return int(self._lengths.max(initial=0)) + 1
 
     def at(self, tile: int, batch: int) -> tuple[Tensor, Tensor]:
         """Rows and columns of the scores of a batch of users for a tile."""
         cell = tile * self._n_batches + batch
         where = slice(self._bounds[cell], self._bounds[cell + 1])
         return self._users[where], self._items[where]
+
+    def of(self, users: slice) -> tuple[Tensor, Tensor]:
+        """Of some users, with their targets: the row of each item there, and the items, counted from 0."""
+        assert self._rows.targets is not None, "an evaluation split has targets"
+        lengths, ends = self._lengths[users], self._lengths.cumsum()
+        first = ends[users.start] - lengths[0]
+        items = self._rows.items[first : first + lengths.sum()]
+        rows = np.concatenate([np.repeat(np.arange(len(lengths)), lengths), np.arange(len(lengths))])
+        both = np.concatenate([items, self._rows.targets[users]]).astype(np.int64) - FIRST_ITEM_ID
+        return torch.from_numpy(rows).to(self._device), torch.from_numpy(both).to(self._device)

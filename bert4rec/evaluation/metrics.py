@@ -1,6 +1,6 @@
 """From scores to ranks, and from ranks to HR@k, NDCG@k and MRR."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ MISSED = 0  # in the place of a rank: the target is never recommended, however l
 LARGEST = 1e15  # the product of two vectors of such numbers is still finite
 
 
-def count_ahead(scores: Tensor, first: Tensor, target_scores: Tensor, targets: Tensor) -> Tensor:
+def count_ahead(scores: Tensor, first: int, target_scores: Tensor, targets: Tensor) -> Tensor:
     """How many [B] of the candidates `first`, `first` + 1, …, with `scores` [B, n], come before each target.
 
     The same order as `is_ahead`, in one pass over the scores: among lower ids a tie is as good as a better score.
@@ -47,9 +47,20 @@ def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[s
     >>> ranking_metrics(np.array([1, 3, MISSED, LEFT_OUT, MISSED]), [1, 5])
     {'users': 4, 'HR@1': 0.25, 'HR@5': 0.5, 'NDCG@1': 0.25, 'NDCG@5': 0.375, 'MRR': 0.3333333333333333}
     """
-    count = int((ranks != LEFT_OUT).sum())
-    found = ranks[(ranks != LEFT_OUT) & (ranks != MISSED)].astype(np.float64)
-    gains = 1.0 / np.log2(found + 1.0)
-    hits = {f"HR@{k}": float((found <= k).sum() / count) for k in ks}
-    ndcgs = {f"NDCG@{k}": float(gains[found <= k].sum() / count) for k in ks}
-    return {"users": count, **hits, **ndcgs, "MRR": float((1.0 / found).sum() / count)}
+    counted = ranks[ranks != LEFT_OUT]
+    means = {name: float(values[values > 0].sum() / len(counted)) for name, values in gains(counted, ks)}
+    return {"users": len(counted), **means}
+
+
+def gains(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
+    """Each metric, and what it is the mean of: a value of each user [U], by the rank [U] of the target, or MISSED.
+
+    >>> [(name, values.tolist()) for name, values in gains(np.array([1, 3, MISSED]), [2])]
+    [('HR@2', [1.0, 0.0, 0.0]), ('NDCG@2', [1.0, 0.0, 0.0]), ('MRR', [1.0, 0.3333333333333333, 0.0])]
+    """
+    is_found = ranks != MISSED
+    safe = np.where(is_found, ranks, 1).astype(np.float64)
+    yield from ((f"HR@{k}", (is_found & (ranks <= k)).astype(np.float64)) for k in ks)
+    discounted = np.where(is_found, 1.0 / np.log2(safe + 1.0), 0.0)
+    yield from ((f"NDCG@{k}", np.where(ranks <= k, discounted, 0.0)) for k in ks)
+    yield "MRR", np.where(is_found, 1.0 / safe, 0.0)

@@ -8,6 +8,8 @@ it: memory grows neither with the catalogue nor with the number of users.
 What a user has seen, all that stands before the target, is not ranked in `full`, but for the target itself. Where some
 targets have been seen, too, there is also `full_unseen`, which leaves them out like the rest: they are missed. A user
 with too few unseen items for negatives is left out of the sampled protocols.
+
+In the same pass the best unseen items of each user can be found: what would be recommended.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +26,10 @@ from bert4rec.dataset.ranks import LEFT_OUT, is_ahead
 from bert4rec.dataset.reader import Bools, Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation.item_tiles import Catalogue, Seen
+from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
+from bert4rec.evaluation.top_k import BestItems
 from bert4rec.runtime.errors import DivergenceError
 
 Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
@@ -60,8 +64,8 @@ class Ranker:
         return n_encoded + len(passes) * n_lookups
 
     @torch.no_grad()
-    def rank(self, split: Split, protocols: Sequence[str]) -> Ranks:
-        """The ranks of the targets of `split`."""
+    def rank(self, split: Split, protocols: Sequence[str], lists: Lists | None = None) -> Ranks:
+        """The ranks of the targets of `split`; with the protocol `full` the best items of each user go to `lists`."""
         ranks = {name: np.zeros(len(split), np.int32) for name in protocols}
         sampled = [name for name in protocols if name != "full"]
         for where in _cut(len(split), USERS_PER_PASS):
@@ -72,8 +76,16 @@ class Ranker:
             for column, name in enumerate(sampled):
                 ranks[name][indices] = users.ranks[:, column].cpu().numpy()
             if "full" in protocols:
-                seen = Seen(split.read(indices), self._batch_size, self._catalogue, self._device)
-                ranks["full"][indices] = 1 + self._count_ahead(users, seen).cpu().numpy()
+                histories = split.read(indices)
+                seen = Seen(histories, self._batch_size, self._catalogue, self._device)
+                n_best = lists.k if lists else 0
+                ahead, best = self._stream(users, seen, n_best)
+                ranks["full"][indices] = 1 + ahead.cpu().numpy()
+                if lists and best:
+                    best = self._unseen(best.of_all(self._partition), seen, n_best)
+                    lists.add(indices, best, users.targets - FIRST_ITEM_ID, ahead, histories.are_repeated())
+        if lists:
+            lists.finish()
         return ranks
 
     def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> "Users":
@@ -111,43 +123,74 @@ class Ranker:
             ranks[torch.from_numpy(rows.are_left_out(sampled[column])), column] = LEFT_OUT
         return Users(known, targets, target_scores, ranks)
 
-    def _count_ahead(self, users: "Users", seen: Seen) -> Tensor:
-        """How many unseen items [U] come before each target, over the whole catalogue."""
+    def _stream(self, users: "Users", seen: Seen, n_best: int) -> tuple[Tensor, BestItems | None]:
+        """How many unseen items [U] come before each target, over the whole catalogue; and the best `n_best` of them.
+
+        Where nothing is known of users, these are the best of all, so many that there are `n_best` unseen ones.
+        """
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
+        best = self._nothing(len(users.targets), n_best, seen) if n_best else None
         broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups of vectors that are not finite
+        add_tile = self._add_tile if self._scorer.width else self._add_tile_of_all
         for tiles in self._catalogue.lookups(self._partition):
             self._between()
             first, last = self._catalogue.items(tiles)
             ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
             items = self._scorer.items(ids)
             broken += not is_finite(items)
-            for tile in tiles:
-                start, stop = (bound - first for bound in self._catalogue.items(range(tile, tile + 1)))
-                if not self._scorer.width:
-                    ahead += self._count_ahead_of_all(items[start:stop], ids[start:stop], users, seen, tile)
-                    continue
-                for number, where in enumerate(_cut(len(ahead), self._batch_size)):
-                    scores = self._scorer.scores(users.known[where], items[start:stop])
-                    scores[seen.at(tile, number)] = -torch.inf
-                    ahead[where] += count_ahead(scores, ids[start], users.scores[where], users.targets[where])
+            for number in tiles:
+                start, stop = (bound - first for bound in self._catalogue.items(range(number, number + 1)))
+                add_tile(Tile(number, first + start, items[start:stop]), users, seen, ahead, best)
         together = self._partition.sum(torch.cat([ahead, broken]))
         if together[-1]:  # on all processes; had one raised in the loop, the others would wait for it
             raise DivergenceError(NOT_FINITE)
-        return together[:-1]
+        return together[:-1], best
 
-    def _count_ahead_of_all(self, items: Tensor, ids: Tensor, users: "Users", seen: Seen, tile: int) -> Tensor:
-        """How many unseen items [U] of a tile come before each target, where nothing is known of users.
+    def _add_tile(self, tile: "Tile", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
+        """Count the unseen items of `tile` that come before each target, and offer all of them to `best`."""
+        first = FIRST_ITEM_ID + tile.first
+        for batch, where in enumerate(_cut(len(ahead), self._batch_size)):
+            scores = self._scorer.scores(users.known[where], tile.items)
+            scores[seen.at(tile.number, batch)] = -torch.inf
+            ahead[where] += count_ahead(scores, first, users.scores[where], users.targets[where])
+            if best:
+                best.offer(where, scores, tile.first)
 
-        All give the same scores, which are ordered once; what each has seen is taken off again.
+    def _add_tile_of_all(self, tile: "Tile", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
+        """The same where nothing is known of users: all give the same scores, which are ordered once.
+
+        What each has seen is taken off again; to `best` all is offered.
         """
-        scores = self._scorer.scores(users.known[:1], items)
-        ahead = count_ahead(scores, ids[0], users.scores, users.targets)
-        for number, where in enumerate(_cut(len(ahead), self._batch_size)):
-            rows, columns = torch.stack(seen.at(tile, number)).unique(dim=1)  # an item may have been seen twice
+        first = FIRST_ITEM_ID + tile.first
+        scores = self._scorer.scores(users.known[:1], tile.items)
+        ahead += count_ahead(scores, first, users.scores, users.targets)
+        for batch, where in enumerate(_cut(len(ahead), self._batch_size)):
+            rows, columns = torch.stack(seen.at(tile.number, batch)).unique(dim=1)  # an item may have been seen twice
             targets = users.scores[where][rows], users.targets[where][rows]
-            is_before = is_ahead(scores[0, columns, None], ids[columns, None], *targets)[:, 0]
+            is_before = is_ahead(scores[0, columns, None], first + columns[:, None], *targets)[:, 0]
             ahead[where].index_add_(0, rows, is_before.int(), alpha=-1)
-        return ahead
+        if best:
+            best.offer(slice(None), scores, tile.first)
+
+    def _nothing(self, n_users: int, k: int, seen: Seen) -> BestItems:
+        n, k = (n_users, k) if self._scorer.width else (1, min(k + seen.n_most, self._scorer.n_items))
+        return BestItems.nothing(n, k, dtype=self._scorer.dtype, device=self._device)
+
+    def _unseen(self, best: BestItems, seen: Seen, k: int) -> BestItems:
+        """The best `k` of each user."""
+        if self._scorer.width:
+            return best
+        batches = list(_cut(seen.n_users, self._batch_size))
+        parts = [best.without(*seen.of(where), where.stop - where.start, k) for where in batches]
+        return BestItems(torch.cat([part.scores for part in parts]), torch.cat([part.indices for part in parts]))
+
+
+class Tile(NamedTuple):
+    """Consecutive items from `first` on, counted from 0: the number of the tile, and what is known of its `items`."""
+
+    number: int
+    first: int
+    items: Tensor
 
 
 class Users(NamedTuple):

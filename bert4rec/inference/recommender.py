@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bert4rec.evaluation.top_k import top_k
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids
 from bert4rec.inference.network import Network
-from bert4rec.inference.top_k import top_k
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.wording import counted
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, METRICS, PAGE, PICTURE, PLAN, REPORT
 from bert4rec.config.abilities import POPULARITY, UNTRAINED, is_trained
+from bert4rec.evaluation.metric_names import is_of_lists
 from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import counted, rounded
 
@@ -24,6 +25,9 @@ HELD_OUT = {
     "time": "Test: the first item of each user from `split_at` on; validation: the last one before, of a sample of the "
     "users.",
 }
+SEEN_AND_TIES = "Seen is all of a user's history before the target. Ties go to the lower id; ids are shuffled."
+LISTS = "Their lists of the {k} best unseen items:"
+LISTED_AT = 10  # of the cut-offs of lists the one in the tables
 NO_TEST = "This dataset holds nothing out: there is no test."
 
 
@@ -41,13 +45,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def report_page(report: Mapping[str, Any]) -> str:
     """The report as Markdown; what was not measured is left out."""
     dataset = report["dataset"]
-    validation, curve, held_out = "", "Training loss", ""
+    validation, curve = "", "Training loss"
     was_trained, model = _was_trained(report), _model(report)
     if "validation" in report:
         validation = f"## Validation\n\n{metrics_table(report, 'validation')}"
         curve = "Training loss and validation metrics"
-    if "test" in report:
-        held_out = f"{HELD_OUT[dataset['split']]}{_repeats(report)} Ties go to the lower id. "
+    held_out = f"{rules(report)} " if "test" in report else ""
     sections = [
         f"# {model[0].upper()}{model[1:]} on {dataset['source']}",
         _training(report) if was_trained else _counting(report),
@@ -59,6 +62,12 @@ def report_page(report: Mapping[str, Any]) -> str:
         + (f"; shards: `{PLAN}`." if was_trained else "."),
     ]
     return "\n\n".join(filter(None, sections)) + "\n"
+
+
+def rules(report: Mapping[str, Any]) -> str:
+    """What was held out, what counts as seen, and who wins a tie; "" for a report that does not say."""
+    held_out = HELD_OUT.get(report["dataset"].get("split", ""))
+    return f"{held_out}{_repeats(report)} {SEEN_AND_TIES}" if held_out else ""
 
 
 def _model(report: Mapping[str, Any]) -> str:
@@ -163,7 +172,7 @@ def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
     for protocol in PROTOCOL_TITLES:
         rows = [(title, metrics[protocol]) for title, metrics in contestants.items() if protocol in metrics]
         if rows:
-            sections.append(f"{heading(report, split, protocol)}\n\n{_table(rows)}")
+            sections.append(f"{heading(report, split, protocol)}\n\n{_tables(rows)}")
     left_out = report["dataset"].get("left_out", {}).get(split)
     if left_out and left_out["users"] == left_out["of"]:
         n = report["dataset"]["n_eval_negatives"]
@@ -191,8 +200,16 @@ def _share(count: Mapping[str, int] | None, what: str) -> str:
     return f"{count['users']} of {count['of']} {what} ({100 * count['users'] / count['of']:.1f} %)"
 
 
-def _table(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
-    names = [name for name in rows[0][1] if name != "users"]
+def _tables(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
+    """The metrics of ranks, and those of lists of the contestants that have some."""
+    of_ranks = [name for name in rows[0][1] if name != "users" and not is_of_lists(name)]
+    of_lists = [name for name in rows[0][1] if is_of_lists(name) and name.endswith(f"@{LISTED_AT}")]
+    with_lists = [(title, values) for title, values in rows if of_lists and of_lists[0] in values]
+    lists = f"\n\n{LISTS.format(k=LISTED_AT)}\n\n{_table(with_lists, of_lists)}" if with_lists else ""
+    return f"{_table(rows, of_ranks)}{lists}"
+
+
+def _table(rows: Sequence[tuple[str, Mapping[str, float]]], names: Sequence[str]) -> str:
     width = max(len("best possible"), *(len(title) for title, _ in rows))
     lines = [
         "| " + "".ljust(width) + "".join(f" | {name.rjust(7)}" for name in names) + " |",

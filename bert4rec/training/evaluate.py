@@ -19,10 +19,11 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
 from bert4rec.dataset.schema import METADATA
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
-from bert4rec.evaluation.rank_files import write_ranks
-from bert4rec.evaluation.ranker import HeldOut, Ranks
+from bert4rec.evaluation.ranker import HeldOut
+from bert4rec.evaluation.results.ranking import Ranking
 from bert4rec.report.comparison import common_figures, differences
 from bert4rec.report.page import write_json
+from bert4rec.report.protocols import protocols
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.console import ProgressBar
@@ -118,7 +119,7 @@ def _complete(config: Config, trained: Trained, world: Processes, dataset: Datas
         folder = None
         if world.is_first:
             with interruption.busy():
-                folder = _write(output, dataset, report, ranks, held_out)
+                folder = _write(output, evaluator, report, ranks, held_out)
             _compare(report, trained)
         return Evaluation(report, folder)
 
@@ -142,7 +143,7 @@ class RankingProgress(ProgressBar):
 
 
 def _report(
-    config: Config, trained: Trained, evaluator: Evaluator, ranks: Mapping[str, Ranks],
+    config: Config, trained: Trained, evaluator: Evaluator, ranks: Mapping[str, Ranking],
     held_out: Mapping[str, HeldOut],
 ) -> dict[str, Any]:  # fmt: skip
     """As the report of a training, without what only that has; and what was evaluated, and how."""
@@ -151,7 +152,8 @@ def _report(
     settings = config.evaluation.model_dump(mode="json") | {"precision": evaluator.precision}
     weights = {"checkpoint": str(trained.folder), "checksum": trained.checksum}
     evaluation = {"weights": weights, "device": world.device.type, "settings": settings}
-    return report | evaluator.metrics(ranks, held_out) | {"evaluation": evaluation}
+    report |= evaluator.results(ranks, held_out)
+    return report | {"protocols": protocols(report), "evaluation": evaluation}
 
 
 def _try(output: Path) -> None:
@@ -161,13 +163,13 @@ def _try(output: Path) -> None:
 
 
 def _write(
-    output: Path, dataset: Dataset, report: Mapping[str, Any], ranks: Mapping[str, Ranks],
+    output: Path, evaluator: Evaluator, report: Mapping[str, Any], ranks: Mapping[str, Ranking],
     held_out: Mapping[str, HeldOut],
 ) -> Path:  # fmt: skip
     """Write all that was found; the folder in which it then stands."""
     try:
         with ResultsFolder(output) as results:
-            write_ranks(results.unfinished, dataset, ranks, held_out)
+            evaluator.write_ranks(results.unfinished, ranks, held_out)
             write_json(results.unfinished / REPORT, report)
             return results.finish()
     except OSError as error:

@@ -19,6 +19,7 @@ from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.report.figures import draw_learning_curve
 from bert4rec.report.log import MetricsLog, read_records
 from bert4rec.report.page import metrics_table, result_line, write_report
+from bert4rec.report.protocols import protocols
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory
@@ -90,6 +91,7 @@ def _complete(
             trainer.fit()
             held_out = evaluator.held_out()
             ranks = evaluator.ranks(model, held_out, trainer.check_interruption)
+            found = evaluator.results(ranks, held_out)
         except Interrupted as interrupted:
             interrupted.advice = how_to_continue(context.folder)
             if log:
@@ -107,9 +109,11 @@ def _complete(
         sharding = {kind: [n_bytes[kind] for n_bytes in by_rank] for kind in by_rank[0]}
         kind, mode = context.config.model.kind, context.config.parallelism.mode
         report = about(dataset, held_out, kind=kind, mode=mode, world_size=world.world_size)
-        report |= evaluator.metrics(ranks, held_out) | {"training": training, "sharding": sharding}
+        report |= found | {"protocols": protocols(report | found), "training": training, "sharding": sharding}
         if missing := choose_baselines(context.config, dataset)[1]:
             report["baselines_left_out"] = missing
+        if not is_lost:
+            evaluator.write_ranks(context.folder, ranks, held_out)
         _report(context, report, is_lost=is_lost)
     if is_lost:
         advice = free_the_disk(context.folder)

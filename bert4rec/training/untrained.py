@@ -12,11 +12,13 @@ from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, PAGE, lock, new_
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.rank_files import write_ranks
-from bert4rec.evaluation.ranker import HeldOut, Ranks
+from bert4rec.evaluation.evaluator import Evaluator
+from bert4rec.evaluation.ranker import HeldOut
+from bert4rec.evaluation.results.ranking import Ranking
 from bert4rec.report.environment import environment
 from bert4rec.report.log import MetricsLog
 from bert4rec.report.page import result_line, write_json, write_report
+from bert4rec.report.protocols import protocols
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.runtime.memory import PeakMemory
@@ -49,6 +51,7 @@ def complete_untrained(
                 scorer = evaluator.counting.scorer(kind, progress.advance)
                 seconds = time.monotonic() - began
                 ranks = evaluator.ranks(scorer, held_out, progress.advance)
+                found = evaluator.results(ranks, held_out)
             except Interrupted as interrupted:
                 interrupted.advice = "start it again"
                 raise
@@ -56,12 +59,12 @@ def complete_untrained(
         folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
         if world.is_first:
             resources.enter_context(lock(folder))
-            report = about(
-                dataset, held_out, kind=kind, mode=config.parallelism.mode, world_size=world.world_size
-            ) | evaluator.metrics(ranks, held_out)
+            mode = config.parallelism.mode
+            report = about(dataset, held_out, kind=kind, mode=mode, world_size=world.world_size) | found
+            report["protocols"] = protocols(report)
             report["training"] = _about_counting(seconds, peaks, n_positions=int(dataset.popularity.sum()))
             with interruption.busy():
-                _write(folder, config, world, dataset, report, ranks, held_out)
+                _write(folder, config, evaluator, report, ranks, held_out)
     return folder
 
 
@@ -81,17 +84,17 @@ def _about_counting(seconds: float, peak_memory: list[int], *, n_positions: int)
 
 
 def _write(
-    folder: Path, config: Config, world: Processes, dataset: Dataset, report: Mapping[str, Any],
-    ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut],
+    folder: Path, config: Config, evaluator: Evaluator, report: Mapping[str, Any], ranks: Mapping[str, Ranking],
+    held_out: Mapping[str, HeldOut],
 ) -> None:  # fmt: skip
     """All files of the run, the report last."""
     (folder / CONFIG).write_text(with_changes(config, "run", {"resume": ""}).to_toml())
-    write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
+    write_json(folder / ENVIRONMENT, environment(evaluator.world.device, evaluator.world.world_size))
     log = MetricsLog(folder)
     if validation := report.get("validation", {}).get("full"):
         log.add("validation", 0, epoch=0.0, full=validation)
     log.close()
-    write_ranks(folder, dataset, ranks, held_out)
+    evaluator.write_ranks(folder, ranks, held_out)
     write_report(folder, report)
     logger.info(f"run folder: {folder}")
     logger.info(result_line(report))

@@ -7,6 +7,7 @@ import torch
 
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import Evaluator
+from bert4rec.evaluation.metric_names import LIST_METRICS
 from bert4rec.evaluation.ranker import Ranker, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.models.bert4rec import Bert4Rec
@@ -45,14 +46,26 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     assert len(calls) == evaluator.n_batches(model, held_out) == 2 + 1 + n_of_test + n_of_test + 1 + n_of_test
     ranker = Ranker(ModelScorer(model, device=CPU, max_len=12), batch_size=16, device=CPU)
     test = ranker.rank(small_dataset.splits["test"], ["full", "uniform"])
-    metrics = evaluator.metrics(ranks, held_out)
-    assert metrics["test"] == to_metrics(test, [10])
-    assert list(metrics) == ["validation", "test", "popularity_baseline", "best_possible", "baselines"]
-    assert metrics["baselines"] == {"markov": to_metrics(ranks["markov"], [10])}
-    validation = evaluator.validation_metrics(model, lambda: None)
-    assert validation == {"full": metrics["validation"]["full"]}
+    metrics = evaluator.results(ranks, held_out)
+    names = ["validation", "test", "popularity_baseline", "best_possible", "baselines"]
+    assert list(metrics) == [*names, "intervals", "slices"]
+    lists = {f"{name}@10" for name in LIST_METRICS}
+    of_contestants = {name: (metrics[name], metrics["intervals"][name]) for name in names[:3]}
+    of_contestants["markov"] = metrics["baselines"]["markov"], metrics["intervals"]["baselines"]["markov"]
+    for found, intervals in of_contestants.values():
+        assert found["full"].keys() == {"users", "HR@10", "NDCG@10", "MRR"} | lists
+        assert intervals["full"].keys() == found["full"].keys() - {"users", "Coverage@10", "Gini@10"}
+        for protocol, of_protocol in intervals.items():
+            for metric, (low, high) in of_protocol.items():
+                assert low <= found[protocol][metric] <= high
+    assert metrics["best_possible"].keys() == metrics["intervals"]["best_possible"].keys() == {"full", "uniform"}
+    of_ranks = {k: v for k, v in metrics["test"]["full"].items() if k not in lists}
+    assert {**metrics["test"], "full": of_ranks} == to_metrics(test, [10])
+    (validation,) = evaluator.validation_metrics(model, lambda: None).values()
+    assert validation == {k: v for k, v in metrics["validation"]["full"].items() if k not in lists}
+    assert metrics["slices"].keys() == {"test"}
     sampled = replace(evaluator, protocols=["uniform"], baselines=[])
     assert sampled.n_batches(model, held_out) == 2 + 2 * 4
-    assert sampled.metrics(sampled.ranks(model, held_out, lambda: None), held_out)["test"] == {
+    assert sampled.results(sampled.ranks(model, held_out, lambda: None), held_out)["test"] == {
         "uniform": metrics["test"]["uniform"]
     }

@@ -23,10 +23,10 @@ def test_the_count_in_one_pass_is_that_of_the_comparison(
 ) -> None:
     row, targets, target_scores = torch.tensor([scores]), torch.tensor([target]), torch.tensor([target_score])
     expected = is_ahead(row, torch.arange(first, first + len(scores)), target_scores, targets).sum(1)
-    assert count_ahead(row, torch.tensor(first), target_scores, targets).tolist() == expected.tolist()
+    assert count_ahead(row, first, target_scores, targets).tolist() == expected.tolist()
     twice = [values.repeat(2) for values in (target_scores, targets)]
     for rows in (row.repeat(2, 1), row):
-        assert count_ahead(rows, torch.tensor(first), *twice).tolist() == 2 * expected.tolist()
+        assert count_ahead(rows, first, *twice).tolist() == 2 * expected.tolist()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])

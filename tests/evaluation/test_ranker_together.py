@@ -37,6 +37,18 @@ def test_kinds_without_training_do_not_depend_on_the_processes(
                 np.testing.assert_array_equal(ranks[protocol], alone[protocol])
 
 
+@pytest.mark.parametrize("dataset", ["small", "log"])
+def test_metrics_of_lists_intervals_and_slices_do_not_depend_on_the_processes(
+    pools: Any, small_config: Callable[..., Config], log_config: Callable[..., Config], dataset: str
+) -> None:
+    config = {"small": small_config, "log": log_config}[dataset](**{"parallelism.mode": "dmp"})
+    (alone,) = pools(1).run(jobs.results_with_model, config)
+    assert {"validation", "test", "popularity_baseline", "intervals", "slices"} <= alone.keys()
+    assert "Coverage@10" in alone["popularity_baseline"]["full"]
+    for n_processes in (2, 3):
+        assert pools(n_processes).run(jobs.results_with_model, config) == [alone] * n_processes
+
+
 def test_more_processes_than_batches(pools: Any, small_config: Callable[..., Config]) -> None:
     config = small_config(**{"evaluation.per_device_eval_batch_size": 1000})
     alone, *_ = pools(1).run(jobs.rank_with_model, config, "test")

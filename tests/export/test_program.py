@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.evaluation.top_k import top_k
 from bert4rec.export.program import Program, require_onnx, save_onnx, save_pt2
 from bert4rec.inference.network import Network
-from bert4rec.inference.top_k import top_k
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel

@@ -48,7 +48,7 @@ from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
 from bert4rec.training import agreement
 from bert4rec.training import evaluate as evaluation
-from bert4rec.training.build import build, make_trainer, plan_of_all, sampler, training_batches
+from bert4rec.training.build import build, make_evaluator, make_trainer, plan_of_all, sampler, training_batches
 from bert4rec.training.loop.state import State
 from bert4rec.training.loop.trainer import Trainer
 from tests.models.networks import WithGroups
@@ -269,6 +269,14 @@ def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
     scorer = counting.scorer(kind, dist.barrier)
     with mock.patch("bert4rec.evaluation.item_tiles.MIN_TILE", 11):  # some tiles for every process
         return Ranker(scorer, batch_size=16, device=CPU).rank(dataset.splits[split], PROTOCOLS)
+
+
+def results_with_model(config: Config) -> dict[str, Any]:
+    """What a report says of the freshly initialised model."""
+    dataset = _open(config)
+    evaluator = make_evaluator(config, _world(), dataset)
+    held_out = evaluator.held_out()
+    return evaluator.results(evaluator.ranks(_build(config, dataset), held_out, lambda: None), held_out)
 
 
 def _rank(

@@ -49,7 +49,8 @@ def refused(path: Path, output: Path, *options: str) -> str:
 
 
 def figures(report: dict[str, Any]) -> dict[str, Any]:
-    return {name: report[name] for name in (*SPLITS, "baselines") if name in report}
+    names = (*SPLITS, "baselines", "intervals", "slices", "protocols")
+    return {name: report[name] for name in names if name in report}
 
 
 def assert_ranks_give(folder: Path, report: dict[str, Any]) -> None:
@@ -76,7 +77,7 @@ def test_the_figures_of_a_sharded_bert4rec(made: Path, tmp_path: Path, caplog: p
         assert figures(found.report) == figures(report)
         assert found.folder is not None
         assert report_of(found.folder) == found.report
-        assert f"the same as in {made / 'report.json'}: all 168 figures" in caplog.messages
+        assert f"the same as in {made / 'report.json'}: all 240 figures" in caplog.messages
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["out", "out-2"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "ranks-test.parquet", "ranks-validation.parquet", "report.json",
@@ -124,7 +125,7 @@ def test_the_figures_of_a_replicated_sasrec_with_repeated_targets(
         patch.setattr(Optimizers, "__init__", None)
         for options in (["--evaluation.ks=[3]"], ["--mode=dmp", "--parallelism.sharding_type=column_wise"]):
             found = evaluated(folder, tmp_path / "out", *options)
-    for n in (6 * 4 * 4, 6 * 4 * 8):
+    for n in (6 * (4 * 4 + 4), 6 * (4 * 8 + 12)):
         assert f"the same as in {folder / 'report.json'}: all {n} figures" in caplog.messages
     assert list(found.report["test"]) == ["full", "full_unseen", "popular", "uniform"]
     assert figures(found.report) == figures(report_of(folder))

@@ -1,10 +1,12 @@
 """The rank of every user's target in a Parquet file, a row a user: what all metrics are computed from.
 
 The columns: `user` and `target`, dense ids (int32); `original_user` and `original_item`, the same by their own ids;
-`is_repeated`, whether the target stands in the user's own history; and for each protocol the `rank` (int32) of the
-target, counted from 1, or null for a user who has no part in it. HR@k is the mean of `rank` <= k over those that are
-not null, NDCG@k that of 1 / log2(rank + 1) where the rank is at most k, else 0, MRR that of 1 / rank; `full_unseen` is
-`full` where a repeated target counts as missed.
+`is_repeated`, whether the target stands in the user's own history; `history_length`, the items of that (int32);
+`train_count`, the training positions of the target (int32); where the dataset has times `last_time`, when the last item
+of the history was, in seconds (int64; null without one); and for each protocol the rank (int32) of the target, counted
+from 1, or null for a user who has no part in it. HR@k is the mean of `rank` <= k over those that are not null, NDCG@k
+that of 1 / log2(rank + 1) where the rank is at most k, else 0, MRR that of 1 / rank; `full_unseen` is `full` where a
+repeated target counts as missed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,27 +16,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.columns import Ints
+from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.ranks import LEFT_OUT
 from bert4rec.dataset.reader import Dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS, USERS
-from bert4rec.evaluation.ranker import HeldOut, Ranks
+from bert4rec.dataset.times import UNKNOWN
+from bert4rec.evaluation.ranker import Ranks
+from bert4rec.evaluation.results.slices import Facts
 
 ROWS_AT_ONCE = 65_536
 
 
-def write_ranks(
-    folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], held_out: Mapping[str, HeldOut]
-) -> list[Path]:
-    """Write `ranks-<split>.parquet` of each split of `held_out` into `folder`, whole or not at all; the files.
+def rank_file(split: str) -> str:
+    """Its name."""
+    return f"ranks-{split}.parquet"
+
+
+def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], facts: Mapping[str, Facts]) -> list[Path]:
+    """Write `ranks-<split>.parquet` of each split of `facts` into `folder`, whole or not at all; the files.
 
     `ranks`: of the model, by split. Raises `OSError`.
     """
     with pq.ParquetFile(dataset.folder / ITEMS) as items:
         original_items = items.read(columns=["original"])["original"].combine_chunks()
     return [
-        _write(folder / f"ranks-{split}.parquet", _rows(dataset, split, ranks[split], users, original_items))
-        for split, users in held_out.items()
+        _write(folder / rank_file(split), _rows(dataset, split, ranks[split], of_split, original_items))
+        for split, of_split in facts.items()
     ]
 
 
@@ -53,7 +60,7 @@ def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> Path:
 
 
 def _rows(
-    dataset: Dataset, split: str, ranks: Ranks, held_out: HeldOut, original_items: pa.Array
+    dataset: Dataset, split: str, ranks: Ranks, facts: Facts, original_items: pa.Array
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a split, some at a time: its users stand in the order of the table of users."""
     users = dataset.splits[split].users
@@ -70,10 +77,17 @@ def _rows(
                     "original_user": part["original"].take(pa.array(users[rows] - first)),
                     "target": targets,
                     "original_item": original_items.take(pa.array(targets - FIRST_ITEM_ID)),
-                    "is_repeated": held_out.repeated[rows],
+                    "is_repeated": facts.is_repeated[rows],
+                    "history_length": facts.history_length[rows].astype(np.int32),
+                    "train_count": facts.train_count[rows].astype(np.int32),
+                    **_times(facts.last_time, rows),
                     **{name: _nullable(values[rows]) for name, values in ranks.items()},
                 }
             )
+
+
+def _times(times: Indices | None, rows: Indices) -> dict[str, pa.Array]:
+    return {} if times is None else {"last_time": pa.array(times[rows], pa.int64(), mask=times[rows] == UNKNOWN)}
 
 
 def _nullable(ranks: Ints) -> pa.Array:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bert4rec.inference import top_k as module
-from bert4rec.inference.top_k import top_k
+from bert4rec.evaluation import top_k as module
+from bert4rec.evaluation.top_k import top_k
 
 
 @given(

@@ -8,9 +8,10 @@ import pytest
 
 from bert4rec.dataset.ranks import LEFT_OUT
 from bert4rec.dataset.reader import Dataset, Split, open_dataset, read_metadata
-from bert4rec.evaluation import rank_files
-from bert4rec.evaluation.rank_files import write_ranks
 from bert4rec.evaluation.ranker import HeldOut
+from bert4rec.evaluation.results import rank_files
+from bert4rec.evaluation.results.rank_files import write_ranks
+from bert4rec.evaluation.results.slices import Facts
 from tests.conftest import LOG
 
 
@@ -18,6 +19,10 @@ from tests.conftest import LOG
 def log_dataset(log_folder: Path) -> Dataset:
     metadata = read_metadata(log_folder)
     return open_dataset(log_folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+
+
+def facts_of(dataset: Dataset) -> dict[str, Facts]:
+    return {"test": Facts.of(dataset, "test", HeldOut.of(dataset.splits["test"]).repeated)}
 
 
 RANKS = {
@@ -28,12 +33,13 @@ RANKS = {
 
 def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_files, "ROWS_AT_ONCE", 4)  # of six users
-    held_out = {"test": HeldOut.of(log_dataset.splits["test"])}
-    assert write_ranks(tmp_path, log_dataset, {"test": RANKS}, held_out) == [tmp_path / "ranks-test.parquet"]
+    assert write_ranks(tmp_path, log_dataset, {"test": RANKS}, facts_of(log_dataset)) == [
+        tmp_path / "ranks-test.parquet"
+    ]
     table = pq.read_table(tmp_path / "ranks-test.parquet")
     assert [f"{field.name}: {field.type}" for field in table.schema] == [
         "user: int32", "original_user: large_string", "target: int32", "original_item: int64", "is_repeated: bool",
-        "full: int32", "popular: int32",
+        "history_length: int32", "train_count: int32", "last_time: int64", "full: int32", "popular: int32",
     ]  # fmt: skip
     rows = table.to_pydict()
     assert rows["user"] == [0, 1, 2, 3, 4, 5]
@@ -41,6 +47,9 @@ def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch:
     assert rows["original_item"] == [items[-1] for items in LOG.values()]
     assert rows["target"] == log_dataset.splits["test"].targets(np.arange(6)).tolist()
     assert rows["is_repeated"] == [items[-1] in items[:-1] for items in LOG.values()]
+    assert rows["history_length"] == [len(items) - 1 for items in LOG.values()]
+    assert rows["train_count"] == [sum(items[:-2].count(of[-1]) for items in LOG.values()) for of in LOG.values()]
+    assert rows["last_time"] == [1_600_000_000 + len(items) - 2 for items in LOG.values()]
     assert rows["full"] == [1, 2, 3, 4, 5, 6]
     assert rows["popular"] == [1, 2, 3, None, 5, None]
 
@@ -48,7 +57,7 @@ def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch:
 def test_a_write_that_fails_leaves_nothing(
     log_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held_out = {"test": HeldOut.of(log_dataset.splits["test"])}
+    facts = facts_of(log_dataset)
     original = Split.targets
 
     def fails_at_the_end(split: Split, rows: np.ndarray) -> np.ndarray:
@@ -59,5 +68,5 @@ def test_a_write_that_fails_leaves_nothing(
     monkeypatch.setattr(rank_files, "ROWS_AT_ONCE", 4)
     monkeypatch.setattr(Split, "targets", fails_at_the_end)
     with pytest.raises(OSError, match="No space"):
-        write_ranks(tmp_path, log_dataset, {"test": RANKS}, held_out)
+        write_ranks(tmp_path, log_dataset, {"test": RANKS}, facts)
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,135 @@
+"""What a recommender would show: metrics of the lists of its best items, beside those of the targets' ranks.
+
+A list is what would be recommended: the best items of the full catalogue that the user has not seen. At each cut-off k:
+
+- `Coverage@k`: the share of the catalogue that stands in the list of at least one user;
+- `Gini@k`: how unevenly the places are shared out among all items, 0 for equally, towards 1 where few items have all;
+- `AveragePopularity@k`: the training positions of the items in a list, their mean, and of it the mean over users;
+- `Novelty@k`: the same of -log2 of an item's share of all training positions; an item without any counts as if it had
+  one.
+
+Coverage and Gini belong to all lists together: they have no value of a user, and so no interval either.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bert4rec.dataset.reader import Bools
+from bert4rec.evaluation.metric_names import COVERAGE, GINI, NOVELTY, POPULARITY
+from bert4rec.evaluation.top_k import BestItems
+from bert4rec.runtime.collectives import Partition
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+NOTHING = -1  # in the place of an item, where fewer are left
+
+
+class Lists:
+    """The lists at the cut-offs `ks` of users who come in passes; what is kept of them are counts and means.
+
+    `popularity` [V]: training positions of the items. Each process of `partition` counts its part of the catalogue, the
+    first one also knows what the lists of each user are like.
+    """
+
+    def __init__(
+        self, n_users: int, ks: Sequence[int], popularity: npt.NDArray[np.integer], partition: Partition
+    ) -> None:
+        self._ks, self._popularity, self._partition = ks, popularity, partition
+        self.k = min(max(ks), len(popularity))
+        self._part = partition.of(len(popularity))
+        self._counts = np.zeros((len(ks), len(self._part)), np.int32)
+        self._total = max(1, int(popularity.sum()))
+        n_known = n_users if partition.rank == 0 else 0
+        self._of_users = {name: np.full((n_known, len(ks)), np.nan) for name in (POPULARITY, NOVELTY)}
+        self._of_all: dict[str, float] = {}
+
+    def add(self, rows: Indices, best: BestItems, targets: Tensor, ahead: Tensor, repeated: Bools) -> None:
+        """The lists of the users `rows` [U]: the `best` unseen items but for the target, and the target itself.
+
+        As many [U] unseen items are `ahead` of each of the `targets` [U], counted from 0. A target that is `repeated`
+        [U] is seen, and stands in no list.
+        """
+        found = torch.where(best.scores > -torch.inf, best.indices, NOTHING).cpu().numpy()
+        items = _with_targets(found, targets.cpu().numpy(), np.where(repeated, self.k, ahead.cpu().numpy()))
+        for column, k in enumerate(self._ks):
+            own = items[:, : min(k, self.k)]
+            own = own[(own >= self._part.start) & (own < self._part.stop)] - self._part.start
+            np.add.at(self._counts[column], own, 1)
+        if self._partition.rank == 0:
+            self._know(rows, items)
+
+    def _know(self, rows: Indices, items: Indices) -> None:
+        """The means of the lists of the users `rows` [U]: `items` [U, k]."""
+        is_there = items != NOTHING
+        popularity = np.where(is_there, self._popularity[items], 0)
+        novelty = np.where(is_there, -np.log2(np.maximum(popularity, 1) / self._total), 0.0)
+        n_items = is_there.cumsum(1)
+        for column, k in enumerate(self._ks):
+            n, of_list = n_items[:, min(k, self.k) - 1], slice(min(k, self.k))
+            for name, values in ((POPULARITY, popularity), (NOVELTY, novelty)):
+                means = values[:, of_list].sum(1) / np.maximum(n, 1)
+                self._of_users[name][rows, column] = np.where(n > 0, means, np.nan)
+
+    def finish(self) -> None:
+        """Put together what the processes have counted; every one of them calls this, after the last pass."""
+        histograms = {k: _histogram(self._partition, n) for k, n in zip(self._ks, self._counts, strict=True)}
+        self._of_all = {f"{COVERAGE}@{k}": coverage(*histogram) for k, histogram in histograms.items()}
+        self._of_all |= {f"{GINI}@{k}": gini(*histogram) for k, histogram in histograms.items()}
+
+    def metrics(self) -> dict[str, float]:
+        """Metric → its value, on the first process; those without one user who has a list are absent."""
+        means = {name: values[~np.isnan(values)] for name, values in self.of_users().items()}
+        return self._of_all | {name: float(values.mean()) for name, values in means.items() if len(values)}
+
+    def of_users(self) -> dict[str, Floats]:
+        """Metric → its value of each user [N], on the first process; NaN for one with nothing left to recommend."""
+        return {f"{name}@{k}": values[:, column] for name, values in self._of_users.items()
+                for column, k in enumerate(self._ks)}  # fmt: skip
+
+
+def coverage(counts: Indices, n_items: Indices) -> float:
+    """The share of items that were recommended, of which `n_items` [C] each were so `counts` [C] times.
+
+    >>> coverage(np.array([0, 2]), np.array([3, 1]))
+    0.25
+    """
+    return float(n_items[counts > 0].sum() / n_items.sum())
+
+
+def gini(counts: Indices, n_items: Indices) -> float:
+    """The Gini coefficient of how often items were recommended: `n_items` [C] so many `counts` [C] times, ascending.
+
+    >>> gini(np.array([5]), np.array([4]))  # all alike
+    0.0
+    >>> gini(np.array([0, 9]), np.array([3, 1]))  # one of four has all: 1 - 1 / 4
+    0.75
+    """
+    if not (counts * n_items).sum():
+        return 0.0
+    before = n_items.cumsum() - n_items
+    ranks = n_items * before + n_items * (n_items + 1) // 2  # the sum of the ranks, from 1, of those with that count
+    n = int(n_items.sum())
+    return float(2 * (counts * ranks).sum() / (n * (counts * n_items).sum()) - (n + 1) / n)
+
+
+def _with_targets(found: Indices, targets: Indices, places: Indices) -> Indices:
+    """The lists `found` [U, k] with each target at its place, from 0; behind the end it is in no list."""
+    columns = np.arange(found.shape[1])[None]
+    behind = np.take_along_axis(found, columns - (columns > places[:, None]), axis=1)
+    return np.where(columns == places[:, None], targets[:, None], behind)
+
+
+def _histogram(partition: Partition, counts: npt.NDArray[np.int32]) -> tuple[Indices, Indices]:
+    """How many items of the whole catalogue have each count: the counts, ascending, and the numbers of items."""
+    own = torch.from_numpy(np.stack(np.unique(counts, return_counts=True), axis=1).astype(np.int64))
+    together = partition.concatenate(own)[0].numpy()
+    values, places = np.unique(together[:, 0], return_inverse=True)
+    n_items = np.zeros(len(values), np.int64)
+    np.add.at(n_items, places, together[:, 1])
+    return values, n_items

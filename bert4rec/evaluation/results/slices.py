@@ -1,0 +1,117 @@
+"""The metrics of parts of the users: how good a recommender is for whom, and for which targets.
+
+Of the ranking among the full catalogue. The parts of each kind have every user once, but for `time`, which only has
+those whose history tells when they were asked.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bert4rec.dataset.columns import Indices
+from bert4rec.dataset.reader import Bools, Dataset
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.times import UNKNOWN
+from bert4rec.evaluation.metrics import ranking_metrics
+from bert4rec.evaluation.results.intervals import rank_intervals
+
+LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each part but the last
+AT = 10  # the cut-off
+METRICS = (f"HR@{AT}", f"NDCG@{AT}")
+POPULARITY = ("head", "middle", "tail")  # thirds of all training positions, the most popular items first
+THIRDS = ("first third", "second third", "last third")
+
+Ints: TypeAlias = npt.NDArray[np.integer]
+Parts: TypeAlias = Iterator[tuple[str, Bools]]
+
+
+class Facts(NamedTuple):
+    """What is known of U users and their targets.
+
+    Each `history_length` [U]; how many training positions the target has, `train_count` [U]; whether the target stands
+    in the user's own history, `is_repeated` [U]; when the last item of the history was, `last_time` [U], in seconds,
+    UNKNOWN of one without items; None where the dataset has no times.
+    """
+
+    history_length: Indices
+    train_count: Ints
+    is_repeated: Bools
+    last_time: Indices | None
+
+    @classmethod
+    def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "Facts":
+        """Of all users of a split."""
+        rows = dataset.splits[split]
+        everybody = np.arange(len(rows))
+        counts = dataset.popularity[rows.targets(everybody) - FIRST_ITEM_ID]
+        return cls(rows.lengths(everybody), counts, is_repeated, rows.last_times)
+
+
+def slices(facts: Facts, ranks: Ints, popularity: Ints) -> dict[str, list[dict[str, Any]]]:
+    """Kind → its parts, each with its name, users, metrics and their intervals; parts without users are left out.
+
+    `ranks` [U] of the targets, `popularity` [V]: training positions of all items.
+    """
+    kinds = {
+        "history_length": _by_length(facts.history_length),
+        "item_popularity": _by_popularity(facts.train_count, popularity),
+        "target": iter([("known", facts.train_count > 0), ("cold", facts.train_count == 0)]),
+        "repeated": iter([("new", ~facts.is_repeated), ("repeated", facts.is_repeated)]),
+        "time": _by_time(facts.last_time),
+    }
+    found = {kind: [_figures(name, ranks[part]) for name, part in parts if part.any()] for kind, parts in kinds.items()}
+    return {kind: parts for kind, parts in found.items() if parts}
+
+
+def _figures(name: str, ranks: Ints) -> dict[str, Any]:
+    metrics: Mapping[str, float] = ranking_metrics(ranks, [AT])
+    intervals = rank_intervals(ranks, [AT])
+    return {
+        "name": name,
+        "users": metrics["users"],
+        **{metric: metrics[metric] for metric in METRICS},
+        "intervals": {metric: intervals[metric] for metric in METRICS},
+    }
+
+
+def _by_length(lengths: Ints) -> Parts:
+    """
+    >>> [(name, part.tolist()) for name, part in _by_length(np.array([5, 6, 201])) if part.any()]
+    [('1 to 5', [True, False, False]), ('6 to 10', [False, True, False]), ('more than 200', [False, False, True])]
+    """
+    shortest = 0
+    for longest in LENGTHS:
+        yield f"{shortest + 1} to {longest}", (lengths > shortest) & (lengths <= longest)
+        shortest = longest
+    yield f"more than {shortest}", lengths > shortest
+
+
+def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
+    """By where the item stands in the order of popularity: an item is of the third in which its first position is.
+
+    >>> [(name, part.tolist()) for name, part in _by_popularity(np.array([0, 4, 3]), np.array([4, 0, 3, 2, 0]))]
+    [('head', [False, True, False]), ('middle', [False, False, True]), ('tail', [True, False, False])]
+    """
+    distinct, n_items = np.unique(popularity, return_counts=True)
+    positions = distinct.astype(np.int64) * n_items
+    total = int(positions.sum())
+    # Items of one count are of one third: their order would be arbitrary.
+    third = np.minimum(3 * (total - positions.cumsum()) // max(1, total), 2)
+    of_targets = np.where(counts > 0, third[np.searchsorted(distinct, counts)], 2)
+    yield from ((name, of_targets == number) for number, name in enumerate(POPULARITY))
+
+
+def _by_time(times: Ints | None) -> Parts:
+    """Thirds of the users by when they were asked; those of one time together."""
+    if times is None or (times == UNKNOWN).all():
+        return
+    known = np.sort(times[times != UNKNOWN])
+    limits = [known[0] - 1, *(known[-(-len(known) * part // 3) - 1] for part in (1, 2)), known[-1]]
+    for name, after, last in zip(THIRDS, limits, limits[1:], strict=False):
+        part = (times > after) & (times <= last)
+        if part.any():
+            first_day, last_day = (datetime.fromtimestamp(int(time), UTC).date() for time in (times[part].min(), last))
+            yield f"{name}: {first_day} to {last_day}", part

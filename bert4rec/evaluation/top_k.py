@@ -1,0 +1,108 @@
+"""The best items for each user, exactly: the catalogue streams by in tiles, and ties go to the lower id."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bert4rec.runtime.collectives import Partition
+
+TILE = 16_384  # items that are scored at once
+
+
+@dataclass
+class BestItems:
+    """The best k items of those that U users were offered: `scores` [U, k], best first, and their `indices` [U, k].
+
+    Where fewer were offered, -inf stands in place of scores. Tiles come in the order of their items.
+    """
+
+    scores: Tensor
+    indices: Tensor
+
+    @classmethod
+    def nothing(cls, n_users: int, k: int, *, dtype: torch.dtype, device: torch.device) -> Self:
+        """Before the first offer."""
+        scores = torch.full((n_users, k), -torch.inf, dtype=dtype, device=device)
+        return cls(scores, torch.zeros(n_users, k, dtype=torch.int64, device=device))
+
+    def offer(self, users: slice, scores: Tensor, first: int) -> None:
+        """The items `first`, `first` + 1, …, with `scores` [B, C] for some of the `users`; -inf is no offer."""
+        found, indices = self.scores[users], self.indices[users]
+        k = found.shape[1]
+        # A tie with what was found before loses: its id is higher.
+        rows = (scores.amax(1) > found[:, -1]).nonzero().squeeze(1)
+        if not len(rows):
+            return
+        best, columns = _best(scores if len(rows) == len(scores) else scores[rows], k)
+        candidates = torch.cat([found[rows], best], 1), torch.cat([indices[rows], columns + first], 1)
+        order = candidates[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
+        found[rows], indices[rows] = (values.gather(1, order) for values in candidates)
+
+    def of_all(self, partition: Partition) -> "BestItems":
+        """The best of what the processes of `partition` have found, whose items come in the processes' order."""
+        if partition.n_processes == 1:
+            return self
+        scores, indices = (torch.cat([*partition.stack(values)], dim=1) for values in (self.scores, self.indices))
+        order = scores.sort(dim=1, descending=True, stable=True).indices[:, : self.scores.shape[1]]
+        return BestItems(scores.gather(1, order), indices.gather(1, order))
+
+    def without(self, rows: Tensor, items: Tensor, n_users: int, k: int) -> "BestItems":
+        """For each of `n_users` the best k of what is one row here, without what the user has seen.
+
+        That is `items` [N], each at the user's place in `rows` [N]; this row holds so many that k others are among
+        them, where there are as many.
+        """
+        n = min(self.scores.shape[1], k + int(torch.bincount(rows).max()))
+        scores, indices = self.scores[0, :n], self.indices[0, :n]
+        in_order, order = indices.sort()
+        places = torch.searchsorted(in_order, items).clamp(max=n - 1)
+        is_here = in_order[places] == items
+        left = torch.arange(n, device=items.device).repeat(n_users, 1)
+        left[rows[is_here], order[places[is_here]]] = n
+        left = left.topk(min(k, n), dim=1, largest=False).values
+        places = left.clamp(max=n - 1)
+        return BestItems(torch.where(left < n, scores[places], -torch.inf), indices[places])
+
+
+def top_k(
+    hidden: Tensor, vectors: Tensor, k: int, *, exclude: Callable[[Tensor, int], None] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The scores [B, k] of the best rows of `vectors` [V, D] for `hidden` [B, D], best first, and their indices [B, k].
+
+    `exclude` is called with the scores [B, C] of a tile and its first row, and sets those to -inf that are not to be
+    found. Where fewer than k are left, -inf stands in place of scores.
+    """
+    best = BestItems.nothing(len(hidden), k, dtype=torch.float32, device=hidden.device)
+    for first, tile in _tiles(vectors):
+        scores = (hidden @ tile.T).float()
+        if exclude is not None:
+            exclude(scores, first)
+        best.offer(slice(None), scores, first)
+    return best.scores, best.indices
+
+
+def _tiles(vectors: Tensor) -> Iterator[tuple[int, Tensor]]:
+    for first in range(0, len(vectors), TILE):
+        yield first, vectors[first : first + TILE]
+
+
+def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """At most `k` of the best `scores` [B, C], in the order of their columns [B, ≤ k]; the first ones of equal ones."""
+    values, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    if values.shape[1] > k:
+        columns = columns[:, :k]
+        rows = (values[:, k] == values[:, k - 1]).nonzero().squeeze(1)  # topk takes any of equal ones
+        if len(rows):
+            columns[rows] = _first_best(scores[rows], values[rows, k - 1 : k], k)
+    columns = columns.sort(dim=1).values
+    return scores.gather(1, columns), columns
+
+
+def _first_best(scores: Tensor, limits: Tensor, k: int) -> Tensor:
+    """The columns [B, k] of all `scores` [B, C] above `limits` [B, 1], fewer than k, and of the first equal ones."""
+    is_above, is_equal = scores > limits, scores == limits
+    n_missing = k - is_above.sum(1, keepdim=True)
+    return (is_above | (is_equal & (is_equal.cumsum(1) <= n_missing))).nonzero()[:, 1].view(-1, k)

@@ -1,0 +1,86 @@
+"""Metrics as other programs compute them, and what a recommender scores that says nothing."""
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics.retrieval import RetrievalHitRate, RetrievalMRR, RetrievalNormalizedDCG
+
+from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.metrics import MISSED, count_ahead
+from bert4rec.evaluation.ranker import Ranker
+from bert4rec.evaluation.results.ranking import Ranking
+from bert4rec.models.untrained.popularity import PopularityScorer
+from bert4rec.runtime.collectives import Partition
+
+KS = [1, 10]
+
+
+def test_a_thousand_random_cases_as_torchmetrics_and_by_written_out_sums() -> None:
+    generator = torch.Generator().manual_seed(1)
+    n_cases, n_items = 1000, 40
+    scores = torch.rand(n_cases, n_items, generator=generator, dtype=torch.float64)
+    targets = torch.randint(n_items, (n_cases,), generator=generator)
+    everybody = torch.arange(n_cases)
+    ranks = 1 + count_ahead(scores, 0, scores[everybody, targets], targets).numpy()
+    found = Ranking({"full": ranks}).metrics(np.zeros(n_cases, bool), KS)["full"]
+    positions = [
+        sum(other >= row[target] for other in row)
+        for row, target in zip(scores.tolist(), targets.tolist(), strict=True)
+    ]
+    assert ranks.tolist() == positions
+    for k in KS:
+        hits = [position for position in positions if position <= k]
+        assert found[f"HR@{k}"] == pytest.approx(len(hits) / n_cases, abs=1e-12)
+        assert found[f"NDCG@{k}"] == pytest.approx(sum(1 / np.log2(hit + 1) for hit in hits) / n_cases, abs=1e-12)
+    assert found["MRR"] == pytest.approx(sum(1 / position for position in positions) / n_cases, abs=1e-12)
+    case = everybody.repeat_interleave(n_items)
+    is_target = torch.zeros(n_cases, n_items, dtype=torch.bool)
+    is_target[everybody, targets] = True
+    theirs = {"MRR": RetrievalMRR()}
+    theirs |= {f"HR@{k}": RetrievalHitRate(top_k=k) for k in KS}
+    theirs |= {f"NDCG@{k}": RetrievalNormalizedDCG(top_k=k) for k in KS}
+    for name, metric in theirs.items():
+        assert found[name] == pytest.approx(float(metric(scores.flatten(), is_target.flatten(), case)), abs=1e-6), name
+
+
+def ranks_by(scores: np.ndarray, dataset: Dataset) -> dict[str, np.ndarray]:
+    ranker = Ranker(PopularityScorer(scores, Partition()), batch_size=64, device=torch.device("cpu"))
+    return ranker.rank(dataset.splits["test"], ["full", "popular", "uniform"])
+
+
+def test_equal_scores_are_ranked_by_the_id_and_random_ones_as_by_chance(small_dataset: Dataset) -> None:
+    """By chance a target is among the first k of n candidates with a probability of k / n."""
+    test, n_items = small_dataset.splits["test"], small_dataset.n_items
+    rows = test.read(np.arange(len(test)))
+    assert rows.targets is not None
+    ends, targets = rows.lengths.cumsum(), rows.targets.tolist()
+    unseen = [
+        {*range(2, n_items + 2)} - {*rows.items[end - n : end].tolist()}
+        for end, n in zip(ends, rows.lengths, strict=True)
+    ]
+    constant = ranks_by(np.ones(n_items, np.int64), small_dataset)
+    lower = [sum(item < target for item in items) for items, target in zip(unseen, targets, strict=True)]
+    assert constant["full"].tolist() == [1 + n for n in lower]
+    generator, n_draws = np.random.default_rng(1), 60
+    draws = [ranks_by(generator.permutation(n_items), small_dataset) for _ in range(n_draws)]
+    n_candidates = {"full": np.array([len(i | {t}) for i, t in zip(unseen, targets, strict=True)])}
+    n_candidates |= dict.fromkeys(("popular", "uniform"), np.full(len(test), 11))
+    for protocol, n in n_candidates.items():
+        ranks = np.stack([draw[protocol] for draw in draws])
+        assert (ranks != LEFT_OUT).all()
+        for k in KS:
+            found = (ranks <= k).mean(axis=1)  # of each draw: all users of one have the same order of items
+            margin = 4 * found.std() / n_draws**0.5
+            assert found.mean() == pytest.approx(np.minimum(1, k / n).mean(), rel=0, abs=margin), (protocol, k)
+
+
+def test_figures_and_intervals_have_the_same_protocols() -> None:
+    ranks = {"full": np.array([1, 2, 30], np.int32), "popular": np.full(3, LEFT_OUT, np.int32)}
+    repeated = np.array([False, True, False])
+    metrics, intervals = (of(repeated, [10]) for of in (Ranking(ranks).metrics, Ranking(ranks).intervals))
+    assert list(metrics) == list(intervals) == ["full", "full_unseen"]
+    assert metrics["full_unseen"]["HR@10"] == 1 / 3
+    assert Ranking({"full": np.where(repeated, MISSED, ranks["full"])}).intervals(~repeated & repeated, [10]) == {
+        "full": intervals["full_unseen"]
+    }

@@ -1,0 +1,112 @@
+"""Lists of recommendations and their metrics, worked out once more with sorts over Python lists."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.dataset.reader import Dataset, Split, open_dataset, read_metadata
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.evaluation import ranker
+from bert4rec.evaluation.lists import Lists, coverage, gini
+from bert4rec.evaluation.ranker import Ranker
+from bert4rec.evaluation.scorers import ModelScorer, Scorer
+from bert4rec.models.untrained.popularity import PopularityScorer
+from bert4rec.runtime.collectives import Partition
+from tests.evaluation.test_ranker import model_for, scores_by
+
+CPU = torch.device("cpu")
+
+
+def lists_of(scorer: Scorer, dataset: Dataset, split: str, ks: Sequence[int], batch_size: int = 16) -> Lists:
+    rows = dataset.splits[split]
+    lists = Lists(len(rows), ks, dataset.popularity, Partition())
+    Ranker(scorer, batch_size=batch_size, device=CPU).rank(rows, ["full"], lists)
+    return lists
+
+
+def by_sorting(score: Callable[[int], list[float]], split: Split) -> list[list[int]]:
+    """The unseen items of each row, the best ones first, from 0; `score` gives a row's scores of all items."""
+    lists = []
+    for row in range(len(split)):
+        seen, scores = {item - FIRST_ITEM_ID for item in split.read(np.array([row])).items.tolist()}, score(row)
+        unseen = [item for item in range(len(scores)) if item not in seen]
+        lists.append(sorted(unseen, key=lambda item: (-scores[item], item)))
+    return lists
+
+
+def written_out(lists: list[list[int]], popularity: list[int], ks: Sequence[int]) -> dict[str, float]:
+    metrics = {}
+    for k in ks:
+        shown = [items[:k] for items in lists if items]
+        counts = Counter(item for items in shown for item in items)
+        ordered = sorted(counts[item] for item in range(len(popularity)))
+        n, total = len(ordered), sum(ordered)
+        metrics[f"Coverage@{k}"] = len(counts) / n
+        metrics[f"Gini@{k}"] = sum((2 * i - n - 1) * x for i, x in enumerate(ordered, 1)) / (n * total)
+        means = [sum(popularity[item] for item in items) / len(items) for items in shown]
+        metrics[f"AveragePopularity@{k}"] = sum(means) / len(means)
+        shares = [[max(popularity[item], 1) / sum(popularity) for item in items] for items in shown]
+        novelties = [sum(-math.log2(share) for share in of_list) / len(of_list) for of_list in shares]
+        metrics[f"Novelty@{k}"] = sum(novelties) / len(novelties)
+    return metrics
+
+
+@pytest.mark.parametrize(("batch_size", "tile", "users_per_pass"), [(128, 4096, 4096), (7, 11, 20), (1, 1, 3)])
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_lists_of_a_model_and_of_popularity(
+    small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, split: str, batch_size: int, tile: int, users_per_pass: int
+) -> None:
+    monkeypatch.setattr(ranker, "USERS_PER_PASS", users_per_pass)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILES", 1)
+    rows, ks, popularity = small_dataset.splits[split], [1, 3, 10], small_dataset.popularity.tolist()
+    network = model_for(small_dataset)
+    found = lists_of(ModelScorer(network, device=CPU, max_len=12), small_dataset, split, ks, batch_size)
+    expected = by_sorting(scores_by(network, rows), rows)
+    assert found.metrics() == pytest.approx(written_out(expected, popularity, ks), rel=1e-12)
+    found = lists_of(PopularityScorer(small_dataset.popularity, Partition()), small_dataset, split, ks, batch_size)
+    expected = by_sorting(lambda _: popularity, rows)
+    assert found.metrics() == pytest.approx(written_out(expected, popularity, ks), rel=1e-12)
+
+
+@pytest.fixture
+def log_dataset(log_folder: Path) -> Dataset:
+    metadata = read_metadata(log_folder)
+    return open_dataset(log_folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 16])
+def test_who_has_seen_nearly_all_has_a_short_list_or_none(log_dataset: Dataset, batch_size: int) -> None:
+    """Of eight items the last user has seen all: there is nothing to recommend, not even the target."""
+    rows, ks, popularity = log_dataset.splits["test"], [1, 4, 500], log_dataset.popularity.tolist()
+    network = model_for(log_dataset)
+    for scorer, score in (
+        (ModelScorer(network, device=CPU, max_len=12), scores_by(network, rows)),
+        (PopularityScorer(log_dataset.popularity, Partition()), lambda _: popularity),
+    ):
+        found = lists_of(scorer, log_dataset, "test", ks, batch_size)
+        expected = by_sorting(score, rows)
+        assert [len(items) for items in expected] == [5, 6, 6, 1, 6, 0]
+        assert found.metrics() == pytest.approx(written_out(expected, popularity, ks), rel=1e-12)
+        for name, values in found.of_users().items():
+            assert [at for at, value in enumerate(values) if np.isnan(value)] == [5], name
+
+
+def test_nobody_with_anything_left_has_no_means(log_dataset: Dataset) -> None:
+    lists = Lists(0, [2], log_dataset.popularity, Partition())
+    lists.finish()
+    assert lists.metrics() == {"Coverage@2": 0.0, "Gini@2": 0.0}
+
+
+def test_shares_by_hand() -> None:
+    """Two of four items were recommended, one and three times: Gini is that of 0, 0, 1, 3."""
+    counts, n_items = np.array([0, 1, 3]), np.array([2, 1, 1])
+    assert coverage(counts, n_items) == 0.5
+    assert gini(counts, n_items) == (-3 * 0 - 1 * 0 + 1 * 1 + 3 * 3) / (4 * 4)
+    assert gini(np.array([5]), np.array([4])) == 0.0
+    assert gini(np.array([0, 9]), np.array([3, 1])) == 0.75
