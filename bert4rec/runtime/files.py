@@ -10,11 +10,11 @@ from typing import IO
 PIECES, PIECE_BYTES = 64, 65_536  # of the sample; a file that is no larger than all of them is taken whole
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write `text`, all or nothing, to the disk itself: neither a kill nor a loss of power leaves half of it."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write `content`, all or nothing, to the disk itself: neither a kill nor a loss of power leaves half of it."""
     unfinished = path.with_name(path.name + ".tmp")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with unfinished.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

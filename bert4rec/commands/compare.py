@@ -1,0 +1,58 @@
+"""`bert4rec compare RUN RUN …`: runs side by side, with what differs and how certainly."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from bert4rec.runtime.console import quiet_libraries
+from bert4rec.runtime.errors import SettingsError
+
+SUMMARY = "runs side by side: settings, metrics, paired differences with intervals and tests, cost"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The runs, and which files to write."""
+    parser.description = (
+        "Puts finished runs side by side: the settings that differ, the metrics with their intervals, for each metric "
+        "the difference to the first run over the same users with its interval and a paired permutation test, and the "
+        "cost. Runs that differ in nothing but training.seed become one column with mean and spread. A folder of "
+        "`bert4rec evaluate` can stand in the place of a run."
+    )
+    parser.add_argument("folders", metavar="RUN", nargs="+", type=Path, help="run folders; the first is compared with")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write one HTML file, with the learning curves")
+    parser.add_argument(
+        "--markdown", metavar="FILE", type=Path, help="write the same as text, with the curves beside it (.png)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the comparison, and write it where that is asked for; the exit status: 0. Raises `UserError`."""
+    if len(arguments.folders) < 2:
+        raise SettingsError(f"{arguments.folders[0]}: compare needs at least two runs; name another one")
+    with quiet_libraries():
+        from bert4rec.report.compare.contents import compare
+        from bert4rec.report.compare.curves import curves_png, has_curves
+        from bert4rec.report.compare.pages import html_page, text_page
+        from bert4rec.report.compare.runs import read_run
+        from bert4rec.runtime.files import write_whole
+
+        comparison = compare([read_run(folder) for folder in arguments.folders])
+        print(text_page(comparison))
+        if arguments.html:
+            _write("--html", arguments.html, lambda path: write_whole(path, html_page(comparison)))
+        if arguments.markdown:
+            picture = arguments.markdown.with_name(f"{arguments.markdown.stem}-curves.png")
+            name = picture.name if has_curves(comparison.columns) else ""
+            if name:
+                _write("--markdown", picture, lambda path: write_whole(path, curves_png(comparison.columns)))
+            page = text_page(comparison, picture=name)
+            _write("--markdown", arguments.markdown, lambda path: write_whole(path, page))
+    return 0
+
+
+def _write(option: str, path: Path, write: Callable[[Path], None]) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise SettingsError(f"{option}={path}: cannot be written: {error.strerror}; name another file") from None
+    print(path)

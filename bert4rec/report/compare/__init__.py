@@ -1,0 +1,1 @@
+"""Runs side by side: what differs between them, and how certainly one is better."""

@@ -1,0 +1,177 @@
+"""What a comparison says: sentences and tables, whatever is made of them."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bert4rec.dataset.schema import TEST
+from bert4rec.evaluation.results.intervals import CONFIDENCE, PERMUTATIONS, RESAMPLES, Difference
+from bert4rec.report.compare.columns import MISSING, SEPARATOR, Column, columns, differing_settings
+from bert4rec.report.compare.paired import Differences, pairs
+from bert4rec.report.compare.runs import Run
+from bert4rec.report.page import PROTOCOL_TITLES, SHORT_TITLES, heading, rules
+from bert4rec.runtime.wording import rounded
+
+FINDING = "NDCG@10"  # what the first sentence is about, of the first protocol that was measured
+LEVEL = f"{100 * CONFIDENCE:.0f} %"
+INTERVALS = f"In brackets: intervals of {LEVEL}, by the bootstrap over users (percentiles of {RESAMPLES:,} draws)."
+SEEDS = "±: the standard deviation over the runs of a column, which differ in training.seed alone."
+TESTED = (
+    "Differences: the mean over users of each one's own difference (of several runs: between their means), and the "
+    f"two-sided paired permutation test ({PERMUTATIONS:,} random choices of signs), each metric by itself. They "
+    "tell how sure the difference is for other users, not for other seeds."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells below a title and a `header`."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The columns that are compared, what came out in `sentences`, the tables, and `notes` on how to read them."""
+
+    columns: Sequence[Column]
+    sentences: Sequence[str]
+    tables: Sequence[Table]
+    notes: Sequence[str]
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """All that is to be said of `runs`. Raises `DataError` for files that cannot be read."""
+    compared = columns(runs)
+    found = {other.letter: pairs(compared[0], other, _cut_offs(compared)) for other in compared[1:]}
+    differences = {letter: of_column.differences for letter, of_column in found.items() if not of_column.problem}
+    sentences = [_finding(compared[0].letter, letter, of_column) for letter, of_column in differences.items()]
+    sentences += [
+        f"{letter} is not paired with {compared[0].letter}: {of_column.problem}."
+        for letter, of_column in found.items()
+        if of_column.problem
+    ]
+    tables = [_runs(compared), _settings(compared), *_metrics(compared, differences), _cost(compared)]
+    shown = [table for table in tables if table.rows]
+    return Comparison(compared, list(filter(None, sentences)), shown, _notes(compared, differences))
+
+
+def _notes(compared: Sequence[Column], differences: Mapping[str, Differences]) -> list[str]:
+    of_protocols = dict.fromkeys(rules(column.first.report) for column in compared)
+    has_seeds, is_paired = any(len(column.runs) > 1 for column in compared), any(differences.values())
+    return [*filter(None, of_protocols), INTERVALS, *([SEEDS] if has_seeds else []), *([TESTED] if is_paired else [])]
+
+
+def _runs(compared: Sequence[Column]) -> Table:
+    rows = [[column.letter, column.model, _dataset(column.first.report), column.folders] for column in compared]
+    return Table("Runs", ["", "model", "dataset", "folder"], rows)
+
+
+def _dataset(report: Mapping[str, Any]) -> str:
+    return f"{report['dataset'].get('source', '?')}, {report['dataset'].get('split', '?')}"
+
+
+def _settings(compared: Sequence[Column]) -> Table:
+    rows = [[name, *values] for name, values in differing_settings(compared).items()]
+    return Table("Settings that differ", ["", *(column.title for column in compared)], rows)
+
+
+def _metrics(compared: Sequence[Column], differences: Mapping[str, Differences]) -> Iterator[Table]:
+    """For each protocol the metrics side by side, and the differences of those that are paired."""
+    first, header = compared[0].letter, ["", *(column.title for column in compared)]
+    for protocol in PROTOCOL_TITLES:
+        measured = [column for column in compared if all(protocol in run.report.get(TEST, {}) for run in column.runs)]
+        if not measured:
+            continue
+        title = heading(measured[0].first.report, TEST, protocol)
+        names = dict.fromkeys(name for column in measured for name in column.first.report[TEST][protocol])
+        rows = [[name, *(_figure(column, protocol, name) for column in compared)] for name in names]
+        yield Table(f"Test: {title}", header, rows)
+        paired = {letter: found[protocol] for letter, found in differences.items() if protocol in found}
+        tested = next(iter(paired.values()), {})
+        rows = [[name, *(_difference(found[name]) for found in paired.values())] for name in tested]
+        yield Table(f"Differences: {title}", ["", *(f"{letter} − {first}" for letter in paired)], rows)
+
+
+def _figure(column: Column, protocol: str, name: str) -> str:
+    """A metric with its interval, or that of several runs with their spread."""
+    of_runs = [run.report.get(TEST, {}).get(protocol, {}) for run in column.runs]
+    values = [of_run[name] for of_run in of_runs if name in of_run]
+    if not values:
+        return MISSING
+    if name == "users":
+        return SEPARATOR.join(dict.fromkeys(f"{value:,}" for value in values))
+    mean = float(np.mean(values))
+    digits = 4 if abs(mean) < 100 else 1
+    if len(values) > 1:
+        return f"{mean:,.{digits}f} ± {np.std(values, ddof=1):,.{digits}f}"
+    interval = column.first.report.get("intervals", {}).get(TEST, {}).get(protocol, {}).get(name)
+    bounds = ", ".join(f"{bound:,.{digits}f}" for bound in interval or [])
+    return f"{mean:,.{digits}f} [{bounds}]" if bounds else f"{mean:,.{digits}f}"
+
+
+def _difference(found: Difference) -> str:
+    return f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}], {_p(found.p)}"
+
+
+def _p(value: float) -> str:
+    smallest = 1 / (1 + PERMUTATIONS)
+    return f"p ≤ {smallest:.4f}" if value <= smallest else f"p = {value:.4f}"
+
+
+def _finding(first: str, other: str, differences: Differences) -> str:
+    """Which one is better, in words; "" where nothing can be paired."""
+    protocol = next((name for name in SHORT_TITLES if name in differences), "")
+    found = differences.get(protocol, {}).get(FINDING)
+    if found is None:
+        return ""
+    bounds = f"{LEVEL} interval {found.low:+.4f} to {found.high:+.4f}, {_p(found.p)}"
+    where = f"in {FINDING} ({SHORT_TITLES[protocol]})"
+    if found.low <= 0 <= found.high:
+        return f"{other} and {first} do not clearly differ {where}: {found.value:+.4f} ({bounds})."
+    better = "better" if found.value > 0 else "worse"
+    return f"{other} is {better} than {first} {where}: {found.value:+.4f} ({bounds})."
+
+
+COST: Mapping[str, Callable[[Mapping[str, Any]], float | None]] = {
+    "minutes of training": lambda training: training["seconds"] / 60,
+    "epochs": lambda training: training.get("epochs"),
+    "sequences a second": lambda training: training.get("sequences_per_second"),
+    "peak memory, MiB a process": lambda training: max(training.get("peak_memory_bytes") or [0]) / 2**20 or None,
+}
+
+
+def _cost(compared: Sequence[Column]) -> Table:
+    """What the training took, the mean over the runs of a column."""
+    rows = []
+    for name, cost in COST.items():
+        of_columns = [[cost(training) for training in column.trainings] for column in compared]
+        rows.append([name, *(_mean(values) for values in of_columns)])
+    rows.append(["processes", *(str(column.first.report.get("world_size", MISSING)) for column in compared)])
+    has_any = any(column.trainings for column in compared)
+    return Table("Cost", ["", *(column.title for column in compared)], rows if has_any else [])
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return rounded(sum(known) / len(known)) if known else MISSING
+
+
+def _cut_offs(compared: Sequence[Column]) -> dict[str, list[int]]:
+    """Protocol → the cut-offs that all runs have which were tested by it."""
+    cut_offs = {}
+    for protocol in PROTOCOL_TITLES:
+        of_runs = [
+            {int(found[1]) for name in run.report[TEST][protocol] if (found := re.fullmatch(r"HR@(\d+)", name))}
+            for column in compared
+            for run in column.runs
+            if protocol in run.report.get(TEST, {})
+        ]
+        if of_runs:
+            cut_offs[protocol] = sorted(set.intersection(*of_runs))
+    return cut_offs

@@ -1,0 +1,94 @@
+"""The same users under two recommenders: differences of their metrics, user by user."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.schema import TEST
+from bert4rec.evaluation.metrics import gains
+from bert4rec.evaluation.ranker import Ranks, with_unseen
+from bert4rec.evaluation.results.intervals import Difference, paired_difference
+from bert4rec.evaluation.results.rank_files import rank_file
+from bert4rec.report.compare.columns import Column
+from bert4rec.report.compare.runs import Run
+from bert4rec.runtime.errors import DataError
+
+WHO = ("user", "target", "is_repeated")
+
+Ints: TypeAlias = npt.NDArray[np.integer]
+Differences: TypeAlias = dict[str, dict[str, Difference]]
+"""Protocol → metric → difference."""
+
+
+class RankedUsers(NamedTuple):
+    """The rows of a file of ranks: who they are (`users`, `targets`), and the ranks by protocol."""
+
+    users: Ints
+    targets: Ints
+    ranks: Ranks
+
+
+class Pairs(NamedTuple):
+    """How a column differs from the first one, for the better where positive; or why that cannot be said."""
+
+    differences: Differences
+    problem: str = ""
+
+
+def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]]) -> Pairs:
+    """Of all protocols that both have, at the cut-offs `ks` of each: a user's value is the mean over a column's runs.
+
+    Raises `DataError` for a file that cannot be read.
+    """
+    runs = [*first.runs, *other.runs]
+    if len({run.fingerprint for run in runs}) > 1:
+        return Pairs({}, "they were tested on different datasets")
+    if missing := next((run for run in runs if not (run.folder / rank_file(TEST)).is_file()), None):
+        return Pairs(
+            {}, f"{missing.folder} has no {rank_file(TEST)} (`bert4rec evaluate` writes one, into a folder of its own)"
+        )
+    ours, theirs = ([_read(run) for run in column.runs] for column in (first, other))
+    if any(not _are_the_same(ours[0], ranked) for ranked in (*ours, *theirs)):
+        return Pairs({}, "they were tested on different users")
+    protocols = [name for name in ks if all(name in ranked.ranks for ranked in (*ours, *theirs))]
+    return Pairs({name: dict(_differences(name, ours, theirs, ks[name])) for name in protocols})
+
+
+def _differences(
+    protocol: str, ours: Sequence[RankedUsers], theirs: Sequence[RankedUsers], ks: Sequence[int]
+) -> Iterator[tuple[str, Difference]]:
+    """Metric by metric, so that the values of one at a time are in memory."""
+    before, after = ([gains(_counted(ranked.ranks[protocol]), ks) for ranked in column] for column in (ours, theirs))
+    for of_before, of_after in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
+        difference = _mean([values for _, values in of_after]) - _mean([values for _, values in of_before])
+        if len(difference):
+            yield of_before[0][0], paired_difference(difference)
+
+
+def _mean(values: Sequence[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+    return sum(values[1:], values[0]) / len(values)
+
+
+def _counted(ranks: Ints) -> Ints:
+    return ranks[ranks != LEFT_OUT]
+
+
+def _read(run: Run) -> RankedUsers:
+    path = run.folder / rank_file(TEST)
+    try:
+        table = pq.read_table(path)
+        user, target, is_repeated = (table[name].to_numpy() for name in WHO)
+        names = [name for name in run.report[TEST] if name in table.column_names]
+        ranks = {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in names}
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    return RankedUsers(user, target, with_unseen(ranks, is_repeated))
+
+
+def _are_the_same(one: RankedUsers, other: RankedUsers) -> bool:
+    return np.array_equal(one.users, other.users) and np.array_equal(one.targets, other.targets)

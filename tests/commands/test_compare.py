@@ -1,0 +1,39 @@
+"""`bert4rec compare`: what is printed and written, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from bert4rec.__main__ import main
+from tests.report.compare.run_folders import make_run
+
+
+def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [str(make_run(tmp_path / name, ranks)) for name, ranks in (("a", [1, 20]), ("b", [1, 2]))]
+    html, markdown = tmp_path / "x.html", tmp_path / "y.md"
+    assert main(["compare", *folders, f"--html={html}", f"--markdown={markdown}"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"\n{html}\n{markdown.with_name('y-curves.png')}\n{markdown}\n")
+    page = markdown.read_text()
+    assert printed.startswith(page.partition("## Learning curves")[0])
+    assert "![Validation NDCG@10 by epoch](y-curves.png)" in page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "x.html", "y-curves.png", "y.md"]
+    for folder in folders:
+        (Path(folder) / "metrics.jsonl").unlink()
+    (tmp_path / "y-curves.png").unlink()
+    assert main(["compare", *folders, f"--markdown={markdown}"]) == 0
+    assert "Learning curves" not in markdown.read_text()
+    assert not (tmp_path / "y-curves.png").exists()
+
+
+def test_what_is_refused_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = str(make_run(tmp_path / "a", [1, 20]))
+    for words, message in (
+        ([a], f"{a}: compare needs at least two runs; name another one"),
+        ([a, "nowhere"], "nowhere: no finished run (it has no report.json); name the folder of one"),
+        ([a, a, f"--html={tmp_path}/no/x"], f"--html={tmp_path}/no/x: cannot be written: No such file or directory; "
+         "name another file"),
+    ):  # fmt: skip
+        assert main(["compare", *words]) == 2
+        assert capsys.readouterr().err == f"error: {message}\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
