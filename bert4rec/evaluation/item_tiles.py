@@ -37,42 +37,32 @@ class Catalogue:
         for first in range(0, partition.largest(len(self.tiles)), step):
             yield share[first : first + step]
 
+    def groups(self, tiles: range) -> Iterator[range]:
+        """Consecutive `tiles` in parts whose scores are looked at together, each about as many as a large tile."""
+        step = max(1, MAX_TILE // self.tile)
+        for first in range(0, len(tiles), step):
+            yield tiles[first : first + step]
+
 
 class Seen:
-    """What not to count: the items that users have seen, and the targets themselves, by tile and batch of users."""
+    """What not to count: the items that users have seen, and the targets themselves, by batch of users and tile."""
 
     def __init__(self, rows: Rows, batch_size: int, catalogue: Catalogue, device: torch.device) -> None:
         assert rows.targets is not None, "an evaluation split has targets"
-        self.n_users = len(rows.lengths)
+        self.n_users, self._n_tiles = len(rows.lengths), len(catalogue.tiles)
+        self.n_most = int(rows.lengths.max(initial=0)) + 1  # of the user who has most of them
         users = np.concatenate([np.repeat(np.arange(self.n_users), rows.lengths), np.arange(self.n_users)])
         items = np.concatenate([rows.items, rows.targets]).astype(np.int64) - FIRST_ITEM_ID
-        self._n_batches = -(-self.n_users // batch_size)
-        n_cells = len(catalogue.tiles) * self._n_batches
-        cell = items // catalogue.tile * self._n_batches + users // batch_size
+        cell = users // batch_size * self._n_tiles + items // catalogue.tile
+        n_cells = -(-self.n_users // batch_size) * self._n_tiles
         # Numbers of 16 bits, where they suffice, are sorted by counting.
         order = np.argsort(cell.astype(np.min_scalar_type(n_cells)), kind="stable")
         self._bounds = np.concatenate([[0], np.bincount(cell, minlength=n_cells).cumsum()])
         self._users = torch.from_numpy(users[order] % batch_size).to(device)
-        self._items = torch.from_numpy(items[order] % catalogue.tile).to(device)
-        self._lengths, self._rows, self._device = rows.lengths, rows, device
+        self._items = torch.from_numpy(items[order]).to(device)
 
-    @property
-    def n_most(self) -> int:
-        """Of the user who has most of them, with the target."""
-        return int(self._lengths.max(initial=0)) + 1
-
-    def at(self, tile: int, batch: int) -> tuple[Tensor, Tensor]:
-        """Rows and columns of the scores of a batch of users for a tile."""
-        cell = tile * self._n_batches + batch
-        where = slice(self._bounds[cell], self._bounds[cell + 1])
+    def at(self, tiles: range, batch: int) -> tuple[Tensor, Tensor]:
+        """What a batch of users has seen of consecutive `tiles`: the rows of the users there, and the items."""
+        first = batch * self._n_tiles
+        where = slice(self._bounds[first + tiles.start], self._bounds[first + tiles.stop])
         return self._users[where], self._items[where]
-
-    def of(self, users: slice) -> tuple[Tensor, Tensor]:
-        """Of some users, with their targets: the row of each item there, and the items, counted from 0."""
-        assert self._rows.targets is not None, "an evaluation split has targets"
-        lengths, ends = self._lengths[users], self._lengths.cumsum()
-        first = ends[users.start] - lengths[0]
-        items = self._rows.items[first : first + lengths.sum()]
-        rows = np.concatenate([np.repeat(np.arange(len(lengths)), lengths), np.arange(len(lengths))])
-        both = np.concatenate([items, self._rows.targets[users]]).astype(np.int64) - FIRST_ITEM_ID
-        return torch.from_numpy(rows).to(self._device), torch.from_numpy(both).to(self._device)

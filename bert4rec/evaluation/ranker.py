@@ -131,46 +131,53 @@ class Ranker:
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
         best = self._nothing(len(users.targets), n_best, seen) if n_best else None
         broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups of vectors that are not finite
-        add_tile = self._add_tile if self._scorer.width else self._add_tile_of_all
+        add = self._add if self._scorer.width else self._add_for_all
         for tiles in self._catalogue.lookups(self._partition):
             self._between()
             first, last = self._catalogue.items(tiles)
             ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
             items = self._scorer.items(ids)
             broken += not is_finite(items)
-            for number in tiles:
-                start, stop = (bound - first for bound in self._catalogue.items(range(number, number + 1)))
-                add_tile(Tile(number, first + start, items[start:stop]), users, seen, ahead, best)
+            for group in self._catalogue.groups(tiles):
+                start, stop = (bound - first for bound in self._catalogue.items(group))
+                add(Part(group, first + start, items[start:stop]), users, seen, ahead, best)
         together = self._partition.sum(torch.cat([ahead, broken]))
         if together[-1]:  # on all processes; had one raised in the loop, the others would wait for it
             raise DivergenceError(NOT_FINITE)
         return together[:-1], best
 
-    def _add_tile(self, tile: "Tile", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
-        """Count the unseen items of `tile` that come before each target, and offer all of them to `best`."""
-        first = FIRST_ITEM_ID + tile.first
+    def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
+        """Count the unseen items of a `part` that come before each target, and offer all of them to `best`."""
         for batch, where in enumerate(_cut(len(ahead), self._batch_size)):
-            scores = self._scorer.scores(users.known[where], tile.items)
-            scores[seen.at(tile.number, batch)] = -torch.inf
-            ahead[where] += count_ahead(scores, first, users.scores[where], users.targets[where])
+            scores = self._scores(users.known[where], part)
+            rows, items = seen.at(part.tiles, batch)
+            scores[rows, items - part.first] = -torch.inf
+            ahead[where] += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores[where], users.targets[where])
             if best:
-                best.offer(where, scores, tile.first)
+                best.offer(where, scores, part.first)
 
-    def _add_tile_of_all(self, tile: "Tile", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
+    def _add_for_all(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
         """The same where nothing is known of users: all give the same scores, which are ordered once.
 
         What each has seen is taken off again; to `best` all is offered.
         """
-        first = FIRST_ITEM_ID + tile.first
-        scores = self._scorer.scores(users.known[:1], tile.items)
-        ahead += count_ahead(scores, first, users.scores, users.targets)
+        scores, n = self._scores(users.known[:1], part), len(part.items)
+        ahead += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores, users.targets)
         for batch, where in enumerate(_cut(len(ahead), self._batch_size)):
-            rows, columns = torch.stack(seen.at(tile.number, batch)).unique(dim=1)  # an item may have been seen twice
+            rows, items = seen.at(part.tiles, batch)
+            cells = (rows * n + items - part.first).unique()  # an item may have been seen twice
+            rows, columns = cells // n, cells % n
             targets = users.scores[where][rows], users.targets[where][rows]
-            is_before = is_ahead(scores[0, columns, None], first + columns[:, None], *targets)[:, 0]
+            ids = FIRST_ITEM_ID + part.first + columns
+            is_before = is_ahead(scores[0, columns, None], ids[:, None], *targets)[:, 0]
             ahead[where].index_add_(0, rows, is_before.int(), alpha=-1)
         if best:
-            best.offer(slice(None), scores, tile.first)
+            best.offer(slice(None), scores, part.first)
+
+    def _scores(self, known: Tensor, part: "Part") -> Tensor:
+        """Of users with what is `known` of them and the items of a `part`; each tile is a product of its own."""
+        of_tiles = [self._scorer.scores(known, items) for items in part.items.split(self._catalogue.tile)]
+        return of_tiles[0] if len(of_tiles) == 1 else torch.cat(of_tiles, dim=1)
 
     def _nothing(self, n_users: int, k: int, seen: Seen) -> BestItems:
         n, k = (n_users, k) if self._scorer.width else (1, min(k + seen.n_most, self._scorer.n_items))
@@ -180,15 +187,18 @@ class Ranker:
         """The best `k` of each user."""
         if self._scorer.width:
             return best
-        batches = list(_cut(seen.n_users, self._batch_size))
-        parts = [best.without(*seen.of(where), where.stop - where.start, k) for where in batches]
+        everything = self._catalogue.tiles
+        parts = [
+            best.without(*seen.at(everything, batch), where.stop - where.start, k)
+            for batch, where in enumerate(_cut(seen.n_users, self._batch_size))
+        ]
         return BestItems(torch.cat([part.scores for part in parts]), torch.cat([part.indices for part in parts]))
 
 
-class Tile(NamedTuple):
-    """Consecutive items from `first` on, counted from 0: the number of the tile, and what is known of its `items`."""
+class Part(NamedTuple):
+    """Consecutive `tiles` of the catalogue from the item `first` on, counted from 0: what is known of their `items`."""
 
-    number: int
+    tiles: range
     first: int
     items: Tensor
 

@@ -41,15 +41,26 @@ def test_what_is_not_counted_stands_at_its_tile_and_batch(monkeypatch: pytest.Mo
     )
     seen = Seen(rows, 2, catalogue, torch.device("cpu"))
     found = {
-        (tile, batch): sorted(zip(*(part.tolist() for part in seen.at(tile, batch)), strict=True))
-        for tile in catalogue.tiles
+        (batch, tile): sorted(zip(*(part.tolist() for part in seen.at(range(tile, tile + 1), batch)), strict=True))
         for batch in range(2)
+        for tile in catalogue.tiles
     }
     assert found == {
         (0, 0): [(0, 0), (0, 1)],  # the first user's item 0 and target 1
-        (0, 1): [(0, 0), (0, 2)],  # the third user's target 0 and item 2
-        (1, 0): [(0, 0), (1, 1)],  # the first user's item 3, the second one's target 4
+        (0, 1): [(0, 3), (1, 4)],  # the first user's item 3, the second one's target 4
+        (0, 2): [(1, 6), (1, 6)],  # the second user's item 6, seen twice
+        (1, 0): [(0, 0), (0, 2)],  # the third user's target 0 and item 2
         (1, 1): [],
-        (2, 0): [(1, 0), (1, 0)],  # the second user's item 6, seen twice
-        (2, 1): [],
+        (1, 2): [],
     }
+    assert [sorted(part.tolist()) for part in seen.at(range(1, 3), 0)] == [[0, 1, 1, 1], [3, 4, 6, 6]]
+    assert (seen.n_users, seen.n_most) == (3, 3)
+
+
+def test_tiles_come_in_groups_of_about_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", 3)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 7)
+    catalogue = Catalogue(20)
+    assert (catalogue.tile, catalogue.tiles) == (3, range(7))
+    assert list(catalogue.groups(range(1, 6))) == [range(1, 3), range(3, 5), range(5, 6)]
+    assert list(Catalogue(10**9).groups(range(2, 4))) == [range(2, 3), range(3, 4)]

@@ -63,6 +63,7 @@ def test_lists_of_a_model_and_of_popularity(
 ) -> None:
     monkeypatch.setattr(ranker, "USERS_PER_PASS", users_per_pass)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 2 * tile)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILES", 1)
     rows, ks, popularity = small_dataset.splits[split], [1, 3, 10], small_dataset.popularity.tolist()
     network = model_for(small_dataset)

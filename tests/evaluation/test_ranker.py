@@ -76,6 +76,7 @@ def test_a_models_ranks(
     monkeypatch.setattr(ranker, "USERS_PER_PASS", users_per_pass)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.ROWS_PER_LOOKUP", rows_per_lookup)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 2 * tile)
     split, network = small_dataset.splits["test"], model_for(small_dataset, head)
     model_ranker = by_model(network, batch_size)
     found = model_ranker.rank(split, PROTOCOLS)
@@ -175,6 +176,7 @@ def test_ranks_by_popularity(
     small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, batch_size: int, tile: int
 ) -> None:
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 2 * tile)
     counts = small_dataset.popularity
     found = rank_by_popularity(small_dataset, batch_size)
     expected = ranks_by_sorting(lambda row: counts.tolist(), small_dataset.splits["test"])
