@@ -28,11 +28,13 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 NOTHING = -1  # in the place of an item, where fewer are left
+LONGEST = 1000  # cut-off: the lists of a pass of users are in memory
 
 
 class Lists:
     """The lists at the cut-offs `ks` of users who come in passes; what is kept of them are counts and means.
 
+    Cut-offs above `LONGEST` are left out.
     `popularity` [V]: training positions of the items. Each process of `partition` counts its part of the catalogue, the
     first one also knows what the lists of each user are like.
     """
@@ -40,13 +42,13 @@ class Lists:
     def __init__(
         self, n_users: int, ks: Sequence[int], popularity: npt.NDArray[np.integer], partition: Partition
     ) -> None:
-        self._ks, self._popularity, self._partition = ks, popularity, partition
-        self.k = min(max(ks), len(popularity))
+        self._ks, self._popularity, self._partition = [k for k in ks if k <= LONGEST], popularity, partition
+        self.k = min(max(self._ks), len(popularity))
         self._part = partition.of(len(popularity))
-        self._counts = np.zeros((len(ks), len(self._part)), np.int32)
+        self._counts = np.zeros((len(self._ks), len(self._part)), np.int32)
         self._total = max(1, int(popularity.sum()))
         n_known = n_users if partition.rank == 0 else 0
-        self._of_users = {name: np.full((n_known, len(ks)), np.nan) for name in (POPULARITY, NOVELTY)}
+        self._of_users = {name: np.full((n_known, len(self._ks)), np.nan) for name in (POPULARITY, NOVELTY)}
         self._of_all: dict[str, float] = {}
 
     def add(self, rows: Indices, best: BestItems, targets: Tensor, ahead: Tensor, repeated: Bools) -> None:
@@ -127,8 +129,9 @@ def _with_targets(found: Indices, targets: Indices, places: Indices) -> Indices:
 
 def _histogram(partition: Partition, counts: npt.NDArray[np.int32]) -> tuple[Indices, Indices]:
     """How many items of the whole catalogue have each count: the counts, ascending, and the numbers of items."""
-    own = torch.from_numpy(np.stack(np.unique(counts, return_counts=True), axis=1).astype(np.int64))
-    together = partition.concatenate(own)[0].numpy()
+    n_own = np.bincount(counts)
+    own = np.stack([n_own.nonzero()[0], n_own[n_own > 0]], axis=1)
+    together = partition.concatenate(torch.from_numpy(own))[0].numpy()
     values, places = np.unique(together[:, 0], return_inverse=True)
     n_items = np.zeros(len(values), np.int64)
     np.add.at(n_items, places, together[:, 1])

@@ -10,6 +10,7 @@ from torch import Tensor
 from bert4rec.runtime.collectives import Partition
 
 TILE = 16_384  # items that are scored at once
+USERS_AT_ONCE = 1024  # whose lists of all processes are put together
 
 
 @dataclass
@@ -45,9 +46,16 @@ class BestItems:
         """The best of what the processes of `partition` have found, whose items come in the processes' order."""
         if partition.n_processes == 1:
             return self
-        scores, indices = (torch.cat([*partition.stack(values)], dim=1) for values in (self.scores, self.indices))
-        order = scores.sort(dim=1, descending=True, stable=True).indices[:, : self.scores.shape[1]]
-        return BestItems(scores.gather(1, order), indices.gather(1, order))
+        n_users, k = self.scores.shape
+        best = BestItems(torch.empty_like(self.scores), torch.empty_like(self.indices))
+        for first in range(0, n_users, USERS_AT_ONCE):
+            users = slice(first, first + USERS_AT_ONCE)
+            scores, indices = (
+                torch.cat([*partition.stack(values[users])], 1) for values in (self.scores, self.indices)
+            )
+            order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
+            best.scores[users], best.indices[users] = scores.gather(1, order), indices.gather(1, order)
+        return best
 
     def without(self, rows: Tensor, items: Tensor, n_users: int, k: int) -> "BestItems":
         """For each of `n_users` the best k of what is one row here, without what the user has seen.

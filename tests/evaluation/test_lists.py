@@ -99,7 +99,7 @@ def test_who_has_seen_nearly_all_has_a_short_list_or_none(log_dataset: Dataset, 
 
 
 def test_nobody_with_anything_left_has_no_means(log_dataset: Dataset) -> None:
-    lists = Lists(0, [2], log_dataset.popularity, Partition())
+    lists = Lists(0, [2, 10**9], log_dataset.popularity, Partition())
     lists.finish()
     assert lists.metrics() == {"Coverage@2": 0.0, "Gini@2": 0.0}
 
