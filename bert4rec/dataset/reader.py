@@ -27,13 +27,14 @@ from bert4rec.dataset.schema import (
     STATE,
     table_rows,
 )
-from bert4rec.dataset.times import last_times
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 FIRST_IDS = 1000
+ROWS_AT_ONCE = 8192  # whose times are in memory
+NO_TIME = np.iinfo(np.int64).min  # in the place of a time, where a history has no item
 
 KEYS = {"format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint"}
 
@@ -84,11 +85,18 @@ class Split:
 
     @cached_property
     def last_times(self) -> Indices | None:
-        """When the last item of each row [N] was, in seconds, or `times.UNKNOWN`; read whole when it is first wanted.
+        """When the last item of each row [N] was, in seconds, or `NO_TIME`; read when it is first wanted.
 
         None where the dataset has no times.
         """
-        return last_times(self._folder)
+        if not self.has_times:
+            return None
+        found = np.full(len(self), NO_TIME)
+        for first in range(0, len(self), ROWS_AT_ONCE):
+            rows = np.arange(first, min(first + ROWS_AT_ONCE, len(self)))
+            times, lengths = self.times(rows), self.lengths(rows)
+            found[rows[lengths > 0]] = times[lengths.cumsum()[lengths > 0] - 1]
+        return found
 
     def lengths(self, indices: Indices) -> Indices:
         """How many items the rows at `indices` [B] have."""

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.dataset import reader
+from bert4rec.dataset.reader import NO_TIME, Dataset, open_dataset
 from bert4rec.runtime.errors import DataError
 from tests.folders import rewrite
 
@@ -60,6 +61,23 @@ def test_rows_are_those_of_the_folder(small_dataset: Dataset) -> None:
         for protocol in ("popular", "uniform"):
             expected = [plain[i][f"{protocol}_negatives"] for i in chosen.tolist()]
             assert rows.negatives[protocol].tolist() == expected
+
+
+def test_when_the_last_item_of_each_history_was(
+    folder: Path, reopen: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "ROWS_AT_ONCE", 7)
+    plain = datasets.load_from_disk(str(folder / "test"))
+    found = reopen().splits["test"].last_times
+    assert found is not None
+    assert found.tolist() == [times[-1] for times in plain["times"]]
+    empty = {"items": [], "times": []}
+    rewrite(folder, "test", lambda rows: rows.map(lambda row, at: row if at else row | empty, with_indices=True))
+    found = reopen().splits["test"].last_times
+    assert found is not None
+    assert found.tolist() == [NO_TIME, *(times[-1] for times in plain["times"][1:])]
+    rewrite(folder, "test", lambda rows: rows.remove_columns("times"))
+    assert reopen().splits["test"].last_times is None
 
 
 def test_popularity_counts_training_positions(small_dataset: Dataset) -> None:

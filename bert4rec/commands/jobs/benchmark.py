@@ -18,7 +18,7 @@ from bert4rec.commands.jobs.contest import ALL_UNTRAINED, KINDS, SPLITS, Contest
 from bert4rec.commands.jobs.earlier_runs import earlier_run, is_finished
 from bert4rec.config.load import NO_FILE, USUAL_FILE, parse_command_line
 from bert4rec.report.standings import Result, standings_data, standings_page
-from bert4rec.runtime.console import log_to_terminal
+from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import DataError, RunInterruptedError, SettingsError
 from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import clock, counted
@@ -26,7 +26,7 @@ from bert4rec.runtime.wording import clock, counted
 SUMMARY = "kinds of models on both splits, over several seeds, in one table"
 
 HIDDEN = ("next: ", NO_FILE)  # what `prepare` and `train` say to whoever has typed them
-PAGE, DATA = "benchmark.md", "benchmark.json"
+PAGE, DATA, COMPARISON = "benchmark.md", "benchmark.json", "compare-{split}.html"
 
 logger = logging.getLogger("bert4rec")
 
@@ -192,3 +192,19 @@ def _report(output: Path, results: Sequence[Result]) -> None:
     write_whole(output / PAGE, page)
     write_whole(output / DATA, json.dumps(standings_data(results), indent=2) + "\n")
     logger.info(f"these tables: {output / PAGE}; every figure: {output / DATA}")
+    for split in dict.fromkeys(result.split for result in results):
+        folders = [result.folder for result in results if result.split == split]
+        if len(folders) > 1:
+            logger.info(f"differences with intervals and tests, {split}: {_compared(output, split, folders)}")
+
+
+def _compared(output: Path, split: str, folders: Sequence[Path]) -> Path:
+    """The page of `bert4rec compare` for the runs on a split."""
+    with quiet_libraries():
+        from bert4rec.report.compare.contents import compare
+        from bert4rec.report.compare.pages import html_page
+        from bert4rec.report.compare.runs import read_run
+
+        page = output / COMPARISON.format(split=split)
+        write_whole(page, html_page(compare([read_run(folder) for folder in folders])))
+    return page

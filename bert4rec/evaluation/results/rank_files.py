@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 
 from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.ranks import LEFT_OUT
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.reader import NO_TIME, Dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS, USERS
-from bert4rec.dataset.times import UNKNOWN
 from bert4rec.evaluation.ranker import Ranks
 from bert4rec.evaluation.results.slices import Facts
 
@@ -87,7 +86,7 @@ def _rows(
 
 
 def _times(times: Indices | None, rows: Indices) -> dict[str, pa.Array]:
-    return {} if times is None else {"last_time": pa.array(times[rows], pa.int64(), mask=times[rows] == UNKNOWN)}
+    return {} if times is None else {"last_time": pa.array(times[rows], pa.int64(), mask=times[rows] == NO_TIME)}
 
 
 def _nullable(ranks: Ints) -> pa.Array:

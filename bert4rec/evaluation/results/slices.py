@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bert4rec.dataset.columns import Indices
-from bert4rec.dataset.reader import Bools, Dataset
+from bert4rec.dataset.reader import NO_TIME, Bools, Dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.dataset.times import UNKNOWN
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.results.intervals import rank_intervals
 
@@ -33,7 +32,7 @@ class Facts(NamedTuple):
 
     Each `history_length` [U]; how many training positions the target has, `train_count` [U]; whether the target stands
     in the user's own history, `is_repeated` [U]; when the last item of the history was, `last_time` [U], in seconds,
-    UNKNOWN of one without items; None where the dataset has no times.
+    NO_TIME of one without items; None where the dataset has no times.
     """
 
     history_length: Indices
@@ -106,9 +105,9 @@ def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
 
 def _by_time(times: Ints | None) -> Parts:
     """Thirds of the users by when they were asked; those of one time together."""
-    if times is None or (times == UNKNOWN).all():
+    if times is None or (times == NO_TIME).all():
         return
-    known = np.sort(times[times != UNKNOWN])
+    known = np.sort(times[times != NO_TIME])
     limits = [known[0] - 1, *(known[-(-len(known) * part // 3) - 1] for part in (1, 2)), known[-1]]
     for name, after, last in zip(THIRDS, limits, limits[1:], strict=False):
         part = (times > after) & (times <= last)

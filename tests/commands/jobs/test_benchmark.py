@@ -69,7 +69,14 @@ def test_all_is_made_once(children: list[list[str]], capsys: pytest.CaptureFixtu
         "markov",
         "sasrec",
     ]  # what made the data knows one split
-    assert out.endswith(f"\n{page}\nthese tables: out/benchmark.md; every figure: out/benchmark.json\n")
+    assert out.endswith(
+        f"\n{page}\nthese tables: out/benchmark.md; every figure: out/benchmark.json\n"
+        "differences with intervals and tests, leave_one_out: out/compare-leave_one_out.html\n"
+        "differences with intervals and tests, time: out/compare-time.html\n"
+    )
+    comparison = Path("out/compare-time.html").read_text()
+    assert comparison.count("<svg") == 1
+    assert "out/sasrec-time-seed1, out/sasrec-time-seed2" in comparison
     runs = json.loads(Path("out/benchmark.json").read_text())["runs"]
     assert [Path(run["run"]).name for run in runs] == expected
     assert all(run["test"] == report_of(Path(run["run"]))["test"] for run in runs)

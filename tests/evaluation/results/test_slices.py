@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from bert4rec.dataset.ranks import LEFT_OUT
-from bert4rec.dataset.reader import Dataset
-from bert4rec.dataset.times import UNKNOWN
+from bert4rec.dataset.reader import NO_TIME, Dataset
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.results.intervals import rank_intervals
 from bert4rec.evaluation.results.slices import Facts, slices
@@ -19,7 +18,7 @@ FACTS = Facts(
     history_length=np.array([1, 5, 6, 10, 11, 200, 201, 9000]),
     train_count=POPULARITY[[0, 1, 2, 3, 4, 5, 6, 0]],
     is_repeated=np.array([True, False, False, False, True, False, False, False]),
-    last_time=np.array([*DAYS, UNKNOWN]),
+    last_time=np.array([*DAYS, NO_TIME]),
 )
 
 
@@ -49,7 +48,7 @@ def test_every_user_is_in_one_slice_of_each_kind() -> None:
 
 def test_without_times_there_are_no_slices_by_time() -> None:
     assert "time" not in slices(FACTS._replace(last_time=None), RANKS, POPULARITY)
-    assert "time" not in slices(FACTS._replace(last_time=np.full(8, UNKNOWN)), RANKS, POPULARITY)
+    assert "time" not in slices(FACTS._replace(last_time=np.full(8, NO_TIME)), RANKS, POPULARITY)
     assert [part["users"] for part in slices(FACTS, RANKS, POPULARITY)["time"]] == [5, 2]
 
 
