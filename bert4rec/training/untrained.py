@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, PAGE, lock, new_folder
+from bert4rec.config.abilities import POPULARITY
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
@@ -44,7 +45,7 @@ def complete_untrained(
     held_out = evaluator.held_out()
     n_parts = evaluator.counting.n_parts(kind)
     with Interruption(PATIENCE if may_exit else None) as interruption:
-        popularity = evaluator.counting.scorer("popularity", lambda: None)  # as many batches as any
+        popularity = evaluator.counting.scorer(POPULARITY, lambda: None)  # as many batches as any
         n_batches = n_parts + evaluator.n_batches(popularity, held_out)
         with RankingProgress(interruption, n_batches=n_batches) as progress:
             try:

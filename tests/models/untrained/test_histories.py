@@ -1,12 +1,16 @@
 """Histories put together again of windows: every position once, whatever the windows and the parts."""
 
 import random
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from bert4rec.dataset.reader import open_dataset, read_metadata
 from bert4rec.models.untrained import histories
 from bert4rec.models.untrained.histories import TrainingHistories
+from tests.conftest import LOG, prepare_log
 from tests.models.untrained.windows import dataset_of
 
 
@@ -36,6 +40,24 @@ def test_every_position_once(monkeypatch: pytest.MonkeyPatch, max_len: int, step
         "times": [times[user][place] for user, place in places],
     }
     assert found.n_positions == len(places)
+
+
+@pytest.mark.parametrize("changes", [{}, {"model.max_len": 3, "preprocessing.sliding_step": 2}])
+def test_a_dataset_folder(tmp_path: Path, changes: dict[str, int]) -> None:
+    """Of each user all but the last two items, which are held out; times are seconds from an instant on."""
+    folder = prepare_log(tmp_path, **changes)
+    metadata = read_metadata(folder)
+    dataset = open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+    (part,) = TrainingHistories(dataset).parts()
+    users = pq.read_table(folder / "users.parquet")["original"].to_pylist()
+    items = dataset.originals(8)
+    found: dict[str, list[int]] = {}
+    for user, item in zip(part.users.tolist(), part.items.tolist(), strict=True):
+        found.setdefault(str(users[user]), []).append(int(items[item]))
+    assert found == {user: of_user[:-2] for user, of_user in LOG.items()}
+    assert part.times is not None
+    assert (part.times - 1_600_000_000 == part.lengths - 1 - part.left).all()
+    assert np.bincount(part.items, minlength=8).tolist() == dataset.popularity.tolist()
 
 
 def test_times_need_not_be_known() -> None:
