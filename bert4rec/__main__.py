@@ -80,8 +80,8 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
     """Run a command line (default: that of this process), which `prog` and the name of its command begin.
 
-    The exit status: 0 finished, 1 a plan that does not fit or what was interrupted or has failed, 2 bad arguments or
-    input, 130 stopped; a run that a signal has ended has the status of that signal.
+    The exit status: 0 finished, 1 a plan that does not fit or a run that was interrupted, 2 bad arguments or input, 130
+    stopped; a run that a signal has ended has the status of that signal.
     """
     name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     with nullcontext() if name in OUTLIVES_READERS else ending_on_broken_pipe():
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
             exit_for_missing(error)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
-            return error.status
+            return 2
         except KeyboardInterrupt:
             say_that_it_stopped("stopped")
             return 130

@@ -19,7 +19,7 @@ from bert4rec.commands.jobs.earlier_runs import earlier_run, is_finished
 from bert4rec.config.load import NO_FILE, USUAL_FILE, parse_command_line
 from bert4rec.report.standings import Result, standings_data, standings_page
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
-from bert4rec.runtime.errors import DataError, RunInterruptedError, SettingsError
+from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import clock, counted
 
@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what is missing, and print the table; the exit status: 0, 130 or 143 or 129 stopped by a signal.
+    """Run what is missing, and print the table; the exit status: 0, 1 some have failed, 130, 143 or 129 after a signal.
 
-    Raises `UserError`, also in the end where runs have failed.
+    Raises `UserError` for what is wrong before the first run.
     """
     log_to_terminal(outlives_reader=True)
     more = [word for word in arguments.settings if not word.startswith("--")]  # contestants behind the options
@@ -88,8 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
         _report(asked.contest.output, results)
     if failed:
         names = "; ".join(map(str, failed))
-        raise RunInterruptedError(f"{len(failed)} of {counted(len(jobs), 'run')} failed, see above: {names}; {again}")
-    return 0
+        problem = f"{len(failed)} of {counted(len(jobs), 'run')} failed, see above: {names}; {again}"
+        print(f"error: {problem}", file=sys.stderr, flush=True)
+    return 1 if failed else 0
 
 
 def _asked(arguments: argparse.Namespace, settings: Sequence[str]) -> Asked:
@@ -123,7 +124,7 @@ def _prepared(asked: Asked) -> list[Job]:
         if not (folder / "metadata.json").is_file():
             logger.info(f"preparing {folder}")
             if run_child(["prepare", *first.settings], hidden=HIDDEN):
-                raise RunInterruptedError(f"{folder}: could not be prepared, see above")
+                raise DataError(f"{folder}: could not be prepared, see above")
         config = first.config
         dataset = open_dataset(
             folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe, verify=False

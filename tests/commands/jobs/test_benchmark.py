@@ -129,7 +129,7 @@ def test_data_without_times_have_one_split(children: list[list[str]], capsys: py
     data = ["--data.source=sequences", "--data.path=log.txt", "--preprocessing.n_eval_negatives=1"]
     assert main(["benchmark", "popularity", *data]) == 0
     assert "\ndata/log: has no times, and no split by time: leave_one_out alone\n" in capsys.readouterr().out
-    assert main(["benchmark", "popularity", "--splits=time", *data]) == 1
+    assert main(["benchmark", "popularity", "--splits=time", *data]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "error: data/log-time: could not be prepared, see above"
 
 
