@@ -62,7 +62,8 @@ def random_network(n_items: int) -> Network:
     """Of the shape of config.toml, with random weights."""
     torch.manual_seed(1)
     shape = load_config("config.toml").model
-    encoder = Encoder(**shape.model_dump(exclude={"kind", "head", "output_bias"}), device="cpu")
+    of_encoder = {"embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout"}
+    encoder = Encoder(**shape.model_dump(include=of_encoder), device="cpu")
     rows = torch.randn(n_items + 2, shape.embed_dim + BIAS_COLUMNS)
     rows[:, shape.embed_dim + 1 :] = 0
     return Network(encoder.requires_grad_(False), rows).eval()

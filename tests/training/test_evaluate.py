@@ -162,7 +162,7 @@ def test_other_figures_than_the_report_has_are_a_warning(
     only = ["--evaluation.protocols=['full']", "--evaluation.ks=[10]"]
     found = evaluated(whole, tmp_path / "out", *only)
     value = found.report["test"]["full"]["HR@10"]
-    warning = f"1 of 28 figures differ: test full HR@10 {value:.6g}, not 2"
+    warning = f"1 of 52 figures differ: test full HR@10 {value:.6g}, not 2"
     assert f"not the figures of {whole / 'report.json'}: {warning}" in caplog.messages
 
 
