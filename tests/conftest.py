@@ -115,6 +115,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import torch
 
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    # The pictures of a report take a second; tests/report and the runs of scripts draw them.
+    monkeypatch.setattr("bert4rec.report.html.page.charts", lambda contents: ())
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

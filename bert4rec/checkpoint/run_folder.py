@@ -22,7 +22,10 @@ CONFIG = "config.toml"  # the resolved settings
 PLAN = "plan.txt"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
-PICTURE, PAGE, REPORT = REPORTS = ("learning_curve.png", "report.md", "report.json")  # the last: the run is finished
+EXAMPLES = "examples.json"
+PICTURE, PAGE, HTML_PAGE, REPORT = "learning_curve.png", "report.md", "report.html", "report.json"
+REPORTS = (PICTURE, EXAMPLES, HTML_PAGE, PAGE, REPORT)  # the last: the run is finished
+PICTURES = "pictures"  # folder of those of the page
 CHECKPOINTS = "checkpoints"
 METADATA = "facts.json"  # in a checkpoint: all that is no tensor
 METADATA_VERSION = 2  # of what that says of the run and its state

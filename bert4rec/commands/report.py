@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.next_command import on_processes
-from bert4rec.checkpoint.run_folder import CONFIG, PAGE, REPORT
+from bert4rec.checkpoint.run_folder import CONFIG, HTML_PAGE, REPORT
 from bert4rec.checkpoint.run_settings import options_to_train_longer
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import load_config
-from bert4rec.config.tables import GENERATED
+from bert4rec.config.tables import GENERATED, Config
 from bert4rec.report.page import metrics_table, rules
 from bert4rec.runtime.errors import UserError
 
@@ -31,10 +31,14 @@ ML_1M = Path("configs/ml-1m.toml")  # where it is run from a copy of the project
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run folder, if it is not the newest."""
-    parser.description = "Prints the test metrics of a finished run, and what to type next."
+    parser.description = (
+        f"Prints the test metrics of a finished run, and what to type next. {HTML_PAGE} in its folder shows all of it; "
+        "where that is missing, or older than the figures, it is written again."
+    )
     parser.add_argument(
         "folder", metavar="RUN", nargs="?", type=Path, help="run folder (default: the newest finished run under runs/)"
     )
+    parser.add_argument("--open", action="store_true", help=f"show {HTML_PAGE} in the web browser")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,9 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")
     if "test" in report:
         print(f"{rules(report)}\n")
-    was_trained = is_trained(report.get("kind", "bert4rec"))
-    title = "Report with the learning curve" if was_trained else "Report"
-    print(f"{title}: {folder / PAGE}\n\n{_next_steps(folder, report) if was_trained else _trained_one(folder, report)}")
+    page, was_trained = _page(folder), is_trained(report.get("kind", "bert4rec"))
+    next_steps = _next_steps(folder, report) if was_trained else _trained_one(folder, report)
+    print(f"Report with pictures and examples: {page}\n\n{next_steps}")
+    if arguments.open:
+        _open(page)
     return 0
 
 
@@ -59,6 +65,30 @@ def _trained_one(folder: Path, report: Mapping[str, Any]) -> str:
     """What to type after a run of a kind that is not trained."""
     options = [f"--config={folder / CONFIG}", "--model.kind=bert4rec"]
     return f"A trained model on the same dataset:\n  {on_processes(report['world_size'], *options)}"
+
+
+def _page(folder: Path) -> Path:
+    """The page of the run, written where it is missing or older than what it shows. Raises `UserError`."""
+    page, shown = folder / HTML_PAGE, [folder / REPORT, *folder.glob(f"*/{REPORT}")]
+    if page.exists() and page.stat().st_mtime >= max(path.stat().st_mtime for path in shown):
+        return page
+    from bert4rec.report.html.page import write_html
+
+    try:
+        return write_html(folder, Config().model_dump(mode="json"))
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or page}: cannot be written: {error.strerror}; copy the run folder to where it can be"
+        ) from None
+    except (ValueError, KeyError) as error:
+        raise UserError(f"{folder}: its files cannot be read: {error}") from None
+
+
+def _open(page: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page.absolute().as_uri()):
+        raise UserError(f"{page}: no web browser found here; open this file with one")
 
 
 def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:

@@ -258,6 +258,10 @@ class Run(Table):
     )
     init_from: UserPath = Field("", description="folder of a run whose best weights this one starts from")
     reset_optimizer: bool = Field(False, description="when resuming: forget the optimizers' state, e.g. for others")
+    trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = Field(
+        ["tensorboard"],
+        description="programs that get the run's numbers; mlflow, wandb: offline, extras to install",
+    )
 
 
 class Config(Table):

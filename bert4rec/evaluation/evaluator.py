@@ -10,6 +10,7 @@ from torch import nn
 from bert4rec.config.abilities import POPULARITY
 from bert4rec.dataset.reader import Dataset
 from bert4rec.dataset.schema import TEST, VALIDATION
+from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, to_metrics
 from bert4rec.evaluation.results.intervals import CONFIDENCE, RESAMPLES
@@ -73,6 +74,13 @@ class Evaluator:
             if oracle := self.dataset.oracle_ranks():
                 ranks[BEST_POSSIBLE] = Ranking({name: oracle[name] for name in self.protocols})
         return ranks
+
+    def examples(self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking], *, k: int = 10) -> list[Example]:
+        """Some users of the test with their `k` best items; none where they were not ranked on the full catalogue."""
+        of_test = ranks[TEST].ranks if TEST in ranks else {}
+        if "full" not in of_test:
+            return []
+        return examples(self._scorer(model), self.dataset.splits[TEST], of_test["full"], k=k, device=self.world.device)
 
     def n_batches(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut]) -> int:
         """How often `between` is called in `ranks`."""

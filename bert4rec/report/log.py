@@ -1,39 +1,32 @@
-"""The records of a run: metrics.jsonl and TensorBoard's events."""
+"""The records of a run: metrics.jsonl, and what trackers get of it."""
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from torch.utils.tensorboard import SummaryWriter
-
 from bert4rec.checkpoint.run_folder import METRICS
+from bert4rec.report.trackers.tracker import Numbers, Tracker
 
 logger = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Appends records to `metrics.jsonl` and their numbers to TensorBoard.
+    """Appends records to `metrics.jsonl`, and gives their numbers to the `trackers`."""
 
-    A run that is resumed after step `purge_from` has its later steps once more: TensorBoard shows the last ones.
-    """
-
-    def __init__(self, folder: Path, *, purge_from: int = 0) -> None:
+    def __init__(self, folder: Path, trackers: Sequence[Tracker] = ()) -> None:
         self._is_full = False
         self._file = (folder / METRICS).open("ab+")
         _cut_torn_line(self._file)
-        self._events = SummaryWriter(str(folder), purge_step=purge_from + 1 if purge_from else None)
+        self._trackers = trackers
 
     def add(self, kind: str, step: int, **values: Any) -> None:
         """One record: its kind ("train", "validation"), the step, and numbers or mappings of numbers."""
         self.add_note(kind, step, **values)
-        for name, value in values.items():
-            numbers = value.items() if isinstance(value, Mapping) else [("", value)]
-            for key, number in numbers:
-                with self._unless_full():
-                    self._events.add_scalar(f"{kind}/{name}{'/' if key else ''}{key}", number, step)
+        for tracker in self._trackers:
+            tracker.add(step, flat_numbers({kind: values}))
 
     def add_note(self, kind: str, step: int, **values: Any) -> None:
         """A record that is no measurement, such as "resume"."""
@@ -41,12 +34,17 @@ class MetricsLog:
             self._file.write((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
             self._file.flush()  # what the disk does not take stays in the file's buffer, for the next time
 
-    def close(self) -> None:
-        """Write what is still held back."""
+    def finish(self, results: Numbers, files: Sequence[Path]) -> None:
+        """What came out of the run, for the trackers, and the files that show it."""
+        for tracker in self._trackers:
+            tracker.finish(results, files)
+
+    def close(self, *, is_finished: bool = True) -> None:
+        """Write what is still held back; `is_finished`: whether the run came to its end."""
         with self._unless_full():
             self._file.close()
-        with self._unless_full():
-            self._events.close()
+        for tracker in self._trackers:
+            tracker.close(is_finished=is_finished)
 
     @contextmanager
     def _unless_full(self) -> Iterator[None]:
@@ -57,6 +55,18 @@ class MetricsLog:
             if not self._is_full:
                 logger.info(f"{self._file.name}: {error.strerror}; the training continues, its log may have gaps")
             self._is_full = True
+
+
+def flat_numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """The numbers of nested mappings, by the path to each.
+
+    >>> flat_numbers({"train": {"loss": 0.5, "full": {"HR@1": 1.0}}})
+    {'train/loss': 0.5, 'train/full/HR@1': 1.0}
+    """
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        found |= flat_numbers(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
 
 
 def _cut_torn_line(file: BinaryIO) -> None:

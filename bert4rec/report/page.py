@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, METRICS, PAGE, PICTURE, PLAN, REPORT
+from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, HTML_PAGE, METRICS, PAGE, PICTURE, PLAN, REPORT
 from bert4rec.config.abilities import POPULARITY, UNTRAINED, is_trained
 from bert4rec.evaluation.metric_names import is_of_lists
+from bert4rec.report.summary import summary
 from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import counted, rounded
 
@@ -52,14 +53,16 @@ def report_page(report: Mapping[str, Any]) -> str:
         curve = "Training loss and validation metrics"
     held_out = f"{rules(report)} " if "test" in report else ""
     sections = [
-        f"# {model[0].upper()}{model[1:]} on {dataset['source']}",
+        f"# {model[0].upper()}{model[1:]} on {dataset.get('file') or dataset['source']}",
+        summary(report),
+        "\n".join(f"- **Warning.** {warning['text']}" for warning in report.get("warnings", [])),
         _training(report) if was_trained else _counting(report),
         f"## Test\n\n{metrics_table(report)}",
         report.get("baselines_left_out", ""),
         validation,
         f"## Learning curve\n\n![{curve} by step]({PICTURE})" if was_trained else "",
-        f"{held_out}Settings: `{CONFIG}`; every record: `{METRICS}`; versions: `{ENVIRONMENT}`"
-        + (f"; shards: `{PLAN}`." if was_trained else "."),
+        f"{held_out}More, with examples: `{HTML_PAGE}`; settings: `{CONFIG}`; every record: `{METRICS}`; versions: "
+        f"`{ENVIRONMENT}`" + (f"; shards: `{PLAN}`." if was_trained else "."),
     ]
     return "\n\n".join(filter(None, sections)) + "\n"
 

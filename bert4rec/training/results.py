@@ -1,14 +1,23 @@
 """What else the report of a training says beside its metrics."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from bert4rec.checkpoint.store import read_metadata
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.dataset.reader import Bools, Dataset
 from bert4rec.evaluation.ranker import HeldOut
 from bert4rec.models.kinds import KINDS
 from bert4rec.report.page import FORMAT_VERSION
+from bert4rec.sharding.plan import Plan
 from bert4rec.training.loop.trainer import Trainer
+
+FACTS = (
+    "users_read", "items_read", "rows_read", "bad_rows", "dropped", "density", "lengths", "time_span", "max_len",
+    "train_windows",
+)  # fmt: skip
+"""What a report repeats of the dataset's metadata, so that it can be read where that is not."""
 
 
 def about(
@@ -21,6 +30,8 @@ def about(
         "dataset": {
             **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
             **{key: metadata["preprocessing"][key] for key in ("split", "n_eval_negatives")},
+            **{key: metadata[key] for key in FACTS if key in metadata},
+            "file": metadata.get("created_from", {}).get("name", ""),
             "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
             "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
         },
@@ -43,6 +54,25 @@ def about_training(trainer: Trainer, peak_memory: list[int], resumed: list[dict[
         "sequences_per_second": trainer.meter.rate,
         "peak_memory_bytes": peak_memory,
         "resumed": [(record["step"], record["world_size"]) for record in resumed],
+        "seconds_by_part": state.seconds_by_part,
+    }
+
+
+def about_origin(checkpoint: Path | None) -> dict[str, Any]:
+    """With the weights of which `checkpoint` it began, and what these were trained on."""
+    if checkpoint is None:
+        return {}
+    return {"init_from": {"folder": str(checkpoint), "fingerprint": read_metadata(checkpoint)["fingerprint"]}}
+
+
+def about_plan(plan: Plan) -> dict[str, Any]:
+    """Who holds which part of which table."""
+    return {
+        "tables": {
+            name: {"rows": table.num_embeddings, "columns": table.embedding_dim}
+            for name, table in plan.job.tables.items()
+        },
+        "shards": [part._asdict() for part in plan.shards],
     }
 
 

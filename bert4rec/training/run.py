@@ -1,25 +1,22 @@
 """One run, from settings and a dataset folder to a run folder with its report."""
 
-import logging
-import shlex
-from collections.abc import Mapping
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue, train_command
-from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, PAGE
+from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG
 from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.report.figures import draw_learning_curve
+from bert4rec.evaluation.hits_by_rank import hits_by_rank
 from bert4rec.report.log import MetricsLog, read_records
-from bert4rec.report.page import metrics_table, result_line, write_report
 from bert4rec.report.protocols import protocols
+from bert4rec.report.trackers.opening import open_trackers, require_packages
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory
@@ -39,11 +36,10 @@ from bert4rec.training.build import (
     training_batches,
 )
 from bert4rec.training.context import Context, describe, make_context
+from bert4rec.training.finish.files import show, write_files
 from bert4rec.training.loop.trainer import Trainer
-from bert4rec.training.results import about, about_training
+from bert4rec.training.results import about, about_origin, about_plan, about_training
 from bert4rec.training.untrained import complete_untrained
-
-logger = logging.getLogger(__name__)
 
 
 def run(config: Config, *, may_exit: bool = True) -> Path:
@@ -51,6 +47,7 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
 
     It `may_exit`, with the status of a signal, where that finds it stuck.
     """
+    began = time.monotonic()
     store, rank, world_size = rendezvous()
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config))
     with process_group(world, store, deterministic=config.training.deterministic), ExitStack() as resources:
@@ -58,11 +55,12 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
         if not is_trained(config.model.kind):
             return complete_untrained(config, world, dataset, resources, peak_memory, may_exit=may_exit)
         # The model lives in this call only, so that its shards are gone when the process group ends.
-        return _complete(config, world, dataset, resources, peak_memory, may_exit=may_exit)
+        return _complete(config, world, dataset, resources, peak_memory, may_exit=may_exit, began=began)
 
 
 def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
     """This process and its dataset, and what must be the same on all processes."""
+    require_packages(config.run.trackers)
     world, recipe = this_process(config.parallelism.device), config.preprocessing.recipe
     is_first = world.local_rank == 0
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=recipe, verify=is_first)
@@ -73,8 +71,9 @@ def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
 
 
 def _complete(
-    config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *, may_exit: bool
-) -> Path:
+    config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *,
+    may_exit: bool, began: float,
+) -> Path:  # fmt: skip
     """Train, test the best weights, write the report; the run folder, which is locked as long as `resources` are."""
     context = make_context(config, world, dataset, resources)
     if world.is_first:
@@ -82,20 +81,24 @@ def _complete(
     seed_everything(context.config.training.seed, world.rank)
     model, optimizers = build(context.config, world, dataset.n_items, context.plan)
     evaluator = make_evaluator(context.config, world, dataset)
-    log = MetricsLog(context.folder, purge_from=context.state().step) if world.is_first else None
+    log = _open_log(context) if world.is_first else None
     patience = max(PATIENCE, context.config.checkpoint.seconds_on_signal) if may_exit else None
     with Interruption(patience) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
         try:
             begin(context, trainer, log)
+            trainer.stopwatch.add("start", time.monotonic() - began)
             trainer.fit()
-            held_out = evaluator.held_out()
-            ranks = evaluator.ranks(model, held_out, trainer.check_interruption)
-            found = evaluator.results(ranks, held_out)
+            with trainer.stopwatch.of("test"):
+                held_out = evaluator.held_out()
+                ranks = evaluator.ranks(model, held_out, trainer.check_interruption)
+                found = evaluator.results(ranks, held_out)
+                examples = evaluator.examples(model, ranks)
         except Interrupted as interrupted:
             interrupted.advice = how_to_continue(context.folder)
             if log:
                 log.add_note("stopped", trainer.state.step, message=str(interrupted))
+                log.close(is_finished=False)
             raise
         except DivergenceError as error:
             with suppress(SaveError):
@@ -104,21 +107,34 @@ def _complete(
     peaks, is_lost = gather_objects(peak_memory.read()), trainer.checkpoints.is_lost
     by_rank = gather_objects(held_bytes(model, optimizers.states()))
     if log:
-        log.close()
+        report = about(dataset, held_out, kind=context.config.model.kind, mode=context.config.parallelism.mode,
+                       world_size=world.world_size)  # fmt: skip
+        report |= found | {"protocols": protocols(report | found)}
+        report["hits_by_rank"] = hits_by_rank({name: of.ranks for name, of in ranks.items()})
         training = about_training(trainer, peaks, read_records(context.folder, "resume"))
-        sharding = {kind: [n_bytes[kind] for n_bytes in by_rank] for kind in by_rank[0]}
-        kind, mode = context.config.model.kind, context.config.parallelism.mode
-        report = about(dataset, held_out, kind=kind, mode=mode, world_size=world.world_size)
-        report |= found | {"protocols": protocols(report | found), "training": training, "sharding": sharding}
+        report["training"] = training | about_origin(context.origin)
+        report["sharding"] = {kind: [n_bytes[kind] for n_bytes in by_rank] for kind in by_rank[0]}
+        report["plan"] = about_plan(context.plan)
         if missing := choose_baselines(context.config, dataset)[1]:
             report["baselines_left_out"] = missing
-        if not is_lost:
+        if is_lost:
+            show(report)
+        else:
             evaluator.write_ranks(context.folder, ranks, held_out)
-        _report(context, report, is_lost=is_lost)
+            write_files(context.folder, report, dataset, examples, log)
+        log.close()
     if is_lost:
         advice = free_the_disk(context.folder)
         raise SaveError(f"{context.folder}: the weights of these metrics could not be saved; {advice}")
     return context.folder
+
+
+def _open_log(context: Context) -> MetricsLog:
+    """Of the first process."""
+    trackers = open_trackers(
+        context.config.run.trackers, context.folder, context.settings, purge_from=context.state().step
+    )
+    return MetricsLog(context.folder, trackers)
 
 
 def _trainer(
@@ -136,20 +152,6 @@ def _trainer(
         config, world, model, optimizers, batches, manager, log=log, state=state,
         measure=lambda between: evaluator.validation_metrics(model, between), interruption=interruption,
     )  # fmt: skip
-
-
-def _report(context: Context, report: Mapping[str, Any], *, is_lost: bool) -> None:
-    """Write what the run has found, or show it where the disk had no room for the weights that it is about."""
-    if is_lost:
-        logger.info(f"\n{metrics_table(report)}\n")  # which are written nowhere else
-        return
-    draw_learning_curve(context.folder)
-    write_report(context.folder, report)
-    logger.info(result_line(report))
-    logger.info(f"report: {context.folder / PAGE}")
-    folder = shlex.quote(str(context.folder))
-    logger.info(f"all figures: bert4rec report {folder}")
-    logger.info(f"recommendations: bert4rec recommend {folder} --all --output=recommendations.parquet")
 
 
 def _with_lower_rates(context: Context) -> str:

@@ -88,7 +88,8 @@ def test_the_reports_of_before_have_one_number(make: Make, whole: Path) -> None:
     run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
     kept = sorted(path.name for path in whole.glob("*-before*"))
     assert kept == [
-        "learning_curve-before-2.png", "report-before-2.json", "report-before-2.md", "report-before.json",
+        "examples-before-2.json", "learning_curve-before-2.png", "report-before-2.html", "report-before-2.json",
+        "report-before-2.md", "report-before.json",
     ]  # fmt: skip
     assert "](learning_curve-before-2.png)" in (whole / "report-before-2.md").read_text()
 

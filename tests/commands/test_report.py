@@ -24,7 +24,7 @@ def test_who_has_read_data_is_not_told_how_to(
     assert main(["report"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("| Bert4Rec ") == 2
-    assert printed.partition("Report with the learning curve: runs/x/report.md\n\n")[2].splitlines() == [
+    assert printed.partition("Report with pictures and examples: runs/x/report.html\n\n")[2].splitlines() == [
         "Recommendations for all its users, or for a history of items (--items=ID,ID):",
         "  bert4rec recommend runs/x --all --output=recommendations.parquet",
         "To train it longer:",

@@ -181,5 +181,5 @@ def test_the_same_dataset_in_another_place_is_trained(
     shutil.copytree(small_config().data.folder, tmp_path / "copy")
     hosts = run_hosts(f"--data.dataset_dir={tmp_path / 'copy'}", "--data.source=random", "--run.name=elsewhere")
     assert [host.process.returncode for host in hosts] == [0, 0], hosts[0].end()
-    assert f"report: {tmp_path / 'runs' / 'synthetic-dmp' / 'report.md'}" in hosts[0].end()
+    assert f"report: {tmp_path / 'runs' / 'synthetic-dmp' / 'report.html'}" in hosts[0].end()
     assert [line for _, line in hosts[1].lines if "error: " in line] == []

@@ -142,7 +142,7 @@ def test_report_command_prints_the_table(runs: Callable[..., dict[str, Any]]) ->
     done = start([sys.executable, "-m", "bert4rec", "report", str(run["folder"])])
     assert done.returncode == 0
     assert f"{run['test']['full']['HR@10']:.4f}" in done.stdout
-    assert str(run["folder"] / "report.md") in done.stdout
+    assert str(run["folder"] / "report.html") in done.stdout
     assert "bert4rec prepare --config=configs/ml-1m.toml" in done.stdout
 
 
@@ -175,7 +175,7 @@ def test_all_data_can_be_trained_on(small_config: Callable[..., Config], tmp_pat
     assert "this dataset holds nothing out for validation or test: the last weights are kept\n" in done.stdout
     folder = tmp_path / "runs" / "synthetic-dmp"
     line = "This dataset holds nothing out: there is no test."
-    assert f"\n{line}\nreport: {folder / 'report.md'}\nall figures: bert4rec report {folder}\n" in done.stdout
+    assert f"\n{line}\nreport: {folder / 'report.html'}\nall figures: bert4rec report {folder}\n" in done.stdout
     assert {"test", "validation"}.isdisjoint(json.loads((folder / "report.json").read_text()))
     assert line in start([sys.executable, "-m", "bert4rec", "report", str(folder)]).stdout
 

@@ -25,6 +25,7 @@ from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Ints, Rows, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
+from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.feed.batch import Batch
@@ -277,6 +278,16 @@ def results_with_model(config: Config) -> dict[str, Any]:
     evaluator = make_evaluator(config, _world(), dataset)
     held_out = evaluator.held_out()
     return evaluator.results(evaluator.ranks(_build(config, dataset), held_out, lambda: None), held_out)
+
+
+def example_users(config: Config) -> tuple[Ranks, list[Example]]:
+    """The ranks of the test by an initial model, and the best items of some of its users."""
+    dataset = _open(config)
+    config = resolve(config, "cpu", dataset.n_items)
+    model, _ = build(config, _world(), dataset.n_items)
+    ranks = _rank(model, config, dataset, "test", ["full"])
+    scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
+    return ranks, examples(scorer, dataset.splits["test"], ranks["full"], k=10, device=CPU)
 
 
 def _rank(

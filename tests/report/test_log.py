@@ -2,16 +2,35 @@
 
 import json
 import resource
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bert4rec.report.log import MetricsLog, read_records
+from bert4rec.report.trackers.opening import open_trackers
+
+
+class Recorder:
+    """Stands where a tracker stands, and keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def add(self, step: int, numbers: Mapping[str, float]) -> None:
+        self.calls.append((step, dict(numbers)))
+
+    def finish(self, results: Mapping[str, float], files: Sequence[Path]) -> None:
+        self.calls.append(("finish", dict(results), list(files)))
+
+    def close(self, *, is_finished: bool) -> None:
+        self.calls.append(("close", is_finished))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
 def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = MetricsLog(tmp_path)
+    log = MetricsLog(tmp_path, open_trackers(["tensorboard"], tmp_path, {}, purge_from=0))
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # bytes that a file may have
     try:
@@ -23,15 +42,23 @@ def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: p
     log.close()
     assert [record["step"] for record in read_records(tmp_path, "train")] == [0, 1, 2, 3, 4, 5]
     said = capsys.readouterr().out
-    assert said == f"{tmp_path / 'metrics.jsonl'}: File too large; the training continues, its log may have gaps\n"
+    assert f"{tmp_path / 'metrics.jsonl'}: File too large; the training continues, its log may have gaps\n" in said
 
 
-def test_records_are_lines_of_json(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path)
+def test_records_are_lines_of_json_and_trackers_get_their_numbers(tmp_path: Path) -> None:
+    tracker = Recorder()
+    log = MetricsLog(tmp_path, [tracker])
     log.add("train", 10, loss=2.5)
     log.add("validation", 20, full={"HR@10": 0.5})
-    log.close()
+    log.add_note("resume", 20, world_size=2)
+    log.finish({"test/full/HR@10": 0.25}, [tmp_path / "report.json"])
+    log.close(is_finished=False)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines[0] == {"kind": "train", "step": 10, "loss": 2.5}
     assert read_records(tmp_path, "validation") == [{"kind": "validation", "step": 20, "full": {"HR@10": 0.5}}]
-    assert list(tmp_path.glob("events.out.tfevents.*"))
+    assert tracker.calls == [
+        (10, {"train/loss": 2.5}),
+        (20, {"validation/full/HR@10": 0.5}),
+        ("finish", {"test/full/HR@10": 0.25}, [tmp_path / "report.json"]),
+        ("close", False),
+    ]

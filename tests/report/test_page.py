@@ -114,7 +114,7 @@ REPORT = {
 
 
 def test_the_page_rounds_and_counts_as_people_do() -> None:
-    assert report_page(REPORT).split("\n\n")[1:3] == [
+    assert report_page(REPORT).split("\n\n")[2:4] == [
         "1 user, 40 items, 1,200 interactions. Mode dmp, 1 process.",
         "Trained 3.66 epochs (1 step) in 1 second, stopped by max_minutes; 0.412 sequences/s; peak memory 1,024 MiB a "
         "process. Nothing was held out for validation: the last weights were kept. Resumed after step 1,000 on 1 "

@@ -64,7 +64,7 @@ def test_a_dataset_that_holds_nothing_out_trains_to_the_end(
     assert "this dataset holds nothing out for validation or test: the last weights are kept\n" in printed
     assert printed.endswith(
         "\nThis dataset holds nothing out: there is no test.\n"
-        f"report: {folder / 'report.md'}\nall figures: bert4rec report {folder}\n"
+        f"report: {folder / 'report.html'}\nall figures: bert4rec report {folder}\n"
         f"recommendations: bert4rec recommend {folder} --all --output=recommendations.parquet\n"
     )
     assert "Nothing was held out for validation: the last weights were kept." in page

@@ -1,6 +1,6 @@
 """How far a training is: what a resumed training needs apart from tensors."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bert4rec.feed.order import Position
@@ -11,8 +11,9 @@ class State:
     """How far the training is; the same on every process.
 
     `epochs` are whole ones, `sequences` those of the one after; `validated` is the one that was validated last;
-    `seconds` are those of all parts of the run; `skipped` steps had a loss or a gradient that was not finite;
-    `updates` are those since the optimizers were fresh.
+    `seconds` are those of all parts of the run, and `seconds_by_part` where they went, with what came before and after
+    the training; `skipped` steps had a loss or a gradient that was not finite; `updates` are those since the optimizers
+    were fresh.
     """
 
     step: int = 0
@@ -27,6 +28,7 @@ class State:
     seconds: float = 0.0
     skipped: int = 0
     updates: int = 0
+    seconds_by_part: dict[str, float] = field(default_factory=dict)
 
     @property
     def position(self) -> Position:
@@ -34,8 +36,8 @@ class State:
         return Position(self.epochs, self.sequences, self.step)
 
     def lasting(self) -> dict[str, Any]:
-        """All of it but the clock: what a checkpoint of the same step may not differ in."""
-        return {**asdict(self), "seconds": 0.0}
+        """All of it but the clocks: what a checkpoint of the same step may not differ in."""
+        return {**asdict(self), "seconds": 0.0, "seconds_by_part": {}}
 
     def note_validation(self, ndcg: float, epoch: float, *, patience: int) -> None:
         """Early stopping: remember whether the current weights are the best so far, stop after too many that are not.

@@ -22,6 +22,7 @@ from bert4rec.training.loop.consensus import Decision, decide_together
 from bert4rec.training.loop.meter import Meter
 from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.step import Step
+from bert4rec.training.loop.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Trainer:
         self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
         self._world, self._measure, self._interruption, self._log = world, measure, interruption, log
         self.state, self.meter = checkpoints.state, Meter(world.device)
+        self.stopwatch = Stopwatch(self.state.seconds_by_part)
         n_steps = batches.start.steps + len(batches)
         self._progress = Progress(n_steps, n_epochs=settings.n_epochs, done=self.state.step)
         self._is_done = False
@@ -59,16 +61,18 @@ class Trainer:
         )
         pin_memory = self._world.device.type == "cuda"
         batches = self._batches.batches(num_workers=settings.num_workers, pin_memory=pin_memory)
-        with self._progress:
+        with self._progress, self.stopwatch.of("training"):
             self._end_epoch()  # an earlier part of the run may have been interrupted before it
             while not (state.stopped_by or state.epochs >= settings.n_epochs):
                 self._train_epoch(itertools.islice(batches, self._batches.steps_of(state.epochs)))
                 self._end_epoch()
             state.stopped_by = state.stopped_by or "n_epochs"
-            self.checkpoints.wait()
+            with self.stopwatch.of("saving"):
+                self.checkpoints.wait()
         logger.info(f"stopped by {state.stopped_by} after {counted(self.epoch, 'epoch')}")
         self._is_done = True
-        self.checkpoints.take_best(self.epoch)
+        with self.stopwatch.of("saving"):
+            self.checkpoints.take_best(self.epoch)
 
     @property
     def epoch(self) -> float:
@@ -95,7 +99,7 @@ class Trainer:
             if decision.interrupted:
                 self.checkpoints.interrupt(decision.interrupted)
             if decision.save and state.sequences < self._batches.n_sequences:  # else the end of the epoch is saved
-                self.checkpoints.save()
+                self._save()
                 began = time.monotonic()
             if decision.out_of_time:
                 state.stopped_by = "max_minutes"
@@ -130,9 +134,14 @@ class Trainer:
         is_last = state.epochs >= settings.n_epochs or state.stopped_by == "max_minutes"
         is_due = state.sequences == 0 and state.epochs % settings.eval_every_n_epochs == 0
         if (is_last or is_due) and state.validated != self.epoch:
-            self._validate()
+            with self.stopwatch.of("validation"):
+                self._validate()
             state.validated = self.epoch
-        self.checkpoints.save()
+        self._save()
+
+    def _save(self) -> None:
+        with self.stopwatch.of("saving"):
+            self.checkpoints.save()
 
     def _validate(self) -> None:
         """Measure, and compare with the best so far."""

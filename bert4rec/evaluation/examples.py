@@ -1,0 +1,120 @@
+"""A few tested users and what would be recommended to them: the best items of the whole catalogue."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bert4rec.dataset.columns import Ints
+from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.evaluation.item_tiles import Catalogue
+from bert4rec.evaluation.metrics import MISSED
+from bert4rec.evaluation.scorers import Scorer
+
+N_USERS = 10
+
+
+@dataclass(frozen=True)
+class Example:
+    """A `user` (dense id), its `history` and `target` (item ids), the target's `rank`, and the best `items` [k].
+
+    `scores` [k] are those of the items, the best first; `k` is smaller where fewer items are left.
+    """
+
+    user: int
+    history: Ints
+    target: int
+    rank: int
+    items: Ints
+    scores: npt.NDArray[np.float64]
+
+
+def spread_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.NDArray[np.int64]:
+    """The rows of `n` users, or of all: the middle one of each n-th part, from the best rank to the worst.
+
+    So hits and misses stand in the proportion in which the model makes them.
+
+    >>> spread_rows(np.array([7, 1, 4, 2, 9, 3]), 3)
+    array([3, 2, 4])
+    """
+    order = np.argsort(np.where(ranks == MISSED, np.iinfo(np.int64).max, ranks), kind="stable")
+    n = min(n, len(ranks))
+    return order[(2 * np.arange(n) + 1) * len(ranks) // (2 * n)]
+
+
+@torch.no_grad()
+def examples(
+    scorer: Scorer, split: Split, ranks: npt.NDArray[np.integer], *, k: int, device: torch.device
+) -> list[Example]:
+    """Some users of `split`, whose targets have `ranks`, and their `k` best items; every process makes the same calls.
+
+    What a user has seen is left out, but for the target, as it was for the ranks; ties go to the lower id.
+    """
+    indices = spread_rows(ranks)
+    rows = split.read(indices)
+    assert rows.targets is not None, "an evaluation split has targets"
+    scores, ids = _best(scorer, rows, k, device)
+    histories = np.split(rows.items, rows.lengths.cumsum()[:-1])
+    return [
+        Example(user, history, target, rank, items[np.isfinite(of_items)], of_items[np.isfinite(of_items)])
+        for user, history, target, rank, items, of_items in zip(
+            split.users[indices].tolist(), histories, rows.targets.tolist(), ranks[indices].tolist(), ids, scores,
+            strict=True,
+        )
+    ]  # fmt: skip
+
+
+def _best(scorer: Scorer, rows: Rows, k: int, device: torch.device) -> tuple[npt.NDArray[np.float64], Ints]:
+    """The `k` best scores [B, k] of each row and the ids of their items, of all processes; -inf where there are fewer.
+
+    Every process encodes all rows, as there are few, and scores its tiles of the catalogue.
+    """
+    assert rows.targets is not None, "an evaluation split has targets"
+    users, _ = scorer.encode(rows, torch.from_numpy(rows.targets[:, None].astype(np.int64)).to(device))
+    seen = _seen(rows)
+    best = torch.full((len(rows.lengths), k), -torch.inf, dtype=torch.float64)
+    ids = torch.zeros(len(rows.lengths), k, dtype=torch.int64)
+    for first, scores in _scores(scorer, users, device):
+        scores[_within(seen, first, scores.shape[1])] = -torch.inf
+        if not (scores.amax(1) > best[:, -1]).any():  # a tie loses: its id is higher
+            continue
+        values = torch.cat([best, scores.double()], 1)
+        names = torch.cat([ids, torch.arange(first, first + scores.shape[1]).expand(len(ids), -1)], 1)
+        order = values.sort(dim=1, descending=True, stable=True).indices[:, :k]
+        best, ids = values.gather(1, order), names.gather(1, order)
+    partition = scorer.partition
+    all_best, all_ids = (partition.stack(part.to(device)).cpu().transpose(0, 1).flatten(1) for part in (best, ids))
+    by_id = all_ids.argsort(dim=1, stable=True)
+    all_best, all_ids = all_best.gather(1, by_id), all_ids.gather(1, by_id)
+    order = all_best.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    return all_best.gather(1, order).numpy(), all_ids.gather(1, order).numpy().astype(np.int32)
+
+
+def _scores(scorer: Scorer, users: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+    """The scores [B, C] of each of this process's tiles, with the id of its first item; each tile is one product."""
+    catalogue = Catalogue(scorer.n_items)
+    for tiles in catalogue.lookups(scorer.partition):
+        first, last = catalogue.items(tiles)
+        items = scorer.items(torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=device))
+        for tile in tiles:
+            start, stop = catalogue.items(range(tile, tile + 1))
+            yield FIRST_ITEM_ID + start, scorer.scores(users, items[start - first : stop - first]).cpu()
+
+
+def _seen(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Row and item id of all that the users have seen, but for their targets."""
+    assert rows.targets is not None, "an evaluation split has targets"
+    users = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+    is_other = rows.items != rows.targets[users]
+    return torch.from_numpy(users[is_other]), torch.from_numpy(rows.items[is_other].astype(np.int64))
+
+
+def _within(seen: tuple[Tensor, Tensor], first: int, n: int) -> tuple[Tensor, Tensor]:
+    """Those of the items `first` … `first` + n - 1, as rows and columns."""
+    users, items = seen
+    is_here = (items >= first) & (items < first + n)
+    return users[is_here], items[is_here] - first

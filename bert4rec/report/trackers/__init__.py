@@ -1,0 +1,1 @@
+"""The programs that show many runs beside each other, each as a place where a run's numbers go."""

@@ -1,0 +1,159 @@
+"""What is suspicious in a finished run, and what was looked at and is not: each a sentence with what was observed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants, main_protocol
+from bert4rec.runtime.wording import counted, rounded
+
+GAIN = 0.01  # of the last quarter of the validations: less is taken for noise
+DROP, N_WORSE = 0.05, 5  # below the best, and for so many validations: less is no fall
+FEW_STEPS = 5  # of an epoch
+METRIC = "NDCG@10"
+
+Record = Mapping[str, Any]
+
+
+class Check(NamedTuple):
+    """One thing that was looked at, `name` for programs and `text` for people."""
+
+    name: str
+    text: str
+    is_warning: bool
+
+
+def checks(report: Record, validations: Sequence[Record], *, n_evaluated: int = 0) -> list[Check]:
+    """All of them, as far as the `report` and the records of its `validations` allow.
+
+    `n_evaluated`: how many other checkpoints of the run have been evaluated on the test.
+    """
+    training = report.get("training") or {}
+    found = [*_of_curve(validations, training), *_of_baselines(report)]
+    if training.get("epochs"):
+        found += [*_of_steps(training), *_of_selection(report, validations, n_evaluated), *_of_start(report)]
+    return found
+
+
+def warnings(found: Sequence[Check]) -> list[dict[str, str]]:
+    """Those that warn, as report.json has them."""
+    return [{"name": check.name, "text": check.text} for check in found if check.is_warning]
+
+
+def _of_curve(validations: Sequence[Record], training: Record) -> Iterator[Check]:
+    """Whether it ended too early, or long after its best."""
+    values = [record["full"][METRIC] for record in validations]
+    if len(values) < 3 or not max(values):
+        return
+    best = values.index(max(values))
+    epochs = [rounded(record["epoch"]) for record in validations]
+    yield _still_improving(values, epochs, best, training)
+    drop, n_after = 1 - values[-1] / values[best], len(values) - 1 - best
+    if n_after >= N_WORSE and drop >= DROP:
+        text = (
+            f"Validation {METRIC} has been falling since epoch {epochs[best]}: from {values[best]:.4f} to "
+            f"{values[-1]:.4f} at epoch {epochs[-1]}, {100 * drop:.0f} % lower, over {counted(n_after, 'validation')}. "
+            f"The weights of epoch {epochs[best]} are the ones tested; what came after was in vain."
+        )
+        yield Check("validation_falling", text, True)
+    else:
+        text = f"Validation {METRIC} ended {100 * drop:.1f} % below its best: it did not fall for long."
+        yield Check("validation_falling", text, False)
+
+
+def _still_improving(values: Sequence[float], epochs: Sequence[str], best: int, training: Record) -> Check:
+    n_last = max(1, len(values) // 4)
+    before = max(values[:-n_last])
+    gain = values[best] / before - 1 if before else 1.0
+    stopped_by = training.get("stopped_by", "")
+    if stopped_by in ("n_epochs", "max_minutes") and best >= len(values) - n_last and gain >= GAIN:
+        text = (
+            f"It was still improving when it ended: validation {METRIC} rose by {100 * gain:.1f} % in the last quarter "
+            f"of the training, to {values[best]:.4f} at epoch {epochs[best]}. training.{stopped_by} has stopped it; "
+            "more of that gives a better model."
+        )
+        return Check("still_improving", text, True)
+    text = (
+        f"It had stopped improving: the best validation {METRIC}, {values[best]:.4f} at epoch {epochs[best]} of "
+        f"{epochs[-1]}, is {100 * max(gain, 0):.1f} % above that of the first three quarters of the training."
+    )
+    return Check("still_improving", text, False)
+
+
+def _of_baselines(report: Record) -> Iterator[Check]:
+    """Whether the training was worth it."""
+    protocol = main_protocol(report) or ""
+    found = [one for one in contestants(report) if METRIC in one.metrics.get(protocol, {})]
+    others = [one for one in found if one.kind not in (MODEL, BEST_POSSIBLE)]
+    if not others or found[0].kind != MODEL:
+        return
+    model = found[0]
+    value = model.metrics[protocol][METRIC]
+    by_value = sorted(others, key=lambda one: -one.metrics[protocol][METRIC])
+    better = [one for one in by_value if one.metrics[protocol][METRIC] > value]
+    strongest, interval = by_value[0], model.interval(protocol, METRIC)
+    its_value = strongest.metrics[protocol][METRIC]
+    if better:
+        names = " and ".join(f"{one.title} ({one.metrics[protocol][METRIC]:.4f})" for one in better)
+        text = f"{model.title} is below {names}, which need no training: its test {METRIC} is {value:.4f}."
+        yield Check("below_baseline", text, True)
+    elif interval and interval[0] <= its_value:
+        text = (
+            f"{model.title} is not clearly better than {strongest.title}, which needs no training: test {METRIC} "
+            f"{value:.4f}, interval {interval[0]:.4f} to {interval[1]:.4f}, against {its_value:.4f}."
+        )
+        yield Check("below_baseline", text, True)
+    else:
+        what = "every baseline without training" if len(others) > 1 else strongest.title
+        which = f", of {strongest.title}" if len(others) > 1 else ""
+        text = f"{model.title} is better than {what}: test {METRIC} {value:.4f} against {its_value:.4f}{which}."
+        yield Check("below_baseline", text, False)
+
+
+def _of_steps(training: Record) -> Iterator[Check]:
+    """Whether the batch is so large that little is learnt from it."""
+    steps = training["steps"] / training["epochs"]
+    text = f"An epoch has {counted(steps, 'step')}, the training had {training['steps']:,} in all."
+    if steps < FEW_STEPS:
+        text = (
+            f"An epoch has only {counted(steps, 'step')}, the training had {training['steps']:,} in all: the batch is "
+            "too large for these data. Fewer processes, or a smaller training.per_device_train_batch_size, learn more."
+        )
+    yield Check("few_steps", text, steps < FEW_STEPS)
+
+
+def _of_selection(report: Record, validations: Sequence[Record], n_evaluated: int) -> Iterator[Check]:
+    """Whether the test has had a say in what was chosen."""
+    if "test" not in report:
+        return
+    if not validations:
+        text = (
+            "Nothing was held out for validation: the last weights were tested. Settings that are chosen by these "
+            "figures are fitted to the test."
+        )
+        yield Check("no_validation", text, True)
+        return
+    epoch, users = rounded(report["training"]["best_epoch"]), validations[-1]["full"]["users"]
+    text = f"The weights were chosen by {counted(users, 'validation user')} alone: those of epoch {epoch}."
+    if n_evaluated:
+        more = counted(n_evaluated, "other checkpoint")
+        text = (
+            f"The test was run for {more} of this run besides: whoever takes the best of them by these figures "
+            f"selects on the test. The ones reported here, of epoch {epoch}, were chosen on validation."
+        )
+    yield Check("test_selection", text, n_evaluated > 0)
+
+
+def _of_start(report: Record) -> Iterator[Check]:
+    """Whether it began with weights that may know the test."""
+    origin = report["training"].get("init_from")
+    if not origin:
+        return
+    is_other = origin["fingerprint"] != report["dataset"]["fingerprint"]
+    text = f"It began with the weights of {origin['folder']}, which were trained on the same dataset."
+    if is_other:
+        text = (
+            f"It began with the weights of {origin['folder']}, which were trained on another dataset "
+            f"({origin['fingerprint'][:12]}, here {report['dataset']['fingerprint'][:12]}): test targets of this one "
+            "may have been among its training items."
+        )
+    yield Check("foreign_start", text, is_other)

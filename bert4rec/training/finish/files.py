@@ -1,0 +1,58 @@
+"""The files of a finished run, and what is said of them."""
+
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.examples import Example
+from bert4rec.report.html.page import write_html
+from bert4rec.report.log import MetricsLog, flat_numbers, read_records
+from bert4rec.report.page import metrics_table, result_line, write_json, write_report
+from bert4rec.report.warnings import checks, warnings
+from bert4rec.training.finish.examples import described
+
+logger = logging.getLogger(__name__)
+
+RESULTS = ("test", "validation", "ratings")  # what trackers get of a report
+
+
+def write_files(
+    folder: Path, report: dict[str, Any], dataset: Dataset, examples: Sequence[Example], log: MetricsLog
+) -> None:
+    """Write what the run in `folder` has found, and say it; where `report.json` stands, the run is finished."""
+    found = warnings(checks(report, read_records(folder, "validation")))
+    report |= {"warnings": found}
+    if examples:
+        write_json(folder / EXAMPLES, described(dataset, examples))
+    write_report(folder, report)
+    has_page = write_page(folder)
+    results = {name: report[name] for name in RESULTS if name in report}
+    files = [folder / name for name in (REPORT, PAGE, HTML_PAGE) if (folder / name).exists()]
+    log.finish(flat_numbers(results), files)
+    for warning in found:
+        logger.warning(warning["text"])
+    logger.info(result_line(report))
+    logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
+    named = shlex.quote(str(folder))
+    logger.info(f"all figures: bert4rec report {named}")
+    logger.info(f"recommendations: bert4rec recommend {named} --all --output=recommendations.parquet")
+
+
+def write_page(folder: Path) -> bool:
+    """Write `report.html`; whether that was possible. What it shows is safe in other files already."""
+    try:
+        write_html(folder, Config().model_dump(mode="json"))
+    except OSError as error:
+        logger.warning(f"{folder / HTML_PAGE}: {error.strerror}; bert4rec report {shlex.quote(str(folder))} writes it")
+        return False
+    return True
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """The figures of a run whose weights are lost: they are written nowhere."""
+    logger.info(f"\n{metrics_table(report)}\n")

@@ -1,0 +1,120 @@
+"""What is warned of, and what is not: each sentence with the figures that were observed."""
+
+from typing import Any
+
+import pytest
+
+from bert4rec.report.warnings import Check, checks, warnings
+
+TRAINING = {"epochs": 40, "steps": 400, "stopped_by": "n_epochs", "best_epoch": 40}
+
+
+def report(ndcg: float = 0.2, **changes: Any) -> dict[str, Any]:
+    def figures(value: float) -> dict[str, Any]:
+        return {"full": {"users": 100, "NDCG@10": value}}
+
+    content = {
+        "dataset": {"fingerprint": "a" * 64},
+        "test": figures(ndcg),
+        "popularity_baseline": figures(0.05),
+        "training": TRAINING,
+    }
+    return content | changes
+
+
+def curve(*values: float) -> list[dict[str, Any]]:
+    return [{"epoch": 2.0 * n, "full": {"users": 20, "NDCG@10": value}} for n, value in enumerate(values, 1)]
+
+
+FLAT = curve(0.10, 0.20, 0.201, 0.20)
+
+
+def found(name: str, *arguments: Any, **keywords: Any) -> Check:
+    (check,) = [check for check in checks(*arguments, **keywords) if check.name == name]
+    return check
+
+
+def test_nothing_is_warned_of_where_all_is_well() -> None:
+    looked_at = checks(report(), FLAT)
+    assert warnings(looked_at) == []
+    assert [check.text for check in looked_at] == [
+        "It had stopped improving: the best validation NDCG@10, 0.2010 at epoch 6 of 8, is 0.0 % above that of the "
+        "first three quarters of the training.",
+        "Validation NDCG@10 ended 0.5 % below its best: it did not fall for long.",
+        "Bert4Rec is better than popularity: test NDCG@10 0.2000 against 0.0500.",
+        "An epoch has 10 steps, the training had 400 in all.",
+        "The weights were chosen by 20 validation users alone: those of epoch 40.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "last", "warns"),
+    [("n_epochs", 0.25, True), ("max_minutes", 0.25, True), ("patience", 0.25, False), ("n_epochs", 0.2011, False)],
+)
+def test_still_improving(stopped_by: str, last: float, warns: bool) -> None:
+    content = report(training=TRAINING | {"stopped_by": stopped_by})
+    check = found("still_improving", content, curve(0.1, 0.15, 0.2, last))
+    assert check.is_warning == warns
+    if warns:
+        assert check.text == (
+            "It was still improving when it ended: validation NDCG@10 rose by 25.0 % in the last quarter of the "
+            f"training, to 0.2500 at epoch 8. training.{stopped_by} has stopped it; more of that gives a better model."
+        )
+
+
+def test_validation_that_falls_for_long() -> None:
+    check = found("validation_falling", report(), curve(0.1, 0.2, 0.19, 0.19, 0.18, 0.17, 0.15))
+    assert check == (
+        "validation_falling",
+        "Validation NDCG@10 has been falling since epoch 4: from 0.2000 to 0.1500 at epoch 14, 25 % lower, over 5 "
+        "validations. The weights of epoch 4 are the ones tested; what came after was in vain.",
+        True,
+    )
+    assert not found("validation_falling", report(), curve(0.1, 0.2, 0.19, 0.15)).is_warning  # not for long
+    assert not found("validation_falling", report(), curve(0.1, 0.2, *[0.195] * 9)).is_warning  # by a little
+
+
+def test_below_baselines() -> None:
+    markov = {"markov": {"full": {"users": 100, "NDCG@10": 0.3}}}
+    check = found("below_baseline", report(baselines=markov), [])
+    assert check.text == "Bert4Rec is below Markov chain (0.3000), which need no training: its test NDCG@10 is 0.2000."
+    assert check.is_warning
+    check = found("below_baseline", report(0.04, baselines=markov), [])
+    assert "below Markov chain (0.3000) and popularity (0.0500), which" in check.text
+    weaker = {"markov": {"full": {"users": 100, "NDCG@10": 0.19}}}
+    intervals = {"test": {"full": {"NDCG@10": [0.18, 0.22]}}}
+    check = found("below_baseline", report(baselines=weaker, intervals=intervals), [])
+    assert check.text == (
+        "Bert4Rec is not clearly better than Markov chain, which needs no training: test NDCG@10 0.2000, interval "
+        "0.1800 to 0.2200, against 0.1900."
+    )
+    assert check.is_warning
+    assert not found("below_baseline", report(baselines=weaker), []).is_warning
+    best = {"best_possible": {"full": {"users": 100, "NDCG@10": 0.9}}}
+    assert not found("below_baseline", report(**best), []).is_warning  # nobody is above it
+
+
+def test_too_few_steps() -> None:
+    check = found("few_steps", report(training=TRAINING | {"steps": 100}), [])
+    assert check.is_warning
+    assert check.text.startswith("An epoch has only 2.5 steps, the training had 100 in all: the batch is too large")
+
+
+def test_the_test_has_no_say_in_what_is_selected() -> None:
+    assert found("no_validation", report(), []).is_warning
+    check = found("test_selection", report(), FLAT, n_evaluated=2)
+    assert check.is_warning
+    assert check.text.startswith("The test was run for 2 other checkpoints of this run besides: whoever takes the best")
+
+
+@pytest.mark.parametrize(("letter", "warns"), [("a", False), ("b", True)])
+def test_weights_that_may_know_the_test(letter: str, warns: bool) -> None:
+    origin = {"init_from": {"folder": "runs/x", "fingerprint": letter * 64}}
+    check = found("foreign_start", report(training=TRAINING | origin), FLAT)
+    assert check.is_warning == warns
+    assert check.text.startswith("It began with the weights of runs/x, which were trained on ")
+
+
+def test_a_report_of_a_model_without_training() -> None:
+    content = report(training=None, model="popularity")
+    assert checks(content, []) == []

@@ -1,0 +1,48 @@
+"""What a finished run leaves, and what it says where a part of that cannot be written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert4rec.report.html.contents import read_contents
+from bert4rec.training.finish import files
+from tests.runs import report_of
+
+
+def test_a_run_leaves_its_page_its_pictures_and_its_examples(made: Path) -> None:
+    contents, report = read_contents(made), report_of(made)
+    users = contents.examples["users"]
+    assert len(users) == 10
+    assert [user["rank"] for user in users] == sorted(user["rank"] for user in users)
+    assert all(len(user["recommendations"]) == 10 for user in users)
+    for user in users:
+        places = [item["item"] for item in user["recommendations"]]
+        assert (user["target"]["item"] in places) == (user["rank"] <= 10)
+    hits = report["hits_by_rank"]
+    assert hits["test"][hits["ks"].index(10)] == report["test"]["full"]["HR@10"]
+    assert hits.keys() == {"ks", "validation", "test", "popularity_baseline", "best_possible"}
+    parts = report["training"]["seconds_by_part"]
+    assert parts.keys() == {"start", "training", "validation", "saving", "test"}
+    assert parts["training"] <= report["training"]["seconds"]
+    shards = report["plan"]["shards"]
+    assert sum(shard["weight_bytes"] for shard in shards) == 4 * report["plan"]["tables"]["item"]["rows"] * 20
+    assert {check["name"] for check in report["warnings"]} <= {"still_improving", "below_baseline"}
+    page = (made / "report.html").read_text()
+    assert f"User {users[0]['user']}" in page
+    assert page.count("<svg") == len(list((made / "pictures").glob("*.png"))) == 7
+    assert f"**Warning.** {report['warnings'][0]['text']}" in (made / "report.md").read_text() or not report["warnings"]
+
+
+def test_a_page_that_cannot_be_written_loses_no_figure(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_html", fail)
+    assert not files.write_page(whole)
+    page = whole / "report.html"
+    assert capsys.readouterr().out == (f"warning: {page}: No space left on device; bert4rec report {whole} writes it\n")
+    assert json.loads((whole / "report.json").read_text())["test"]
