@@ -1,12 +1,15 @@
 """`bert4rec report`: what it advises fits the run."""
 
 import json
+import os
+import webbrowser
 from pathlib import Path
 
 import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.config.load import load_config
+from tests.report.html.run_by_hand import write_run
 from tests.report.test_page import REPORT
 
 
@@ -47,3 +50,43 @@ def test_who_has_generated_data_is_told_of_real_ones(
     monkeypatch.chdir(tmp_path)  # where the project's own files are not
     assert main(["report", str(tmp_path)]) == 0
     assert "\n  bert4rec train --data.source=ml-1m\n" in capsys.readouterr().out
+
+
+def test_the_page_is_written_where_it_is_missing_or_older_than_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bert4rec.report.html.page.charts", lambda contents: ())
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    run = write_run(tmp_path / "one run", dataset=REPORT["dataset"] | {"source": "synthetic"})
+    page = run / "report.html"
+    assert main(["report", str(run), "--open"]) == 0
+    assert opened == [page.as_uri()]
+    assert f"Report with pictures and examples: {page}\n" in capsys.readouterr().out
+    for age, is_written in ((0, False), (100, True)):
+        page.write_text("kept")
+        os.utime(page, (page.stat().st_atime, (run / "report.json").stat().st_mtime + 1 - age))
+        assert main(["report", str(run)]) == 0
+        assert (page.read_text() != "kept") == is_written
+
+
+def test_no_browser_and_files_that_are_damaged_are_one_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bert4rec.report.html.page.charts", lambda contents: ())
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    run = write_run(tmp_path / "one", dataset=REPORT["dataset"] | {"source": "synthetic"})
+    assert main(["report", str(run), "--open"]) == 2
+    assert (
+        capsys.readouterr().err == f"error: {run / 'report.html'}: no web browser found here; open this file with one\n"
+    )
+    (run / "report.html").unlink()
+    (run / "examples.json").write_text("{")
+    assert main(["report", str(run)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {run}: its files cannot be read: ")
+    (run / "examples.json").write_text("{}")
+    (run / "report.html.tmp").mkdir()  # where the page is written first
+    assert main(["report", str(run)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {run / 'report.html.tmp'}: cannot be written: Is a directory; copy the run folder to where it can be\n"
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, Contestant, contestants, main_protocol
+from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants, main_protocol
 from bert4rec.report.html.contents import Contents
 from bert4rec.report.html.drawing import BAND, BEST, GRID, INK, MUTED, OTHERS, POPULARITY, new_figure
 from bert4rec.report.html.drawing import MODEL as MODEL_COLOUR
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METRICS = (("HR@10", OTHERS[0]), ("NDCG@10", MODEL_COLOUR))
+COLOURS = {
+    MODEL: MODEL_COLOUR, "popularity": POPULARITY, BEST_POSSIBLE: BEST, "markov": OTHERS[0],
+    "recent_popularity": OTHERS[1], "transition_graph": OTHERS[2],
+}  # fmt: skip
+"""Kind → its colour, which is that of its dot in the tables."""
 MOST_POINTS = 600  # of a curve: more are not seen, and make the file large
 MOST_PROCESSES = 16  # that are drawn
 
@@ -56,7 +61,7 @@ def _comparison(contents: Contents) -> Chart | None:
     found.sort(key=lambda one: one.metrics[protocol][metric])
     with new_figure(height=0.75 + 0.36 * len(found)) as (figure, (axes,)):
         for place, one in enumerate(found):
-            value, colour = one.metrics[protocol][metric], _colour(one, found)
+            value, colour = one.metrics[protocol][metric], COLOURS.get(one.kind, MUTED)
             if interval := one.interval(protocol, metric):
                 axes.plot(interval, [place, place], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round")
             axes.plot(value, place, marker="o", markersize=7, color=colour)
@@ -136,7 +141,7 @@ def _hits(contents: Contents) -> Chart | None:
         for key, shares in hits.items():
             kind = names.get(key, key)
             if key != "ks" and kind in found:
-                axes.plot(ks, shares, color=_colour(found[kind], list(found.values())), label=found[kind].title)
+                axes.plot(ks, shares, color=COLOURS.get(kind, MUTED), label=found[kind].title)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set(xlabel="length of the list", ylabel="share of users", ylim=(0, 1.02))
@@ -237,12 +242,6 @@ def _rectangle(left: float, rank: int, width: float, height: float, colour: str,
     return Rectangle(
         (left, rank + band * (top - 0.5)), width, band * height, facecolor=colour, edgecolor=GRID, linewidth=0.5
     )
-
-
-def _colour(one: Contestant, everybody: Sequence[Contestant]) -> str:
-    fixed = {MODEL: MODEL_COLOUR, "popularity": POPULARITY, BEST_POSSIBLE: BEST}
-    others = sorted(other.kind for other in everybody if other.kind not in fixed)
-    return fixed.get(one.kind) or OTHERS[others.index(one.kind) % len(OTHERS)]
 
 
 def _thinned(records: Sequence[Record]) -> Sequence[Record]:

@@ -72,9 +72,9 @@ def _shown(contents: Contents, defaults: Settings) -> dict[str, Any]:
         "model": report.get("model", "Bert4Rec"),
         "source": report["dataset"].get("file") or report["dataset"]["source"],
         "subtitle": _subtitle(report),
-        "summary": summary(report),
-        "warnings": [check for check in looked_at if check.is_warning],
-        "passed": passed,
+        "summary": _unbroken(summary(report)),
+        "warnings": [_unbroken(check.text) for check in looked_at if check.is_warning],
+        "passed": [_unbroken(check.text) for check in passed],
         "passed_title": f"{counted(len(passed), 'check')} passed",
         "tiles": facts.tiles(report),
         "held_out": rules(report),
@@ -141,6 +141,11 @@ def _person(user: Mapping[str, Any], contents: Contents) -> dict[str, Any]:
         "place": f"place {user['rank']:,} of {contents.examples['n_items']:,}",
         "before": f"The last {n_shown} of {n:,} items" if n > n_shown else counted(n, "item"),
     }
+
+
+def _unbroken(text: str) -> str:
+    """With no line break between a number and its sign."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _safe(text: str) -> Any:

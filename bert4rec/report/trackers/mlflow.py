@@ -15,6 +15,7 @@ EXPERIMENT = "bert4rec"  # where MLFLOW_EXPERIMENT_NAME names no other
 AT_ONCE = 100  # parameters that MLflow takes in one call
 FORBIDDEN = re.compile(r"[^\w\-. :/]")  # in MLflow's names
 QUIET = {
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # a server that is gone would hold the training up for many minutes
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -27,8 +28,7 @@ class MLflow:
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger("alembic").setLevel(logging.ERROR)
         from mlflow import MlflowClient
         from mlflow.entities import Param
 

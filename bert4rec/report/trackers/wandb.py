@@ -8,6 +8,7 @@ from typing import Any
 from bert4rec.report.trackers.tracker import Numbers
 
 PROJECT = "bert4rec"  # where WANDB_PROJECT names no other
+QUIET = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 
 
 class WeightsAndBiases:
@@ -17,7 +18,8 @@ class WeightsAndBiases:
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
         import wandb
 
         self._run = wandb.init(

@@ -44,7 +44,7 @@ class Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.open[-1:] != ["style"]:
-            self.texts.append(data.strip())
+            self.texts.append(data.strip().replace("\N{NO-BREAK SPACE}", " "))
 
 
 @pytest.fixture(scope="module")
