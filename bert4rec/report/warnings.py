@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants, main_protocol
+from bert4rec.report.curve import Curve, curve_of
 from bert4rec.runtime.wording import counted, rounded
 
 GAIN = 0.01  # of the last quarter of the validations: less is taken for noise
@@ -41,40 +42,41 @@ def warnings(found: Sequence[Check]) -> list[dict[str, str]]:
 
 def _of_curve(validations: Sequence[Record], training: Record) -> Iterator[Check]:
     """Whether it ended too early, or long after its best."""
-    values = [record["full"][METRIC] for record in validations]
-    if len(values) < 3 or not max(values):
+    curve = curve_of(validations)
+    if curve is None or len(curve.values) < 3 or not max(curve.scores):
         return
-    best = values.index(max(values))
-    epochs = [rounded(record["epoch"]) for record in validations]
-    yield _still_improving(values, epochs, best, training)
-    drop, n_after = 1 - values[-1] / values[best], len(values) - 1 - best
+    yield _still_improving(curve, training)
+    values, epochs, best = curve.values, curve.epochs, curve.best
+    drop, n_after = 1 - curve.scores[-1] / curve.scores[best], len(values) - 1 - best
     if n_after >= N_WORSE and drop >= DROP:
         text = (
-            f"Validation {METRIC} has been falling since epoch {epochs[best]}: from {values[best]:.4f} to "
-            f"{values[-1]:.4f} at epoch {epochs[-1]}, {100 * drop:.0f} % lower, over {counted(n_after, 'validation')}. "
+            f"Validation {curve.metric} has been getting worse since epoch {epochs[best]}: from {values[best]:.4f} to "
+            f"{values[-1]:.4f} at epoch {epochs[-1]}, by {100 * drop:.0f} %, over {counted(n_after, 'validation')}. "
             f"The weights of epoch {epochs[best]} are the ones tested; what came after was in vain."
         )
         yield Check("validation_falling", text, True)
     else:
-        text = f"Validation {METRIC} ended {100 * drop:.1f} % below its best: it did not fall for long."
+        text = f"Validation {curve.metric} ended {100 * drop:.1f} % from its best: it did not get worse for long."
         yield Check("validation_falling", text, False)
 
 
-def _still_improving(values: Sequence[float], epochs: Sequence[str], best: int, training: Record) -> Check:
-    n_last = max(1, len(values) // 4)
-    before = max(values[:-n_last])
-    gain = values[best] / before - 1 if before else 1.0
+def _still_improving(curve: Curve, training: Record) -> Check:
+    scores, epochs, best = curve.scores, curve.epochs, curve.best
+    n_last = max(1, len(scores) // 4)
+    before = max(scores[:-n_last])
+    gain = scores[best] / before - 1 if before else 1.0
     stopped_by = training.get("stopped_by", "")
-    if stopped_by in ("n_epochs", "max_minutes") and best >= len(values) - n_last and gain >= GAIN:
+    if stopped_by in ("n_epochs", "max_minutes") and best >= len(scores) - n_last and gain >= GAIN:
         text = (
-            f"It was still improving when it ended: validation {METRIC} rose by {100 * gain:.1f} % in the last quarter "
-            f"of the training, to {values[best]:.4f} at epoch {epochs[best]}. training.{stopped_by} has stopped it; "
-            "more of that gives a better model."
+            f"It was still improving when it ended: validation {curve.metric} got better by {100 * gain:.1f} % in the "
+            f"last quarter of the training, to {curve.values[best]:.4f} at epoch {epochs[best]}. training.{stopped_by} "
+            "has stopped it; more of that gives a better model."
         )
         return Check("still_improving", text, True)
     text = (
-        f"It had stopped improving: the best validation {METRIC}, {values[best]:.4f} at epoch {epochs[best]} of "
-        f"{epochs[-1]}, is {100 * max(gain, 0):.1f} % above that of the first three quarters of the training."
+        f"It had stopped improving: the best validation {curve.metric}, {curve.values[best]:.4f} at epoch "
+        f"{epochs[best]} of {epochs[-1]}, is {100 * max(gain, 0):.1f} % better than that of the first three quarters "
+        "of the training."
     )
     return Check("still_improving", text, False)
 
@@ -132,8 +134,12 @@ def _of_selection(report: Record, validations: Sequence[Record], n_evaluated: in
         )
         yield Check("no_validation", text, True)
         return
-    epoch, users = rounded(report["training"]["best_epoch"]), validations[-1]["full"]["users"]
-    text = f"The weights were chosen by {counted(users, 'validation user')} alone: those of epoch {epoch}."
+    epoch, last = rounded(report["training"]["best_epoch"]), validations[-1]
+    chosen_by = (
+        counted(last["full"]["users"], "validation user") if "full" in last
+        else counted(last["ratings"].get("pairs", 0), "held-out rating")
+    )  # fmt: skip
+    text = f"The weights were chosen by {chosen_by} alone: those of epoch {epoch}."
     if n_evaluated:
         more = counted(n_evaluated, "other checkpoint")
         text = (

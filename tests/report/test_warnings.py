@@ -38,9 +38,9 @@ def test_nothing_is_warned_of_where_all_is_well() -> None:
     looked_at = checks(report(), FLAT)
     assert warnings(looked_at) == []
     assert [check.text for check in looked_at] == [
-        "It had stopped improving: the best validation NDCG@10, 0.2010 at epoch 6 of 8, is 0.0 % above that of the "
-        "first three quarters of the training.",
-        "Validation NDCG@10 ended 0.5 % below its best: it did not fall for long.",
+        "It had stopped improving: the best validation NDCG@10, 0.2010 at epoch 6 of 8, is 0.0 % better than that "
+        "of the first three quarters of the training.",
+        "Validation NDCG@10 ended 0.5 % from its best: it did not get worse for long.",
         "Bert4Rec is better than popularity: test NDCG@10 0.2000 against 0.0500.",
         "An epoch has 10 steps, the training had 400 in all.",
         "The weights were chosen by 20 validation users alone: those of epoch 40.",
@@ -57,7 +57,7 @@ def test_still_improving(stopped_by: str, last: float, warns: bool) -> None:
     assert check.is_warning == warns
     if warns:
         assert check.text == (
-            "It was still improving when it ended: validation NDCG@10 rose by 25.0 % in the last quarter of the "
+            "It was still improving when it ended: validation NDCG@10 got better by 25.0 % in the last quarter of the "
             f"training, to 0.2500 at epoch 8. training.{stopped_by} has stopped it; more of that gives a better model."
         )
 
@@ -66,7 +66,7 @@ def test_validation_that_falls_for_long() -> None:
     check = found("validation_falling", report(), curve(0.1, 0.2, 0.19, 0.19, 0.18, 0.17, 0.15))
     assert check == (
         "validation_falling",
-        "Validation NDCG@10 has been falling since epoch 4: from 0.2000 to 0.1500 at epoch 14, 25 % lower, over 5 "
+        "Validation NDCG@10 has been getting worse since epoch 4: from 0.2000 to 0.1500 at epoch 14, by 25 %, over 5 "
         "validations. The weights of epoch 4 are the ones tested; what came after was in vain.",
         True,
     )
@@ -118,3 +118,13 @@ def test_weights_that_may_know_the_test(letter: str, warns: bool) -> None:
 def test_a_report_of_a_model_without_training() -> None:
     content = report(training=None, model="popularity")
     assert checks(content, []) == []
+
+
+def test_ratings_are_judged_by_their_error() -> None:
+    records = [{"epoch": n, "ratings": {"pairs": 50, "RMSE": value}} for n, value in enumerate((1.0, 0.9, 0.8, 0.7), 1)]
+    check = found("still_improving", report(), records)
+    assert check.is_warning
+    assert (
+        "validation RMSE got better by 14.3 % in the last quarter of the training, to 0.7000 at epoch 4." in check.text
+    )
+    assert "chosen by 50 held-out ratings alone" in found("test_selection", report(), records).text

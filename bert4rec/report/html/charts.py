@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants, main_protocol
+from bert4rec.report.curve import curve_of
 from bert4rec.report.html.contents import Contents
 from bert4rec.report.html.drawing import BAND, BEST, GRID, INK, MUTED, OTHERS, POPULARITY, new_figure
 from bert4rec.report.html.drawing import MODEL as MODEL_COLOUR
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METRICS = (("HR@10", OTHERS[0]), ("NDCG@10", MODEL_COLOUR))
+METRICS = {
+    "full": (("HR@10", OTHERS[0]), ("NDCG@10", MODEL_COLOUR)),
+    "ratings": (("MAE", OTHERS[0]), ("RMSE", MODEL_COLOUR)),
+}
 COLOURS = {
     MODEL: MODEL_COLOUR, "popularity": POPULARITY, BEST_POSSIBLE: BEST, "markov": OTHERS[0],
     "recent_popularity": OTHERS[1], "transition_graph": OTHERS[2],
@@ -48,7 +52,7 @@ def learning_curve(train: Sequence[Record], validations: Sequence[Record], repor
         left.set_title("Training loss")
         for axes in right:
             _draw_validation(axes, validations, report)
-            axes.set_title("Validation, full catalogue")
+            axes.set_title(_validation_title(validations))
     return figure
 
 
@@ -92,10 +96,17 @@ def _validation(contents: Contents) -> Chart | None:
         return None
     with new_figure() as (figure, (axes,)):
         _draw_validation(axes, records, contents.report)
-    best = max(records, key=lambda record: record["full"]["NDCG@10"])
-    ndcg = best["full"]["NDCG@10"]
-    text = f"The best of {counted(len(records), 'validation')} was at {_epochs(best)}: NDCG@10 {ndcg:.4f}."
-    return Chart("validation", "Validation, full catalogue", text, figure)
+    curve = curve_of(records)
+    assert curve is not None, "there are validations"
+    text = (
+        f"The best of {counted(len(records), 'validation')} was at {_epochs(records[curve.best])}: {curve.metric} "
+        f"{curve.values[curve.best]:.4f}."
+    )
+    return Chart("validation", _validation_title(records), text, figure)
+
+
+def _validation_title(records: Sequence[Record]) -> str:
+    return f"Validation, {'full catalogue' if 'full' in records[0] else 'held-out ratings'}"
 
 
 def _draw_loss(axes: "Axes", train: Sequence[Record]) -> None:
@@ -106,14 +117,15 @@ def _draw_loss(axes: "Axes", train: Sequence[Record]) -> None:
 
 
 def _draw_validation(axes: "Axes", records: Sequence[Record], report: Record) -> None:
-    """HR@10 and NDCG@10, the best marked, and popularity's as lines."""
-    best = max(records, key=lambda record: record["full"]["NDCG@10"])
-    popularity = report.get("popularity_baseline", {}).get("full", {})
-    thinned = _thinned(records)
-    for metric, colour in METRICS:
-        axes.plot([_x(r) for r in thinned], [r["full"][metric] for r in thinned], color=colour, label=metric,
+    """The metrics, the best marked, and popularity's as lines."""
+    curve, key = curve_of(records), "full" if "full" in records[0] else "ratings"
+    assert curve is not None, "there are validations"
+    best, thinned = records[curve.best], _thinned(records)
+    popularity = report.get("popularity_baseline", {}).get(key, {})
+    for metric, colour in METRICS[key]:
+        axes.plot([_x(r) for r in thinned], [r[key][metric] for r in thinned], color=colour, label=metric,
                   marker="o" if len(thinned) < 60 else None, markersize=3)  # fmt: skip
-        axes.plot(_x(best), best["full"][metric], marker="*", markersize=13, color=colour, zorder=5,
+        axes.plot(_x(best), best[key][metric], marker="*", markersize=13, color=colour, zorder=5,
                   markeredgecolor="white", markeredgewidth=0.8)  # fmt: skip
         if metric in popularity:
             axes.axhline(popularity[metric], color=colour, linestyle=(0, (4, 3)), linewidth=1.1)
@@ -125,7 +137,8 @@ def _draw_validation(axes: "Axes", records: Sequence[Record], report: Record) ->
     labels += [f"best ({_epochs(best)})"]
     axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
     axes.set(xlabel=_x_label(records))
-    axes.set_ylim(bottom=0)
+    if key == "full":
+        axes.set_ylim(bottom=0)
     _integers(axes)
 
 

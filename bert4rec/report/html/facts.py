@@ -64,7 +64,8 @@ def tiles(report: Mapping[str, Any]) -> list[Fact]:
         found.append(Fact("epochs", rounded(training["epochs"]), remark))
     if "seconds" in training:
         rate = training.get("sequences_per_second")
-        found.append(Fact("training", clock(training["seconds"]), f"{rounded(rate)} sequences/s" if rate else ""))
+        name = "training" if "epochs" in training else "counting"
+        found.append(Fact(name, clock(training["seconds"]), f"{rounded(rate)} sequences/s" if rate else ""))
     return found
 
 

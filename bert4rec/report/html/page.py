@@ -69,7 +69,7 @@ def _shown(contents: Contents, defaults: Settings) -> dict[str, Any]:
     people = [_person(user, contents) for user in contents.examples.get("users", [])]
     found = {
         "name": contents.name,
-        "model": report.get("model", "Bert4Rec"),
+        "model": _capitalized(str(report.get("model", "Bert4Rec"))),
         "source": report["dataset"].get("file") or report["dataset"]["source"],
         "subtitle": _subtitle(report),
         "summary": _unbroken(summary(report)),
@@ -114,7 +114,7 @@ def _sections(shown: Mapping[str, Any], contents: Contents) -> list[tuple[str, s
 def _subtitle(report: Mapping[str, Any]) -> str:
     kinds = {name.lower() for name in BASELINES.values()}
     processes = counted(report.get("world_size", 1), "process")
-    is_trained = str(report.get("model", "")).lower() not in kinds and report.get("training")
+    is_trained = str(report.get("model", "")).lower() not in kinds
     return f"mode {report['mode']}, {processes}" if is_trained else processes
 
 
@@ -141,6 +141,10 @@ def _person(user: Mapping[str, Any], contents: Contents) -> dict[str, Any]:
         "place": f"place {user['rank']:,} of {contents.examples['n_items']:,}",
         "before": f"The last {n_shown} of {n:,} items" if n > n_shown else counted(n, "item"),
     }
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _unbroken(text: str) -> str:

@@ -14,6 +14,7 @@ SLICES = {
     "repeated": "By whether the user has seen the target before",
     "time": "By when it was",
 }
+OF_LISTS = ("Coverage@", "AveragePopularity@", "Gini@", "Novelty@")  # how the names of their metrics begin
 SLICE_METRICS = ("HR@10", "NDCG@10")
 
 
@@ -72,11 +73,20 @@ def metric_tables(report: Mapping[str, Any], split: str = "test") -> list[Table]
     tables = []
     for protocol in PROTOCOL_TITLES:
         present = [one for one in found if protocol in one.metrics]
-        if present:
-            columns = [name for name in present[0].metrics[protocol] if name != "users"]
-            rows = [Row(one.kind, one.title, [_cell(one, protocol, name) for name in columns]) for one in present]
-            tables.append(Table(heading(report, split, protocol), columns, rows))
+        if present and present[0] is found[0]:  # what the model was not ranked by is no matter
+            title, names = heading(report, split, protocol), [*present[0].metrics[protocol]]
+            of_ranks = [name for name in names if name != "users" and not name.startswith(OF_LISTS)]
+            tables.append(_table(title, protocol, of_ranks, present))
+            of_lists = [name for name in names if name.startswith(OF_LISTS) and name.endswith("@10")]
+            listed = [one for one in present if of_lists and of_lists[0] in one.metrics[protocol]]
+            if listed:
+                tables.append(_table(f"{title}: their lists of the ten best", protocol, of_lists, listed))
     return tables
+
+
+def _table(title: str, protocol: str, columns: list[str], found: Sequence[Contestant]) -> Table:
+    rows = [Row(one.kind, one.title, [_cell(one, protocol, name) for name in columns]) for one in found]
+    return Table(title, columns, rows)
 
 
 def _cell(one: Contestant, protocol: str, metric: str) -> Cell:

@@ -62,3 +62,15 @@ def test_who_holds_what_of_a_table(tmp_path: Path) -> None:
         (0, -0.36, 3418, 0.72), (0, 0.64, 3418, 0.72),  # the whole table in each band
         (0, -0.36, 3418, 0.36), (0, 1.0, 3418, 0.36),  # the first half of the columns, and the second
     ]  # fmt: skip
+
+
+def test_errors_of_ratings_are_drawn_where_these_are_learnt(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one")
+    lines = [
+        f'{{"kind": "validation", "step": {n}, "epoch": {n}, "ratings": {{"RMSE": {1 / n}, "MAE": {0.5 / n}}}}}\n'
+        for n in (1, 2)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    assert descriptions(folder)["validation"] == "The best of 2 validations was at epoch 2: RMSE 0.5000."
+    axes = drawn(folder, "validation")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["MAE", "RMSE", "best (epoch 2)"]

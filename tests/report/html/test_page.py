@@ -83,7 +83,7 @@ def test_what_is_shown(page: Reader) -> None:
     for words in (
         "For 31.1 % of 6,040 test users, Bert4Rec has the item that came next among its first ten, out of 3,416 items "
         "(between 30.1 % and 32.1 %, with 95 % confidence).",
-        "Warning. It was still improving when it ended: validation NDCG@10 rose by 33.3 % in the last quarter",
+        "Warning. It was still improving when it ended: validation NDCG@10 got better by 33.3 % in the last quarter",
         "Bert4Rec is better than every baseline without training: test NDCG@10 0.1754 against 0.1300",
         "Bert4Rec 0.0700 0.3113 0.3013 – 0.3213 0.1754 0.1654 – 0.1854 0.1500",
         "Markov chain 0.0500 0.2000 0.1900 – 0.2100",

@@ -17,7 +17,7 @@ def test_a_table_a_protocol_with_everybody_and_their_intervals() -> None:
 
 def test_large_figures_and_those_that_are_missing() -> None:
     report = REPORT | {
-        "test": {"full": {"users": 2, "HR@10": 0.5, "AveragePopularity@10": 1234.5}},
+        "test": {"full": {"users": 2, "HR@10": 0.5, "x": 1234.5}},
         "popularity_baseline": {"full": {"users": 2, "HR@10": 0.25}},
         "baselines": {},
     }
@@ -44,3 +44,14 @@ def test_slices() -> None:
     assert parts[0].cells == [Cell("0.2000", "0.1000 – 0.3000"), Cell("0.1000")]
     assert parts[0].bars == [62.5, 100 * 0.1 / 0.18]
     assert parts[1].bars == [100.0, 100.0]
+
+
+def test_what_lists_hold_stands_in_a_table_of_its_own() -> None:
+    lists = {"Coverage@5": 0.1, "Coverage@10": 0.2, "Novelty@10": 9.5}
+    report = REPORT | {"test": {"full": {"users": 2, "HR@10": 0.5, **lists}}}
+    ranks, listed = metric_tables(report)
+    assert ranks.columns == ["HR@10"]
+    assert listed.title.endswith(
+        "; 2 of 6040 users (left out: 6038, with fewer than 100 unseen items): their lists of the ten best"
+    )
+    assert (listed.columns, [row.title for row in listed.rows]) == (["Coverage@10", "Novelty@10"], ["Bert4Rec"])
