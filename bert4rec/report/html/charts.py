@@ -243,7 +243,7 @@ def _plan(contents: Contents) -> Chart | None:
     held = {part["rank"] for part in shards}
     text = (
         f"{counted(len(shards), 'shard')} of {counted(len(tables), 'table')} on {len(held)} of "
-        f"{counted(n_processes, 'process')}: dark is what a process holds.{more}"
+        f"{counted(n_processes, 'process')}: the filled part is what a process holds.{more}"
     )
     return Chart("sharding_plan", "Who holds which part of the tables", text, figure)
 

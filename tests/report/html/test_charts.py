@@ -22,7 +22,7 @@ def test_each_says_what_it_shows(tmp_path: Path) -> None:
         "31.0 % within 10, 70.0 % within 100.",
         "score_by_rank": "The scores of the recommendations of 1 user; 1 of them have their next item there.",
         "history_lengths": "Users have 18 to 2,277 interactions, the median is 96, the mean 165.5.",
-        "sharding_plan": "2 shards of 1 table on 2 of 2 processes: dark is what a process holds.",
+        "sharding_plan": "2 shards of 1 table on 2 of 2 processes: the filled part is what a process holds.",
     }
 
 
