@@ -29,6 +29,14 @@ def test_every_room_is_a_package_that_is_installed() -> None:
     assert (PACKAGE / "py.typed").exists()
 
 
+def test_every_file_that_is_no_module_is_installed_too() -> None:
+    project = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["bert4rec"]
+    files = {path for path in PACKAGE.rglob("*.*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert files == {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    assert PACKAGE / "report/html/report.html.j2" in files
+
+
 def test_no_room_is_a_heap() -> None:
     rooms = {path.parent for path in PACKAGE.rglob("*.py")}
     sizes = {room.relative_to(PACKAGE).as_posix(): len(list(room.glob("*.py"))) - 1 for room in rooms}

@@ -14,6 +14,7 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation.item_tiles import Catalogue
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.scorers import Scorer
+from bert4rec.evaluation.top_k import BestItems
 
 N_USERS = 10
 
@@ -57,7 +58,8 @@ def examples(
     indices = spread_rows(ranks)
     rows = split.read(indices)
     assert rows.targets is not None, "an evaluation split has targets"
-    scores, ids = _best(scorer, rows, k, device)
+    best = _best(scorer, rows, k, device)
+    scores, ids = best.scores.cpu().numpy(), best.indices.cpu().numpy().astype(np.int32)
     histories = np.split(rows.items, rows.lengths.cumsum()[:-1])
     return [
         Example(user, history, target, rank, items[np.isfinite(of_items)], of_items[np.isfinite(of_items)])
@@ -68,30 +70,19 @@ def examples(
     ]  # fmt: skip
 
 
-def _best(scorer: Scorer, rows: Rows, k: int, device: torch.device) -> tuple[npt.NDArray[np.float64], Ints]:
-    """The `k` best scores [B, k] of each row and the ids of their items, of all processes; -inf where there are fewer.
+def _best(scorer: Scorer, rows: Rows, k: int, device: torch.device) -> BestItems:
+    """The `k` best items of each row; -inf where there are fewer.
 
     Every process encodes all rows, as there are few, and scores its tiles of the catalogue.
     """
     assert rows.targets is not None, "an evaluation split has targets"
     users, _ = scorer.encode(rows, torch.from_numpy(rows.targets[:, None].astype(np.int64)).to(device))
     seen = _seen(rows)
-    best = torch.full((len(rows.lengths), k), -torch.inf, dtype=torch.float64)
-    ids = torch.zeros(len(rows.lengths), k, dtype=torch.int64)
+    best = BestItems.nothing(len(rows.lengths), k, dtype=torch.float64, device=device)
     for first, scores in _scores(scorer, users, device):
         scores[_within(seen, first, scores.shape[1])] = -torch.inf
-        if not (scores.amax(1) > best[:, -1]).any():  # a tie loses: its id is higher
-            continue
-        values = torch.cat([best, scores.double()], 1)
-        names = torch.cat([ids, torch.arange(first, first + scores.shape[1]).expand(len(ids), -1)], 1)
-        order = values.sort(dim=1, descending=True, stable=True).indices[:, :k]
-        best, ids = values.gather(1, order), names.gather(1, order)
-    partition = scorer.partition
-    all_best, all_ids = (partition.stack(part.to(device)).cpu().transpose(0, 1).flatten(1) for part in (best, ids))
-    by_id = all_ids.argsort(dim=1, stable=True)
-    all_best, all_ids = all_best.gather(1, by_id), all_ids.gather(1, by_id)
-    order = all_best.sort(dim=1, descending=True, stable=True).indices[:, :k]
-    return all_best.gather(1, order).numpy(), all_ids.gather(1, order).numpy().astype(np.int32)
+        best.offer(slice(None), scores.double(), first)
+    return best.of_all(scorer.partition)
 
 
 def _scores(scorer: Scorer, users: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
@@ -102,7 +93,7 @@ def _scores(scorer: Scorer, users: Tensor, device: torch.device) -> Iterator[tup
         items = scorer.items(torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=device))
         for tile in tiles:
             start, stop = catalogue.items(range(tile, tile + 1))
-            yield FIRST_ITEM_ID + start, scorer.scores(users, items[start - first : stop - first]).cpu()
+            yield FIRST_ITEM_ID + start, scorer.scores(users, items[start - first : stop - first])
 
 
 def _seen(rows: Rows) -> tuple[Tensor, Tensor]:

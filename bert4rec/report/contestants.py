@@ -3,13 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-BASELINES = {
-    "popularity": "popularity",
-    "recent_popularity": "recent popularity",
-    "markov": "Markov chain",
-    "transition_graph": "transition graph",
-}
-"""Kind → its name in reports."""
+from bert4rec.config.abilities import POPULARITY, UNTRAINED
 
 MODEL, BEST_POSSIBLE = "model", "best_possible"
 
@@ -39,12 +33,14 @@ def contestants(report: Mapping[str, Any]) -> list[Contestant]:
     title = str(report.get("model", "Bert4Rec"))
     found = [Contestant(MODEL, title, report["test"], intervals.get("test", {}))]
     if popularity := report.get("popularity_baseline"):
-        found.append(Contestant("popularity", "popularity", popularity, intervals.get("popularity_baseline", {})))
+        found.append(
+            Contestant(POPULARITY, UNTRAINED[POPULARITY], popularity, intervals.get("popularity_baseline", {}))
+        )
     of_baselines = intervals.get("baselines", {})
     found += [
-        Contestant(kind, BASELINES.get(kind, kind), metrics, of_baselines.get(kind, {}))
+        Contestant(kind, UNTRAINED.get(kind, kind), metrics, of_baselines.get(kind, {}))
         for kind, metrics in baselines.items()
-        if kind != "popularity"
+        if kind != POPULARITY
     ]
     if best := report.get(BEST_POSSIBLE):
         found.append(Contestant(BEST_POSSIBLE, "best possible", best, intervals.get(BEST_POSSIBLE, {})))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bert4rec.config.abilities import is_trained
 from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants, main_protocol
 from bert4rec.report.curve import Curve, curve_of
 from bert4rec.runtime.wording import counted, rounded
@@ -29,6 +30,8 @@ def checks(report: Record, validations: Sequence[Record], *, n_evaluated: int = 
     `n_evaluated`: how many other checkpoints of the run have been evaluated on the test.
     """
     training = report.get("training") or {}
+    if not is_trained(report.get("kind", "bert4rec")):
+        return []
     found = [*_of_curve(validations, training), *_of_baselines(report)]
     if training.get("epochs"):
         found += [*_of_steps(training), *_of_selection(report, validations, n_evaluated), *_of_start(report)]

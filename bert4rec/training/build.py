@@ -21,6 +21,7 @@ from bert4rec.feed.order import START, Position
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.report.log import MetricsLog
+from bert4rec.report.trackers.opening import open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes
@@ -198,6 +199,12 @@ def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
         seed=training.seed,
         popularity=dataset.popularity if training.negatives_power else None,
     )
+
+
+def metrics_log(config: Config, folder: Path, *, purge_from: int = 0) -> MetricsLog:
+    """What keeps the records of a run in its `folder`, with the trackers of the settings; resumed after a step."""
+    settings = config.model_dump(mode="json")
+    return MetricsLog(folder, open_trackers(config.run.trackers, folder, settings, purge_from=purge_from))
 
 
 def checkpoint_manager(

@@ -16,7 +16,7 @@ from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.hits_by_rank import hits_by_rank
 from bert4rec.report.log import MetricsLog, read_records
 from bert4rec.report.protocols import protocols
-from bert4rec.report.trackers.opening import open_trackers, require_packages
+from bert4rec.report.trackers.opening import require_packages
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory
@@ -32,6 +32,7 @@ from bert4rec.training.build import (
     choose_baselines,
     make_evaluator,
     make_trainer,
+    metrics_log,
     sampler,
     training_batches,
 )
@@ -81,7 +82,9 @@ def _complete(
     seed_everything(context.config.training.seed, world.rank)
     model, optimizers = build(context.config, world, dataset.n_items, context.plan)
     evaluator = make_evaluator(context.config, world, dataset)
-    log = _open_log(context) if world.is_first else None
+    log = None
+    if world.is_first:
+        log = metrics_log(context.config, context.folder, purge_from=context.state().step)
     patience = max(PATIENCE, context.config.checkpoint.seconds_on_signal) if may_exit else None
     with Interruption(patience) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
@@ -127,14 +130,6 @@ def _complete(
         advice = free_the_disk(context.folder)
         raise SaveError(f"{context.folder}: the weights of these metrics could not be saved; {advice}")
     return context.folder
-
-
-def _open_log(context: Context) -> MetricsLog:
-    """Of the first process."""
-    trackers = open_trackers(
-        context.config.run.trackers, context.folder, context.settings, purge_from=context.state().step
-    )
-    return MetricsLog(context.folder, trackers)
 
 
 def _trainer(

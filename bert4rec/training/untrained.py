@@ -1,32 +1,30 @@
 """One run of a kind that is not trained: it counts the training split, and is evaluated and reported like any other."""
 
 import logging
-import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, PAGE, lock, new_folder
+from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, lock, new_folder
 from bert4rec.config.abilities import POPULARITY
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.evaluation.ranker import HeldOut
-from bert4rec.evaluation.results.ranking import Ranking
+from bert4rec.evaluation.examples import Example
+from bert4rec.evaluation.hits_by_rank import hits_by_rank
 from bert4rec.report.environment import environment
-from bert4rec.report.log import MetricsLog
-from bert4rec.report.page import result_line, write_json, write_report
+from bert4rec.report.page import write_json
 from bert4rec.report.protocols import protocols
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.runtime.memory import PeakMemory
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import PATIENCE, Interruption
-from bert4rec.training.build import make_evaluator
+from bert4rec.training.build import make_evaluator, metrics_log
 from bert4rec.training.evaluate import RankingProgress
+from bert4rec.training.finish.files import write_files
 from bert4rec.training.results import about
 
 logger = logging.getLogger(__name__)
@@ -53,6 +51,7 @@ def complete_untrained(
                 seconds = time.monotonic() - began
                 ranks = evaluator.ranks(scorer, held_out, progress.advance)
                 found = evaluator.results(ranks, held_out)
+                examples = evaluator.examples(scorer, ranks)
             except Interrupted as interrupted:
                 interrupted.advice = "start it again"
                 raise
@@ -63,9 +62,11 @@ def complete_untrained(
             mode = config.parallelism.mode
             report = about(dataset, held_out, kind=kind, mode=mode, world_size=world.world_size) | found
             report["protocols"] = protocols(report)
+            report["hits_by_rank"] = hits_by_rank({name: of.ranks for name, of in ranks.items()})
             report["training"] = _about_counting(seconds, peaks, n_positions=int(dataset.popularity.sum()))
             with interruption.busy():
-                _write(folder, config, evaluator, report, ranks, held_out)
+                evaluator.write_ranks(folder, ranks, held_out)
+                _write(folder, config, world, dataset, report, examples)
     return folder
 
 
@@ -85,19 +86,15 @@ def _about_counting(seconds: float, peak_memory: list[int], *, n_positions: int)
 
 
 def _write(
-    folder: Path, config: Config, evaluator: Evaluator, report: Mapping[str, Any], ranks: Mapping[str, Ranking],
-    held_out: Mapping[str, HeldOut],
+    folder: Path, config: Config, world: Processes, dataset: Dataset, report: dict[str, Any],
+    examples: Sequence[Example],
 ) -> None:  # fmt: skip
     """All files of the run, the report last."""
     (folder / CONFIG).write_text(with_changes(config, "run", {"resume": ""}).to_toml())
-    write_json(folder / ENVIRONMENT, environment(evaluator.world.device, evaluator.world.world_size))
-    log = MetricsLog(folder)
+    write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
+    log = metrics_log(config, folder)
     if validation := report.get("validation", {}).get("full"):
         log.add("validation", 0, epoch=0.0, full=validation)
-    log.close()
-    evaluator.write_ranks(folder, ranks, held_out)
-    write_report(folder, report)
     logger.info(f"run folder: {folder}")
-    logger.info(result_line(report))
-    logger.info(f"report: {folder / PAGE}")
-    logger.info(f"all figures: bert4rec report {shlex.quote(str(folder))}")
+    write_files(folder, report, dataset, examples, log)
+    log.close()

@@ -13,7 +13,7 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation.examples import examples, spread_rows
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import Ranker
-from bert4rec.evaluation.scorers import PopularityScorer
+from bert4rec.models.untrained.popularity import PopularityScorer
 from bert4rec.runtime.collectives import Partition
 from tests.processes import jobs
 

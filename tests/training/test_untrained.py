@@ -47,7 +47,7 @@ def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(
         assert (ranks <= 10).mean() == report["test"]["full"]["HR@10"]
         assert {path.name for path in folder.iterdir() if "events" not in path.name} == {
             ".lock", "config.toml", "environment.json", "metrics.jsonl", "ranks-test.parquet",
-            "ranks-validation.parquet", "report.json", "report.md",
+            "ranks-validation.parquet", "report.html", "report.json", "report.md", "examples.json",
         }  # fmt: skip
 
 
@@ -57,9 +57,8 @@ def test_its_report_says_that_nothing_was_trained(
     folder = run(small_config(**{"model.kind": "markov"}))
     said = capsys.readouterr().out
     page, test = (folder / "report.md").read_text(), report_of(folder)["test"]["full"]
-    assert page.startswith(
-        "# Markov on synthetic\n\n60 users, 130 items, 915 interactions. 1 process.\n\nNothing was trained: 835 "
-    )
+    assert page.startswith("# Markov on synthetic\n\nFor ")
+    assert "\n\n60 users, 130 items, 915 interactions. 1 process.\n\nNothing was trained: 835 " in page
     assert "Learning curve" not in page
     assert "plan.txt" not in page
     assert f"full catalogue: HR@10 {test['HR@10']:.4f}, NDCG@10 {test['NDCG@10']:.4f} (popularity: " in said
@@ -68,7 +67,8 @@ def test_its_report_says_that_nothing_was_trained(
     rows = [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("| ")]
     assert rows[:4] == ["", "popularity", "Markov", "best possible"]
     assert printed.endswith(
-        f"\nReport: {folder / 'report.md'}\n\nA trained model on the same dataset:\n  bert4rec train "
+        f"\nReport with pictures and examples: {folder / 'report.html'}\n\n"
+        "A trained model on the same dataset:\n  bert4rec train "
         f"--config={folder / 'config.toml'} --model.kind=bert4rec\n"
     )
 

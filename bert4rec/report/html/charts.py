@@ -92,7 +92,7 @@ def _loss(contents: Contents) -> Chart | None:
 
 def _validation(contents: Contents) -> Chart | None:
     records = contents.validations
-    if not records:
+    if not records or not contents.train:  # what is not trained is measured once
         return None
     with new_figure() as (figure, (axes,)):
         _draw_validation(axes, records, contents.report)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from bert4rec.config.abilities import is_trained
 from bert4rec.report.contestants import contestants, main_protocol
 from bert4rec.report.html.contents import Contents, Settings
 from bert4rec.runtime.wording import clock, counted, rounded
@@ -59,12 +60,13 @@ def tiles(report: Mapping[str, Any]) -> list[Fact]:
     if "RMSE" in ratings:
         found.append(Fact("RMSE", f"{ratings['RMSE']:.4f}", f"MAE {ratings['MAE']:.4f}" if "MAE" in ratings else ""))
     training = report.get("training") or {}
-    if "epochs" in training:
+    was_trained = is_trained(report.get("kind", "bert4rec"))
+    if "epochs" in training and was_trained:
         remark = f"{counted(training.get('steps', 0), 'step')}, ended by {training.get('stopped_by', '')}"
         found.append(Fact("epochs", rounded(training["epochs"]), remark))
     if "seconds" in training:
         rate = training.get("sequences_per_second")
-        name = "training" if "epochs" in training else "counting"
+        name = "training" if was_trained else "counting"
         found.append(Fact(name, clock(training["seconds"]), f"{rounded(rate)} sequences/s" if rate else ""))
     return found
 

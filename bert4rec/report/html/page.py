@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.run_folder import HTML_PAGE, PICTURE, PICTURES
-from bert4rec.report.contestants import BASELINES
+from bert4rec.config.abilities import is_trained
 from bert4rec.report.html import facts, tables
 from bert4rec.report.html.charts import charts, learning_curve
 from bert4rec.report.html.contents import Contents, Settings, read_contents
@@ -100,10 +100,11 @@ def _shown(contents: Contents, defaults: Settings) -> dict[str, Any]:
 
 def _sections(shown: Mapping[str, Any], contents: Contents) -> list[tuple[str, str]]:
     """Id and title of those that there are."""
+    has_curves = contents.train or shown["validation_tables"]
     return [
         ("test", "Test"),
         *([("published", "Published")] if shown["published"] else []),
-        *([("learning", "Learning")] if contents.train or contents.validations else []),
+        *([("learning", "Learning" if contents.train else "Validation")] if has_curves else []),
         *([("slices", "For whom it works")] if shown["slices"] else []),
         *([("examples", "Examples")] if shown["people"] else []),
         ("data", "Data"),
@@ -112,10 +113,8 @@ def _sections(shown: Mapping[str, Any], contents: Contents) -> list[tuple[str, s
 
 
 def _subtitle(report: Mapping[str, Any]) -> str:
-    kinds = {name.lower() for name in BASELINES.values()}
     processes = counted(report.get("world_size", 1), "process")
-    is_trained = str(report.get("model", "")).lower() not in kinds
-    return f"mode {report['mode']}, {processes}" if is_trained else processes
+    return f"mode {report['mode']}, {processes}" if is_trained(report.get("kind", "bert4rec")) else processes
 
 
 def _person(user: Mapping[str, Any], contents: Contents) -> dict[str, Any]:

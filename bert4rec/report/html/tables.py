@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bert4rec.evaluation.metric_names import is_of_lists
 from bert4rec.report.contestants import MODEL, Contestant, contestants
 from bert4rec.report.html.published import Published, known_file, published
 from bert4rec.report.page import PROTOCOL_TITLES, heading
@@ -14,7 +15,6 @@ SLICES = {
     "repeated": "By whether the user has seen the target before",
     "time": "By when it was",
 }
-OF_LISTS = ("Coverage@", "AveragePopularity@", "Gini@", "Novelty@")  # how the names of their metrics begin
 SLICE_METRICS = ("HR@10", "NDCG@10")
 
 
@@ -75,9 +75,9 @@ def metric_tables(report: Mapping[str, Any], split: str = "test") -> list[Table]
         present = [one for one in found if protocol in one.metrics]
         if present and present[0] is found[0]:  # what the model was not ranked by is no matter
             title, names = heading(report, split, protocol), [*present[0].metrics[protocol]]
-            of_ranks = [name for name in names if name != "users" and not name.startswith(OF_LISTS)]
+            of_ranks = [name for name in names if name != "users" and not is_of_lists(name)]
             tables.append(_table(title, protocol, of_ranks, present))
-            of_lists = [name for name in names if name.startswith(OF_LISTS) and name.endswith("@10")]
+            of_lists = [name for name in names if is_of_lists(name) and name.endswith("@10")]
             listed = [one for one in present if of_lists and of_lists[0] in one.metrics[protocol]]
             if listed:
                 tables.append(_table(f"{title}: their lists of the ten best", protocol, of_lists, listed))

@@ -14,7 +14,7 @@ def descriptions(folder: Path) -> dict[str, str]:
 
 def test_each_says_what_it_shows(tmp_path: Path) -> None:
     assert descriptions(write_run(tmp_path / "one")) == {
-        "comparison": "NDCG@10 on the test: Bert4Rec 0.1754, transition graph 0.1300, Markov chain 0.1100, popularity "
+        "comparison": "NDCG@10 on the test: Bert4Rec 0.1754, transition graph 0.1300, Markov 0.1100, popularity "
         "0.0178.",
         "loss": "The training loss went from 7.900 to 4.000 at epoch 40.",
         "validation": "The best of 20 validations was at epoch 40: NDCG@10 0.1700.",
@@ -70,7 +70,8 @@ def test_errors_of_ratings_are_drawn_where_these_are_learnt(tmp_path: Path) -> N
         f'{{"kind": "validation", "step": {n}, "epoch": {n}, "ratings": {{"RMSE": {1 / n}, "MAE": {0.5 / n}}}}}\n'
         for n in (1, 2)
     ]
-    (folder / "metrics.jsonl").write_text("".join(lines))
+    train = '{"kind": "train", "step": 1, "epoch": 1, "loss": 1.0}\n'
+    (folder / "metrics.jsonl").write_text("".join([train, *lines]))
     assert descriptions(folder)["validation"] == "The best of 2 validations was at epoch 2: RMSE 0.5000."
     axes = drawn(folder, "validation")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["MAE", "RMSE", "best (epoch 2)"]

@@ -86,7 +86,7 @@ def test_what_is_shown(page: Reader) -> None:
         "Warning. It was still improving when it ended: validation NDCG@10 got better by 33.3 % in the last quarter",
         "Bert4Rec is better than every baseline without training: test NDCG@10 0.1754 against 0.1300",
         "Bert4Rec 0.0700 0.3113 0.3013 – 0.3213 0.1754 0.1654 – 0.1854 0.1500",
-        "Markov chain 0.0500 0.2000 0.1900 – 0.2100",
+        "Markov 0.0500 0.2000 0.1900 – 0.2100",
         "MovieLens 1M, as SASRec, BERT4Rec and gSASRec have it",
         "BERT4Rec 0.2843 0.1537 Klenitskiy, Vasilev 2023, Turning Dross Into Gold Loss",
         "Bert4Rec, this run 0.3113 0.1754",
@@ -123,12 +123,17 @@ def test_a_report_of_an_older_version_has_less(tmp_path: Path) -> None:
 
 
 def test_a_model_without_training_and_a_run_without_a_test(tmp_path: Path) -> None:
-    untrained = {"model": "popularity", "training": None, "sharding": None, "plan": None, "validation": None}
+    counting = {"epochs": 0.0, "steps": 0, "seconds": 2.0, "peak_memory_bytes": [2**28]}
+    untrained = {"kind": "popularity", "model": "popularity", "training": counting, "sharding": None, "plan": None}
     folder = write_run(tmp_path / "untrained", **untrained)
     for name in ("metrics.jsonl", "examples.json"):
         (folder / name).unlink()
     text = " ".join(filter(None, Reader(write_html(folder, DEFAULTS)).texts))
-    assert "For 31.1 % of 6,040 test users, popularity has the item that came next" in text
+    assert "Run untrained , 2 processes For 31.1 % of 6,040 test users, popularity has the item that came next" in text
+    assert "Warning" not in text
+    assert "counting 0:02" in text
+    assert "epochs" not in text
+    assert "Validation All figures of the validation" in text
     assert not (folder / "learning_curve.png").exists()
     measured = ("test", "validation", "popularity_baseline", "baselines", "intervals", "slices", "hits_by_rank")
     folder = write_run(tmp_path / "all", **dict.fromkeys(measured))
