@@ -247,8 +247,8 @@ def lines(separator: str, *, quoted: bool = False, header: bool = True) -> str:
         ("t.tsv", lines("\t").encode()),
         ("t.csv", lines("::").encode()),
         ("t.csv", lines(";").encode()),
-        ("t.csv.gz", gzip.compress(lines(",", quoted=True).encode())),
-        ("t.csv", gzip.compress(lines("\t").encode()[:20]) + gzip.compress(lines("\t").encode()[20:])),
+        ("t.csv.gz", gzip.compress(lines(",", quoted=True).encode(), mtime=0)),
+        ("t.csv", b"".join(gzip.compress(part.encode(), mtime=0) for part in (lines("\t")[:20], lines("\t")[20:]))),
         ("t.tsv.zst", pa.compress(lines("\t").encode(), codec="zstd", asbytes=True)),
     ],
 )
