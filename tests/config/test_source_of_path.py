@@ -36,7 +36,7 @@ FOUND = [  # file, content, source, reason
     (
         "log.csv.gz", gzip.compress(TABLE, mtime=0), "table",
         "log.csv.gz is a CSV file with the columns customer, sku, at",
-    ),  # fmt: skip
+    ),
     (
         "log.csv.zst", pa.compress(TABLE, codec="zstd", asbytes=True), "table",
         "log.csv.zst is a CSV file with the columns customer, sku, at",
