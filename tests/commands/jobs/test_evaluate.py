@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert4rec.__main__ import main
-from bert4rec.report.page import metrics_table
+from bert4rec.report.page import metrics_table, rules
 from bert4rec.runtime.errors import Interrupted
 from tests.runs import report_of
 
@@ -22,7 +22,7 @@ def test_the_tables_of_the_report_and_where_the_ranks_are(whole: Path, capsys: p
     out, err = capsys.readouterr()
     found = json.loads((whole / "evaluation" / "report.json").read_text())
     tables = [f"{name.capitalize()} of {whole}\n\n{metrics_table(found, name)}" for name in ("test", "validation")]
-    assert out == "\n\n".join([*tables, f"Report and the ranks of all users: {whole / 'evaluation'}\n"])
+    assert out == "\n\n".join([*tables, rules(found), f"Report and the ranks of all users: {whole / 'evaluation'}\n"])
     assert metrics_table(found).splitlines()[2:] == metrics_table(report_of(whole)).splitlines()[-8:]
     _, weights, compared = err.splitlines()
     assert weights.startswith(f"weights: {(whole / 'checkpoints' / 'best').resolve()}; dataset: ")
