@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert4rec.evaluation.metric_names import LIST_METRICS
 from bert4rec.report.page import HELD_OUT, PROTOCOL_TITLES, heading
 
 FORMAT_VERSION = 1
@@ -65,7 +66,7 @@ def _rows(results: Sequence[Result], protocol: str) -> Iterator[tuple[str, dict[
         yield contestant, _values([report.get("test", {}).get(protocol) for report in reports], reports)
     best_possible = results[0].report.get("best_possible", {}).get(protocol)
     if best_possible:
-        yield "best possible", {name: [value] for name, value in best_possible.items() if name != "users"}
+        yield "best possible", {name: [value] for name, value in best_possible.items() if _is_shown(name)}
 
 
 def _values(
@@ -74,8 +75,13 @@ def _values(
     measured = [of_run for of_run in metrics if of_run]
     if not measured:
         return {}
-    values = {name: [of_run[name] for of_run in measured] for name in measured[0] if name != "users"}
+    values = {name: [of_run[name] for of_run in measured] for name in measured[0] if _is_shown(name)}
     return values | {"minutes": [report["training"]["seconds"] / 60 for report in reports]}
+
+
+def _is_shown(metric: str) -> bool:
+    """Whether it has a column: what is said of whole lists would make the table too wide, and stands in the reports."""
+    return metric != "users" and metric.partition("@")[0] not in LIST_METRICS
 
 
 def _table(rows: Sequence[tuple[str, Mapping[str, Sequence[float]]]]) -> str:

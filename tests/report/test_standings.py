@@ -11,7 +11,7 @@ DATASET = {"source": "table", "users": 1200, "items": 40, "n_eval_negatives": 10
 def result(
     contestant: str, split: str, seed: int | None, hit_rate: float, seconds: float = 90.0, **more: Any
 ) -> Result:
-    test = {"full": {"users": 3, "HR@10": hit_rate, "MRR": 0.5}}
+    test = {"full": {"users": 3, "HR@10": hit_rate, "MRR": 0.5, "Coverage@10": 0.1}}
     report = {"dataset": DATASET, "test": test, "training": {"seconds": seconds}, **more}
     return Result(contestant, split, seed, Path(f"runs/{contestant}-{split}"), report)
 
@@ -44,5 +44,5 @@ def test_a_row_a_contestant_and_a_section_a_split() -> None:
     )
     assert standings_data(results)["runs"][1] == {
         "contestant": "sasrec", "split": "leave_one_out", "seed": 1, "run": "runs/sasrec-leave_one_out",
-        "seconds": 90.0, "test": {"full": {"users": 3, "HR@10": 0.5, "MRR": 0.5}},
+        "seconds": 90.0, "test": {"full": {"users": 3, "HR@10": 0.5, "MRR": 0.5, "Coverage@10": 0.1}},
     }  # fmt: skip
