@@ -137,12 +137,8 @@ def _of_selection(report: Record, validations: Sequence[Record], n_evaluated: in
         )
         yield Check("no_validation", text, True)
         return
-    epoch, last = rounded(report["training"]["best_epoch"]), validations[-1]
-    chosen_by = (
-        counted(last["full"]["users"], "validation user") if "full" in last
-        else counted(last["ratings"].get("pairs", 0), "held-out rating")
-    )  # fmt: skip
-    text = f"The weights were chosen by {chosen_by} alone: those of epoch {epoch}."
+    epoch = rounded(report["training"]["best_epoch"])
+    text = f"The weights were chosen by {_judges(validations[-1])} alone: those of epoch {epoch}."
     if n_evaluated:
         more = counted(n_evaluated, "other checkpoint")
         text = (
@@ -150,6 +146,14 @@ def _of_selection(report: Record, validations: Sequence[Record], n_evaluated: in
             f"selects on the test. The ones reported here, of epoch {epoch}, were chosen on validation."
         )
     yield Check("test_selection", text, n_evaluated > 0)
+
+
+def _judges(validation: Record) -> str:
+    """Who has chosen, as far as the record tells."""
+    for protocol, key, noun in (("full", "users", "validation user"), ("ratings", "pairs", "held-out rating")):
+        if key in validation.get(protocol, {}):
+            return counted(validation[protocol][key], noun)
+    return "the validation"
 
 
 def _of_start(report: Record) -> Iterator[Check]:

@@ -22,7 +22,8 @@ def test_a_run_leaves_its_page_its_pictures_and_its_examples(made: Path) -> None
         assert (user["target"]["item"] in places) == (user["rank"] <= 10)
     hits = report["hits_by_rank"]
     assert hits["test"][hits["ks"].index(10)] == report["test"]["full"]["HR@10"]
-    assert hits.keys() == {"ks", "validation", "test", "popularity_baseline", "best_possible"}
+    baselines = {"popularity_baseline", *report["baselines"]}
+    assert hits.keys() == {"ks", "validation", "test", "best_possible"} | baselines
     parts = report["training"]["seconds_by_part"]
     assert parts.keys() == {"start", "training", "validation", "saving", "test"}
     assert parts["training"] <= report["training"]["seconds"]
