@@ -67,7 +67,7 @@ def tiles(report: Mapping[str, Any]) -> list[Fact]:
     if "seconds" in training:
         rate = training.get("sequences_per_second")
         name = "training" if was_trained else "counting"
-        found.append(Fact(name, clock(training["seconds"]), f"{rounded(rate)} sequences/s" if rate else ""))
+        found.append(Fact(name, _duration(training["seconds"]), f"{rounded(rate)} sequences/s" if rate else ""))
     return found
 
 

@@ -129,9 +129,9 @@ def _lines(rows: Sequence[Published], ours: Published) -> Iterator[Line]:
 
 
 def slice_tables(report: Mapping[str, Any]) -> list[tuple[str, list[Slice]]]:
-    """Title and parts of each way of cutting the test's users."""
+    """Title and parts of each way of cutting the test's users, where that makes several parts."""
     of_test = report.get("slices", {}).get("test", {})
-    return [(SLICES.get(name, name), _slices(parts)) for name, parts in of_test.items() if parts]
+    return [(SLICES.get(name, name), _slices(parts)) for name, parts in of_test.items() if len(parts) > 1]
 
 
 def _slices(parts: Sequence[Mapping[str, Any]]) -> list[Slice]:

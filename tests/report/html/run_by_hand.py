@@ -49,7 +49,7 @@ REPORT: dict[str, Any] = {
                 {"name": "1 to 5", "users": 40, "HR@10": 0.2, "NDCG@10": 0.1, "intervals": {"HR@10": [0.1, 0.3]}},
                 {"name": HOSTILE, "users": 6000, "HR@10": 0.32, "NDCG@10": 0.18},
             ],
-            "target": [],
+            "target": [], "repeated": [{"name": "new", "users": 6040, "HR@10": 0.3, "NDCG@10": 0.2}],
         }
     },
     "hits_by_rank": {"ks": [1, 10, 100], "test": [0.07, 0.31, 0.7], "popularity_baseline": [0.007, 0.036, 0.2]},

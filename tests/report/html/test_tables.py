@@ -38,7 +38,7 @@ def test_the_run_stands_among_the_published_figures() -> None:
 
 
 def test_slices() -> None:
-    ((title, parts),) = slice_tables(REPORT)  # the empty one is left out
+    ((title, parts),) = slice_tables(REPORT)  # those with one part or none are left out
     assert title == "By the length of the history"
     assert [(part.name, part.users) for part in parts] == [("1 to 5", "40"), (HOSTILE, "6,000")]
     assert parts[0].cells == [Cell("0.2000", "0.1000 – 0.3000"), Cell("0.1000")]
