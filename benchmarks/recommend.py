@@ -27,7 +27,7 @@ from bert4rec.inference.files.recommendations import writer
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.models.item_table import BIAS_COLUMNS
+from bert4rec.models.tables.item_table import BIAS_COLUMNS
 from bert4rec.models.transformer import Encoder
 
 

@@ -33,7 +33,7 @@ from bert4rec.export.export import export
 from bert4rec.inference.source import Source, find_source
 from bert4rec.inference.user_histories import UserHistories
 from bert4rec.models.kinds import KINDS
-from bert4rec.models.table import saved_name
+from bert4rec.models.tables.table import saved_name
 
 K = 10
 BATCH = 32  # users whose scores of the whole catalogue are in memory at once

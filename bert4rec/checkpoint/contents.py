@@ -12,7 +12,7 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from bert4rec.checkpoint.store import load
 from bert4rec.checkpoint.stored_tensors import MODEL
-from bert4rec.models.table import saved_name
+from bert4rec.models.tables.table import saved_name
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.processes import Processes

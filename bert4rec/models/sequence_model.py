@@ -14,9 +14,9 @@ from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import Examples
-from bert4rec.models.item_table import ItemTable
 from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
-from bert4rec.models.table import Table
+from bert4rec.models.tables.item_table import ItemTable
+from bert4rec.models.tables.table import Table
 from bert4rec.models.transformer import Encoder, with_one
 
 

@@ -17,7 +17,7 @@ from bert4rec.config.abilities import Updates, needs_negatives, table_updates
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.losses import SCORES_AT_ONCE
 from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.models.table import is_of_table
+from bert4rec.models.tables.table import is_of_table
 
 FLOAT = 4  # bytes of a weight, a gradient, a score
 MIB = 2**20

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.models.table import Table, is_of_table, saved_name
+from bert4rec.models.tables.table import Table, is_of_table, saved_name
 from bert4rec.sharding.sharded_tensors import placed_parts
 
 ROWS_PER_BLOCK = 4096

@@ -11,8 +11,8 @@ from torch.distributed._shard.sharding_spec import ShardMetadata
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.config.abilities import Updates
-from bert4rec.models.deferred_update import DeferredUpdate
-from bert4rec.models.table import Table, is_of_table, saved_name
+from bert4rec.models.tables.deferred_update import DeferredUpdate
+from bert4rec.models.tables.table import Table, is_of_table, saved_name
 from bert4rec.sharding.parallelize import kernels, unwrap
 from bert4rec.sharding.placement import EPSILON
 from bert4rec.sharding.sharded_tensors import sharded_like

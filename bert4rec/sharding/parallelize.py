@@ -18,9 +18,9 @@ from torchrec.distributed.model_parallel import (
     get_unwrapped_module,
 )
 
-from bert4rec.models.dense_shard import DenseShard
 from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.models.table import Table
+from bert4rec.models.tables.dense_shard import DenseShard
+from bert4rec.models.tables.table import Table
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.initialization import initialize

@@ -10,7 +10,7 @@ from bert4rec.inference.network import Network, make_network
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.models.table import saved_name
+from bert4rec.models.tables.table import saved_name
 from tests.models.networks import HEADS, MAX_LEN, N_ITEMS, WIDTH, model
 
 HISTORIES = [[2, 3, 4], [39], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]

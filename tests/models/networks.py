@@ -10,7 +10,7 @@ from bert4rec.feed.batch import Batch
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.models.table import Table
+from bert4rec.models.tables.table import Table
 from bert4rec.sharding.initialization import initialize
 
 N_ITEMS, WIDTH, HEADS, MAX_LEN = 38, 16, 2, 12

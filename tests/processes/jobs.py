@@ -34,9 +34,9 @@ from bert4rec.feed.inference import with_mask
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import Indices
-from bert4rec.models.dense_shard import DenseShard
 from bert4rec.models.kinds import KINDS
-from bert4rec.models.table import saved_name
+from bert4rec.models.tables.dense_shard import DenseShard
+from bert4rec.models.tables.table import saved_name
 from bert4rec.models.transformer import Encoder
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.runtime import console

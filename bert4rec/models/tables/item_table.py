@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
-from bert4rec.models.table import Table
+from bert4rec.models.tables.table import Table
 
 # An item's bias stands behind its vector, in the same row of the same table: one lookup brings both, and the score is
 # one product with a hidden state that ends in a 1. fbgemm wants widths in multiples of 4, so three columns stay zero.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from bert4rec.models.dense_shard import DenseShard
+from bert4rec.models.tables.dense_shard import DenseShard
 from bert4rec.runtime.collectives import Partition
 from tests.processes import jobs
 

@@ -8,8 +8,8 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from bert4rec.models.deferred_update import DeferredUpdate
-from bert4rec.models.dense_shard import DenseShard
+from bert4rec.models.tables.deferred_update import DeferredUpdate
+from bert4rec.models.tables.dense_shard import DenseShard
 from bert4rec.runtime.collectives import Partition
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from bert4rec.models.deferred_update import DeferredUpdate
+from bert4rec.models.tables.deferred_update import DeferredUpdate
 
 
 def lookups() -> tuple[DeferredUpdate, torch.Tensor]:

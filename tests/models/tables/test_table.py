@@ -3,8 +3,8 @@
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from bert4rec.models.deferred_update import DeferredUpdate
-from bert4rec.models.table import Table, is_of_table, saved_name
+from bert4rec.models.tables.deferred_update import DeferredUpdate
+from bert4rec.models.tables.table import Table, is_of_table, saved_name
 from tests.models.networks import WithGroups, model
 
 
