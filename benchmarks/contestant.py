@@ -33,6 +33,7 @@ from bert4rec.training.build import (
     plan_of_all,
     sampler,
     training_batches,
+    training_examples,
 )
 from bert4rec.training.loop.meter import WARM_STEPS
 from bert4rec.training.loop.trainer import Trainer
@@ -67,7 +68,7 @@ def measure(
         "mean_length": _mean_length(dataset.splits["train"]),
     }
     try:
-        plan = plan_of_all(config, world, dataset.n_items)
+        plan = plan_of_all(config, world, dataset.sizes)
     except SettingsError:
         return figures | {"needs": _needed(config, world, dataset.n_items)}
     log = MetricsLog(Path(config.run.dir)) if world.is_first else None
@@ -85,9 +86,11 @@ def _mean_length(windows: Split) -> float:
 
 def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log: MetricsLog | None) -> Trainer:
     """As a run has it, but nobody validates."""
-    model, optimizers = build(config, world, dataset.n_items, plan)
+    model, optimizers = build(config, world, dataset.sizes, plan)
     windows, drawn = dataset.splits["train"], sampler(config, dataset)
-    batches = training_batches(config, windows, world, n_items=dataset.n_items, sampler=drawn)
+    batches = training_batches(
+        config, training_examples(config, windows, n_items=dataset.n_items), world, sampler=drawn
+    )
     manager = checkpoint_manager(config, world, Path(config.run.dir), about={})
     return make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=log)
 

@@ -20,7 +20,7 @@ import numpy as np
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.reader import Rows, Sizes
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
@@ -28,7 +28,14 @@ from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.parallelize import held_bytes
 from bert4rec.sharding.plan import Plan
-from bert4rec.training.build import build, checkpoint_manager, make_trainer, plan_of_all, training_batches
+from bert4rec.training.build import (
+    build,
+    checkpoint_manager,
+    make_trainer,
+    plan_of_all,
+    training_batches,
+    training_examples,
+)
 
 
 class RandomWindows:
@@ -71,15 +78,15 @@ def _own(argv: list[str]) -> list[str]:
 def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> list[str]:
     """The rows of the table, by rank."""
     settings = config.training
-    plan = plan_of_all(config, world, n_items)
+    plan = plan_of_all(config, world, Sizes(n_items))
     counts = np.ones(n_items, np.int32)  # a run holds the counts of the popularity baseline
-    model, optimizers = build(config, world, n_items, plan)
+    model, optimizers = build(config, world, Sizes(n_items), plan)
     n_windows = n_steps * settings.per_device_train_batch_size * world.world_size
     with tempfile.TemporaryDirectory() as folder:
         folders = gather_objects(folder)
         windows: Any = RandomWindows(n_windows, config.model.max_len, n_items)
         drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives)
-        batches = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
+        batches = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
         manager = checkpoint_manager(config, world, Path(folders[0]), about={})
         trainer = make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=None)
         log_to_terminal(is_shown=world.is_first)

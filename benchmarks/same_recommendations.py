@@ -84,8 +84,9 @@ def _compare(name: str, found: Found, wanted: Found) -> bool:
 def _by_evaluation(source: Source, indices: Sequence[np.ndarray]) -> Found:
     """The best of all scores by which targets are ranked, without seen items; ties go to the lower id."""
     model, stored = source.trained.model, source.tensors()
-    shape = {name: value for name, value in model.items() if name != "kind"}
-    network = KINDS[model["kind"]](n_items=source.trained.n_items, device="cpu", **shape)
+    kind = KINDS[model["kind"]]
+    shape = {name: model[name] for name in kind.settings}
+    network = kind(n_items=source.trained.n_items, device="cpu", **shape)
     network.load_state_dict({name: stored.read(MODEL + saved_name(name)) for name in network.state_dict()})
     scorer = ModelScorer(network, device=torch.device("cpu"), max_len=model["max_len"])
     items = torch.arange(scorer.n_items) + FIRST_ITEM_ID

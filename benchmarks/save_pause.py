@@ -24,11 +24,12 @@ from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Sizes
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.sharded_tensors import local_bytes
-from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches
+from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches, training_examples
 from bert4rec.training.loop.trainer import Trainer
 
 USUAL = {
@@ -62,13 +63,13 @@ def _take(word: str, own: dict[str, int]) -> bool:
 
 def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> dict[str, list[list[float]]]:
     """For saves at once and from a copy: the four figures of each round."""
-    model, optimizers = build(config, world, n_items)
+    model, optimizers = build(config, world, Sizes(n_items))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(gather_objects(folder)[0])
         writer = checkpoint_manager(config, world, place, about={})
         windows: Any = RandomWindows(10**6, config.model.max_len, n_items)
         drawn = NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1)
-        source = training_batches(config, windows, world, n_items=n_items, sampler=drawn)
+        source = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
         trainer = make_trainer(config, world, model, optimizers, source, writer, measure=lambda _: {}, log=None)
         batches = source.batches()
 

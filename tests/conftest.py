@@ -103,6 +103,40 @@ def log_config(small_config: Callable[..., Config], log_folder: Path) -> Callabl
     return lambda **changes: small_config(**{"data.dataset_dir": str(log_folder), **BY_HAND, **changes})
 
 
+FACTORS = {"model.kind": "matrix_factorization"}
+RATED = FACTORS | {
+    "training.loss": "mse", "training.rating_range": [0.0, 5.5], "training.rating_validation": 0.1,
+    "parallelism.sparse_optimizer": "adam", "parallelism.sparse_weight_decay": 0.1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def rated_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset folder of 1,007 ratings that users and items explain to about half a star; windows of 12."""
+    import numpy as np
+
+    place, draw = tmp_path_factory.mktemp("rated"), np.random.default_rng(7)
+    users, items = draw.integers(0, 40, 1007), draw.integers(0, 70, 1007)
+    taste = draw.normal(0, 0.8, 40)[users] + draw.normal(0, 0.8, 70)[items] + draw.normal(3, 0.5, 1007)
+    stars = (2 * taste.clip(0.5, 5)).round() / 2
+    rows = [
+        f"{user},{item},{rating},{at}" for at, (user, item, rating) in enumerate(zip(users, items, stars, strict=True))
+    ]
+    (place / "rated.csv").write_text("\n".join(["user,item,rating,at", *rows]) + "\n")
+    settings = {
+        "data.source": "table", "data.path": place / "rated.csv", "data.dataset_dir": place / "dataset",
+        "data.rating_column": "rating", "data.time_column": "at", **BY_HAND,
+    }  # fmt: skip
+    assert preprocessing.main(["--config=config.toml", *(f"--{key}={value}" for key, value in settings.items())]) == 0
+    return place / "dataset"
+
+
+@pytest.fixture
+def rated_config(small_config: Callable[..., Config], rated_folder: Path) -> Callable[..., Config]:
+    """As `small_config`, for a matrix factorisation of these ratings."""
+    return lambda **changes: small_config(**{"data.dataset_dir": str(rated_folder), **BY_HAND, **RATED, **changes})
+
+
 @pytest.fixture
 def small_dataset(small_folder: Path) -> Dataset:
     metadata = json.loads((small_folder / "metadata.json").read_text())

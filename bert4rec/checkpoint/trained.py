@@ -11,6 +11,7 @@ from typing import Any
 
 from bert4rec.checkpoint.package import is_package, read_settings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA, METADATA_VERSION, checkpoint_of
+from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.tables import Data
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
@@ -38,6 +39,16 @@ class Trained:
     def model(self) -> dict[str, Any]:
         """The settings of the model."""
         return {"kind": "bert4rec", **self.metadata["config"]["model"]}
+
+    @property
+    def takes_histories(self) -> bool:
+        """Whether the model says what comes after any history; else it knows the users of its dataset alone."""
+        return self.model["kind"] in TRANSFORMERS
+
+    @property
+    def loss(self) -> str:
+        """The setting of the training."""
+        return str(self.metadata["config"]["training"]["loss"])
 
     @property
     def dataset(self) -> Path:

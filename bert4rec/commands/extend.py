@@ -61,6 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(
             f"{trained.folder}: a model package cannot be trained on; name the run that it was exported from"
         )
+    if not trained.takes_histories:
+        raise DataError(
+            f"{trained.folder}: a matrix factorisation has a vector for each user too, which new rows change; train it "
+            "anew on the grown dataset"
+        )
     checkpoint, saved = trained.folder, trained.metadata
     warnings.simplefilter("ignore")
     from bert4rec.checkpoint.store import verify

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bert4rec.config.abilities import is_trained
+from bert4rec.config.abilities import TRANSFORMERS, is_trained
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError, UserError
 
 if TYPE_CHECKING:  # imports torch, which takes seconds: neither help nor an error should wait for it
+    from bert4rec.dataset.reader import Sizes
     from bert4rec.runtime.memory import Memory
     from bert4rec.sharding.plan import Plan
 
@@ -26,7 +27,7 @@ DEFAULT_PROCESSES_PER_HOST = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The cluster, and the catalogue; any setting besides."""
-    parser.usage = "%(prog)s --world-size=N --device=cuda|cpu [--items=N] [--table.key=value …]"
+    parser.usage = "%(prog)s --world-size=N --device=cuda|cpu [--items=N] [--users=N] [--table.key=value …]"
     parser.description = (
         "Who would hold what, in bytes, and how long a step would spend on the item table: by the formulas with which "
         "a run is planned, and TorchRec's planner and estimator. Nothing is allocated, no GPU is needed. Exit status "
@@ -42,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", choices=("cuda", "cpu"), required=True, help="of the processes")
     items = "items in the catalogue (default: those of the dataset folder of the settings)"
     add("--items", type=partial(_count, "--items"), metavar="N", help=items)
+    users = "users, for a model with a table of them (default: those of the dataset folder)"
+    add("--users", type=partial(_count, "--users"), metavar="N", help=users)
     processes = f"processes a host (default: {DEFAULT_PROCESSES_PER_HOST}, or all where there are fewer)"
     add("--local-world-size", type=partial(_count, "--local-world-size"), metavar="N", help=processes)
     gpu_memory = f"GB (10^9 bytes) of memory of a GPU (default: {DEFAULT_GPU_GB:g})"
@@ -66,10 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if file is None:
         print(NO_FILE)
-    n_items = arguments.items or _catalogue(config)
+    sizes = _sizes(config, arguments)
     warnings.simplefilter("ignore")
     logging.getLogger("torchrec").setLevel(logging.ERROR)
-    plan = _plan(config, arguments, n_items)
+    plan = _plan(config, arguments, sizes)
     from bert4rec.sharding.advice import refuse_unless_it_fits
     from bert4rec.sharding.plan import summary
 
@@ -83,14 +86,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(config: Config, arguments: argparse.Namespace, n_items: int) -> "Plan":
+def _plan(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Plan":
     from bert4rec.config.resolve import resolve
     from bert4rec.sharding.plan import make_plan
     from bert4rec.training.build import job
 
     planned = job(
-        resolve(config, arguments.device, n_items),
-        n_items,
+        resolve(config, arguments.device, sizes.items),
+        sizes,
         device_type=arguments.device,
         world_size=arguments.world_size,
         local_world_size=arguments.local_world_size,
@@ -128,17 +131,25 @@ def _gigabytes(option: str, text: str) -> float:
     return value
 
 
-def _catalogue(config: Config) -> int:
-    """Items in the dataset folder of the settings."""
-    from bert4rec.dataset.schema import METADATA  # imports Arrow
+def _sizes(config: Config, arguments: argparse.Namespace) -> "Sizes":
+    """Items, and users where the model has a table of them: of the arguments, or of the dataset folder."""
+    from bert4rec.dataset.reader import Sizes  # imports Arrow
+
+    has_users = config.model.kind not in TRANSFORMERS
+    n_items = arguments.items or _of_dataset(config, "items")
+    return Sizes(n_items, (arguments.users or _of_dataset(config, "users")) if has_users else 0)
+
+
+def _of_dataset(config: Config, what: str) -> int:
+    from bert4rec.dataset.schema import METADATA
 
     path = config.data.folder / METADATA
     try:
-        return int(json.loads(path.read_text())["items"])
+        return int(json.loads(path.read_text())[what])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
-            f"{path}: does not say how many items there are; run `bert4rec prepare` with these settings first, "
-            "or name them with --items=N"
+            f"{path}: does not say how many {what} there are; run `bert4rec prepare` with these settings first, "
+            f"or name them with --{what}=N"
         ) from None
 
 
@@ -181,7 +192,7 @@ def _times(plan: "Plan") -> Iterator[str]:
     yield "  it takes for granted, in GB/s: " + ", ".join(
         f"{name} {speed * 1000 / GB:.0f}" for name, speed in speeds.items()
     )
-    if plan.job.updates["item"] == "dense_shards":
+    if plan.job.updates["item"] == "dense_shards" and plan.job.scores_whole_catalogue:
         yield "  each process scores and updates the rows that it holds itself: without messages, and not in this time"
     elif plan.job.scores_whole_catalogue and plan.sharding_types["item"] == "row_wise":
         yield "  each process scores the share of the catalogue that it holds itself, so that share sends no messages"

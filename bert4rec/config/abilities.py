@@ -12,6 +12,7 @@ UNTRAINED = {  # kinds of models that only count → their names in reports
     "transition_graph": "transition graph",
 }
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
+TRANSFORMERS = ("bert4rec", "sasrec")  # kinds of models
 
 
 def is_trained(kind: str) -> bool:
@@ -20,22 +21,36 @@ def is_trained(kind: str) -> bool:
 
 
 def needs_negatives(loss: str) -> bool:
-    """Whether a loss compares targets with a few negatives; the exact softmax takes the whole catalogue."""
-    return loss != "softmax"
+    """Whether a loss compares targets with a few negatives: neither with the whole catalogue nor with ratings."""
+    return loss not in ("softmax", "mse")
 
 
-def table_updates(*, mode: str, loss: str, is_scored: bool, sharding_type: str, compute_kernel: str) -> Updates:
+def has_products(kind: str, form: str) -> bool:
+    """Whether a model's scores are products of two vectors, as the exact softmax wants them."""
+    return kind in TRANSFORMERS or form != "neural"
+
+
+def table_updates(
+    *, mode: str, device_type: str, loss: str, is_scored: bool, sharding_type: str, compute_kernel: str,
+    optimizer: str, weight_decay: float,
+) -> Updates:  # fmt: skip
     """How the rows of a table are updated; `is_scored`: whether a loss takes its candidates from it.
 
     "replicated" (`ddp`): every process has them all, under an ordinary optimizer. "fused" (`dmp`): by fbgemm, in
     backward, those that a step has looked up. "dense_shards" (`dmp`): row-wise shards are trained as ordinary
-    parameters, where every row has a gradient at every step.
+    parameters, where every row changes at every step, by a gradient or by `weight_decay`, or where fbgemm does not have
+    the `optimizer`: Adam on CPU.
     """
     if mode == "ddp":
         return "replicated"
-    has_every_gradient = is_scored and not needs_negatives(loss)
-    is_dense = has_every_gradient and sharding_type == "row_wise" and compute_kernel == "fused"
-    return "dense_shards" if is_dense else "fused"
+    has_every_gradient = is_scored and loss == "softmax"
+    wants_dense = has_every_gradient or weight_decay > 0 or (optimizer == "adam" and device_type == "cpu")
+    return "dense_shards" if wants_dense and can_be_dense(sharding_type, compute_kernel) else "fused"
+
+
+def can_be_dense(sharding_type: str, compute_kernel: str) -> bool:
+    """Whether shards of that type, standing there, can be trained as ordinary parameters."""
+    return sharding_type == "row_wise" and compute_kernel == "fused"
 
 
 def has_optimizer(name: str, updates: Updates, device_type: str) -> bool:

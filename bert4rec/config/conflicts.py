@@ -2,7 +2,14 @@
 
 from collections.abc import Iterator
 
-from bert4rec.config.abilities import has_kernel, is_trained, keeps_its_arithmetic
+from bert4rec.config.abilities import (
+    TRANSFORMERS,
+    can_be_dense,
+    has_kernel,
+    has_products,
+    is_trained,
+    keeps_its_arithmetic,
+)
 from bert4rec.config.tables import Config
 from bert4rec.config.values import instant
 
@@ -10,6 +17,7 @@ from bert4rec.config.values import instant
 def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """For each the setting ("table.key") that is blamed, and why."""
     yield from _of_the_dataset(config)
+    yield from _of_the_model(config)
     yield from _of_the_run(config)
 
 
@@ -28,12 +36,40 @@ def _of_the_dataset(config: Config) -> Iterator[tuple[str, str]]:
         yield "preprocessing.sliding_step", reason
 
 
-def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
-    model, training, run, parallelism = config.model, config.training, config.run, config.parallelism
-    mode, device, optimizer = parallelism.mode, parallelism.device, parallelism.sparse_optimizer
-    if model.embed_dim % model.n_heads:
+def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
+    model, training, loss = config.model, config.training, config.training.loss
+    is_transformer, kind = model.kind in TRANSFORMERS, f'model.kind = "{model.kind}"'
+    is_factors = model.kind == "matrix_factorization"
+    if is_transformer and model.embed_dim % model.n_heads:
         divisors = [n for n in range(1, model.embed_dim + 1) if model.embed_dim % n == 0]
         yield "model.n_heads", f"must divide model.embed_dim = {model.embed_dim}; valid: {divisors}"
+    if is_factors and model.head != "tied":
+        yield "model.head", f'a layer of scores stands behind a transformer; valid with {kind}: "tied"'
+    if is_factors and training.compile:
+        yield "training.compile", f"compiles the blocks of a transformer, of which {kind} has none; set it to false"
+    if is_factors and 0 < config.preprocessing.sliding_step < model.max_len:
+        reason = f"below model.max_len = {model.max_len} the windows overlap, and {kind} would take pairs several times"
+        yield "preprocessing.sliding_step", f"{reason}; set it to 0 and prepare the dataset again"
+    if not is_factors and loss == "mse":
+        yield (
+            "training.loss",
+            f'"mse" is for ratings of pairs, with model.kind = "matrix_factorization"; not for {kind}',
+        )
+    if is_factors and loss == "softmax" and not has_products(model.kind, model.form):
+        reason = f'"softmax" scores the whole catalogue by products, which model.form = "{model.form}" does not have'
+        yield "training.loss", f'{reason}; valid: "sampled_softmax", "gbce", "bpr", "mse"'
+    if len(training.rating_range) not in (0, 2) or training.rating_range != sorted(set(training.rating_range)):
+        yield "training.rating_range", "must be two ascending numbers, such as [0, 5.5], or [] for no limits"
+    if training.rating_holdout + training.rating_validation >= 1:
+        reason = f"with rating_holdout = {training.rating_holdout} nothing is left to train on; the sum must be below 1"
+        yield "training.rating_validation", reason
+
+
+def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
+    training, run, parallelism = config.training, config.run, config.parallelism
+    mode, device, optimizer = parallelism.mode, parallelism.device, parallelism.sparse_optimizer
+    if training.lr_schedule == "one_cycle" and training.warmup_steps:
+        yield "training.warmup_steps", 'lr_schedule = "one_cycle" has a warm-up of its own; set it to 0'
     if training.mask_token_share + training.random_token_share > 1:
         reason = f"with mask_token_share = {training.mask_token_share} the sum is above 1"
         yield "training.random_token_share", reason
@@ -43,8 +79,13 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     if mode == "dmp" and not keeps_its_arithmetic(optimizer, parallelism.sharding_type):
         valid = 'valid there: "sgd", "adagrad", on CUDA "adam"'
         yield "parallelism.sparse_optimizer", f"is another algorithm when a row is cut column_wise; {valid}"
-    if run.init_from and not is_trained(model.kind):
-        yield "run.init_from", f'model.kind = "{model.kind}" is not trained: it has no weights'
+    if run.init_from and not is_trained(config.model.kind):
+        yield "run.init_from", f'model.kind = "{config.model.kind}" is not trained: it has no weights'
+    is_dense = mode == "ddp" or can_be_dense(parallelism.sharding_type, parallelism.compute_kernel)
+    if parallelism.sparse_weight_decay and not is_dense:
+        reason = "fbgemm's fused updates reach only rows that a step looks up, and decay is for all of them"
+        valid = 'sharding_type = "row_wise" with compute_kernel = "fused", or --mode=ddp'
+        yield "parallelism.sparse_weight_decay", f"{reason}; it goes with {valid}"
     if run.resume and run.init_from:
         reason = f'with run.resume = "{run.resume}" the weights are there already; choose one of them'
         yield "run.init_from", reason

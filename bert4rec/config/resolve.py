@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from bert4rec.config.abilities import has_optimizer, needs_negatives, table_updates
+from bert4rec.config.abilities import has_optimizer, has_products, needs_negatives, table_updates
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.runtime.errors import SettingsError
@@ -21,14 +21,14 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
     if optimizer == "auto":
         optimizer = "rowwise_adagrad" if parallelism.mode == "dmp" and on_cpu else "adam"
     updates = table_updates(
-        mode=parallelism.mode, loss=config.training.loss, is_scored=config.model.head == "tied",
-        sharding_type=parallelism.sharding_type, compute_kernel=parallelism.compute_kernel,
+        mode=parallelism.mode, device_type=device_type, loss=config.training.loss,
+        is_scored=config.model.head == "tied", sharding_type=parallelism.sharding_type,
+        compute_kernel=parallelism.compute_kernel, optimizer=optimizer, weight_decay=parallelism.sparse_weight_decay,
     )  # fmt: skip
     if not has_optimizer(optimizer, updates, device_type):
         raise SettingsError(
             'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; with mode = "dmp" it goes there '
-            'with training.loss = "softmax" and sharding_type = "row_wise" only; else valid: "sgd", "adagrad", '
-            '"rowwise_adagrad", or --mode=ddp'
+            'with sharding_type = "row_wise" only; else valid: "sgd", "adagrad", "rowwise_adagrad", or --mode=ddp'
         )
     if config.training.compile and on_cpu and not _has_compiler():
         raise SettingsError(
@@ -46,7 +46,8 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
     training = config.training
     loss = training.loss
     if loss == "auto":
-        loss = "softmax" if n_items <= FULL_SOFTMAX_UP_TO else "sampled_softmax"
+        has_softmax = n_items <= FULL_SOFTMAX_UP_TO and has_products(config.model.kind, config.model.form)
+        loss = "softmax" if has_softmax else "sampled_softmax"
     if needs_negatives(loss) and n_items == 1:
         raise SettingsError(
             f'training.loss = "{loss}": the catalogue has a single item, which leaves no negatives; set training.loss '

@@ -113,11 +113,18 @@ class Preprocessing(Table):
 class Model(Table):
     """The kind of model, the shape of the network, and what the kinds without training count."""
 
-    kind: Literal["bert4rec", "sasrec", "popularity", "recent_popularity", "markov", "transition_graph"] = Field(
+    kind: Literal[
+        "bert4rec", "sasrec", "matrix_factorization", "popularity", "recent_popularity", "markov", "transition_graph"
+    ] = Field(
         "bert4rec",
-        description="bert4rec = bidirectional, masked positions; sasrec = causal, each next item; "
-        "the others only count, without training",
+        description="bert4rec = bidirectional, masked positions; sasrec = causal, each next item; matrix_factorization "
+        "= a vector a user, one an item; the others only count, without training",
     )
+    form: Literal["dot", "bias", "neural"] = Field(
+        "bias",
+        description="matrix_factorization: product of the vectors; the same with biases; an MLP over both (mlp_layers)",
+    )
+    mlp_layers: list[Count] = Field([64, 32], min_length=1, description="form neural: widths of the hidden layers")
     embed_dim: int = Field(64, ge=4, multiple_of=4, description="width of the item vectors and of the blocks")
     n_heads: Count = Field(2, description="attention heads; must divide embed_dim")
     n_layers: Count = Field(2, description="transformer blocks")
@@ -142,11 +149,6 @@ class Model(Table):
     )
 
     @property
-    def network(self) -> dict[str, Any]:
-        """The settings that the network is built from."""
-        return self.model_dump(exclude={"kind", *COUNTING})
-
-    @property
     def counting(self) -> dict[str, Any]:
         """The settings of the kinds without training."""
         return self.model_dump(include=COUNTING)
@@ -160,9 +162,11 @@ class Training(Table):
     per_device_train_batch_size: Count = Field(64, description="windows per process and step")
     learning_rate: Positive = Field(1e-3, description="of the dense part")
     optimizer: Literal["adamw", "sgd"] = Field("adamw", description="of the dense part, in both modes")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled, dense matrices only, never on the item table")
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="decay to 0 over n_epochs, dense part and item table"
+    weight_decay: float = Field(0.0, ge=0, description="decoupled, dense matrices only, not the tables")
+    lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = Field(
+        "constant",
+        description="over n_epochs, dense part and tables: decay to 0; one_cycle = up from 1/25 for 0.3 of them, then "
+        "down to nothing",
     )
     warmup_steps: Whole = Field(0, description="steps of linear warm-up")
     max_grad_norm: float = Field(1.0, ge=0, description="clips the gradient of the dense part; 0 = no clipping")
@@ -172,10 +176,19 @@ class Training(Table):
     random_token_share: Share = Field(
         0.0, description="bert4rec: share of masked positions that show a random item; the rest show themselves"
     )
-    loss: Literal["auto", "softmax", "sampled_softmax", "gbce"] = Field(
+    loss: Literal["auto", "softmax", "sampled_softmax", "gbce", "bpr", "mse"] = Field(
         "auto",
-        description="softmax = exact, over the whole catalogue; the others against n_train_negatives; "
-        f"auto = softmax up to {FULL_SOFTMAX_UP_TO:,} items, else sampled_softmax",
+        description="softmax = exact, over the whole catalogue; mse = of ratings (matrix_factorization); the others "
+        f"against n_train_negatives; auto = softmax up to {FULL_SOFTMAX_UP_TO:,} items, else sampled_softmax",
+    )
+    rating_range: list[float] = Field(
+        [], description="mse: predictions are a sigmoid from the first number to the second; [] = without limits"
+    )
+    rating_holdout: float = Field(
+        0.1, ge=0, lt=1, description="mse: share of the training's pairs held out for RMSE and MAE in the report"
+    )
+    rating_validation: float = Field(
+        0.05, ge=0, lt=1, description="mse: share held out to choose the best epoch by; 0 = the last weights are tested"
     )
     n_train_negatives: Count = Field(256, description="items; drawn for each step, shared by its positions")
     negatives_power: Share = Field(0.0, description="items are drawn by their popularity to this power; 0 = uniformly")
@@ -184,14 +197,14 @@ class Training(Table):
     compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
     num_workers: Whole = Field(0, description="loader processes per training process; 0 = in the process itself")
     eval_every_n_epochs: Count = Field(2, description="epochs between two validations")
-    patience: Whole = Field(10, description="validations without a better full NDCG@10 before stopping; 0 = never")
+    patience: Whole = Field(10, description="validations without a better full NDCG@10 (mse: RMSE) to stop; 0 = never")
     max_skipped_steps: Whole = Field(0, description="steps that may be skipped since a loss or gradient is not finite")
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
     seed: Seed = Field(1, description="of the initial weights, the order, the masks and dropout")
 
 
 class Parallelism(Table):
-    """Who holds what: the item table and the dense part over the processes."""
+    """Who holds what: the tables and the dense part over the processes."""
 
     mode: Literal["dmp", "ddp"] = Field("dmp", description="dmp = item table sharded by TorchRec; ddp = replicated")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = CUDA with a GPU for every process")
@@ -207,6 +220,9 @@ class Parallelism(Table):
     compute_kernel: Literal["fused", "fused_uvm", "fused_uvm_caching"] = Field(
         "fused",
         description="dmp on CUDA: where the item table stands; uvm = in host memory; caching = the GPU caches it",
+    )
+    sparse_weight_decay: float = Field(
+        0.0, ge=0, description="of the tables, decoupled (AdamW), at each step of every row; 0 = none"
     )
     cache_load_factor: float = Field(0.2, gt=0, lt=1, description="fused_uvm_caching: share of the rows on the GPU")
 

@@ -24,7 +24,7 @@ REMAKE = "make it again with `bert4rec prepare` and the same settings"
 MAPPED_BYTES = 64 * 2**20  # files that are larger together are not mapped
 
 INT32, INT64 = pa.int32(), pa.int64()
-KINDS = {INT32: 1, INT64: 2}  # of numbers → words of 32 bits that one has
+KINDS = {INT32: 1, INT64: 2, pa.float32(): 1}  # of numbers → words of 32 bits that one has
 
 Ints: TypeAlias = npt.NDArray[np.int32]
 Indices: TypeAlias = npt.NDArray[np.int64]
@@ -36,7 +36,7 @@ Batch: TypeAlias = tuple[int, int, dict[str, Place]]
 
 
 class Columns:
-    """The columns of int32, int64 and of lists of such numbers in `paths`, files of one table in their order.
+    """The columns of int32, int64, float32 and of lists of such numbers in `paths`, files of one table in their order.
 
     Pickled, it takes along where things are but no bytes of the files, which every process opens for itself. Raises
     `DataError` for files that are not such a table, and for rows that they cannot have.
@@ -50,6 +50,8 @@ class Columns:
         self._file = np.array([file for file, *_ in batches], np.int64)
         names: set[str] = set.intersection(*(set(places) for *_, places in batches)) if batches else set()
         self._places = {name: np.array([places[name] for *_, places in batches], np.int64) for name in sorted(names)}
+        self._n_rows = np.diff(self._first_rows)
+        self._known_elements: dict[str, tuple[Indices, Indices]] = {}
 
     def __len__(self) -> int:
         return int(self._first_rows[-1])
@@ -62,10 +64,11 @@ class Columns:
         """The columns that there are; none where there are no rows."""
         return list(self._places)
 
-    def numbers(self, name: str, rows: Indices) -> Ints:
-        """The numbers [B] of a plain column of int32 in `rows` [B]."""
+    def numbers(self, name: str, rows: Indices, *, maps: bool = False) -> Ints:
+        """The numbers [B] of a plain column of int32 in `rows` [B]; with `maps` from mapped files, however large."""
         batch, places = self._find(name, rows)
-        return self._read(self._file[batch], places[:, 1] + rows - self._first_rows[batch], np.ones_like(rows))
+        words = places[:, 1] + rows - self._first_rows[batch]
+        return self._at(self._file[batch], words) if maps else self._read(self._file[batch], words, np.ones_like(rows))
 
     def lists(self, name: str, rows: Indices) -> tuple[Ints, Indices]:
         """The lists of a column of int32 in `rows` [B]: numbers one after another, and how many each has [B]."""
@@ -81,6 +84,47 @@ class Columns:
         """How many numbers the lists of a column have in `rows` [B]."""
         return self._bounds(name, rows)[2]
 
+    def n_elements(self, name: str) -> int:
+        """Elements of the lists of a column in all rows."""
+        return int(self._elements(name)[0][-1])
+
+    def elements(self, name: str, numbers: Indices) -> Ints:
+        """Those elements of the lists of a column, counted from 0 over all rows, that have the `numbers` [B].
+
+        Those of float32 as the words that they are, as int32. Read from mapped files, however large: in random order
+        all of their pages are touched in any case.
+        """
+        ends, starts = self._elements(name)
+        batch = np.searchsorted(ends, numbers, side="right") - 1
+        return self._at(self._file[batch], starts[batch] + numbers - ends[batch])
+
+    def rows_of(self, name: str, numbers: Indices) -> Indices:
+        """The rows in whose lists the elements with the `numbers` [B] stand, which ascend."""
+        ends, _ = self._elements(name)
+        rows = np.empty_like(numbers)
+        bounds = np.searchsorted(numbers, ends)
+        for batch in np.flatnonzero(np.diff(bounds)):
+            here, n_rows = slice(bounds[batch], bounds[batch + 1]), self._n_rows[batch]
+            first = self._places[name][batch, 0]
+            offsets = self._mapped[self._file[batch]][first : first + n_rows + 1]
+            inside = (numbers[here] - ends[batch] + offsets[0]).astype(np.int32)
+            rows[here] = self._first_rows[batch] + np.searchsorted(offsets, inside, side="right") - 1
+        return rows
+
+    def _elements(self, name: str) -> tuple[Indices, Indices]:
+        """Of a column of lists: how many elements come before each record batch, and in all; the first word of each."""
+        if name not in self._known_elements:
+            places = self._places_of(name, INT32)
+            first, last = (
+                self._read(self._file, at, np.ones_like(at)).astype(np.int64)
+                for at in (places[:, 0], places[:, 0] + self._n_rows)
+            )
+            wrong = (first < 0) | (last < first) | (last > places[:, 2])
+            if wrong.any():
+                raise DataError(f"{self._folder}: column {name} is damaged; {REMAKE}")
+            self._known_elements[name] = np.cumsum([0, *(last - first)], dtype=np.int64), places[:, 1] + first
+        return self._known_elements[name]
+
     def _bounds(self, name: str, rows: Indices, kind: pa.DataType = INT32) -> tuple[Indices, Indices, Indices]:
         """The file of each list [B] of numbers of that `kind`, its first word there and how many numbers it has."""
         batch, places = self._find(name, rows, kind)
@@ -94,28 +138,36 @@ class Columns:
 
     def _find(self, name: str, rows: Indices, kind: pa.DataType = INT32) -> tuple[Indices, Indices]:
         """The record batch in which each of `rows` is, and where the column of that `kind` lies there."""
+        batch = np.searchsorted(self._first_rows, rows, side="right") - 1
+        return batch, self._places_of(name, kind)[batch]
+
+    def _places_of(self, name: str, kind: pa.DataType) -> Indices:
+        """Where the column of that `kind` lies in each record batch, [batches, 4]: as `Place`."""
         if name not in self._places or (self._places[name][:, 3] != KINDS[kind]).any():
             raise DataError(f"{self._folder}: has no column {name} of {kind}; {REMAKE}")
-        batch = np.searchsorted(self._first_rows, rows, side="right") - 1
-        return batch, self._places[name][batch]
+        return self._places[name]
 
     def _read(self, files: Indices, first: Indices, lengths: Indices) -> Ints:
         """`lengths` [B] words each, from the word `first` [B] of the files with the numbers `files` [B]."""
         if self._are_small:
             ends = lengths.cumsum()
             words = np.arange(lengths.sum()) + np.repeat(first - (ends - lengths), lengths)
-            if len(self._mapped) == 1:
-                return self._mapped[0][words]
-            of_words, found = np.repeat(files, lengths), np.empty(len(words), np.int32)
-            for file, mapped in enumerate(self._mapped):
-                here = of_words == file
-                found[here] = mapped[words[here]]
-            return found
+            return self._at(np.repeat(files, lengths), words)
         handles = [self._handles[file] for file in files.tolist()]
         content = b"".join(map(os.pread, handles, (4 * lengths).tolist(), (4 * first).tolist()))
         if len(content) != 4 * lengths.sum():
             raise DataError(f"{self._folder}: its files end before their rows do; {REMAKE}")
         return np.frombuffer(content, "<i4")
+
+    def _at(self, files: Indices, words: Indices) -> Ints:
+        """The words at `words` [B] of the mapped files with the numbers `files` [B]."""
+        if len(self._mapped) == 1:
+            return self._mapped[0][words]
+        found = np.empty(len(words), np.int32)
+        for file, mapped in enumerate(self._mapped):
+            here = files == file
+            found[here] = mapped[words[here]]
+        return found
 
     @cached_property
     def _mapped(self) -> list[Ints]:

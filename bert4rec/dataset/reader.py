@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from bert4rec.dataset.schema import (
     ORACLE,
     PAD_ID,
     PROTOCOLS,
+    RATINGS,
     SPLITS,
     STATE,
     table_rows,
@@ -31,6 +32,7 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float32]
 
 FIRST_IDS = 1000
 ROWS_AT_ONCE = 8192  # whose times are in memory
@@ -44,14 +46,15 @@ class Rows:
     """Some rows of a split as ragged arrays.
 
     `items` [total] int32 holds the rows' items one after another, `lengths` [B] int64 how many each row has. The
-    other columns are there in evaluation splits only: `targets` [B], `negatives[protocol]` [B, n]; a user who has seen
-    too much of the catalogue has none, but PAD_ID in their n places (n is 0 where no row has any).
+    other columns are there in evaluation splits only: `targets` [B], `users` [B], `negatives[protocol]` [B, n]; a user
+    who has seen too much of the catalogue has none, but PAD_ID in their n places (n is 0 where no row has any).
     """
 
     items: Ints
     lengths: Indices
     targets: Ints | None = None
     negatives: Mapping[str, Ints] | None = None
+    users: Ints | None = None
 
     def are_repeated(self) -> Bools:
         """Which targets [B] stand in their user's own history."""
@@ -123,8 +126,29 @@ class Split:
         items, lengths = self._lists("items", indices)
         if "target" in self._columns.names:
             negatives = [self._equally_many(name, indices) for name in NEGATIVES]
-            return Rows(items, lengths, self.targets(indices), dict(zip(PROTOCOLS, negatives, strict=True)))
+            users = self._columns.numbers("user", indices)
+            return Rows(items, lengths, self.targets(indices), dict(zip(PROTOCOLS, negatives, strict=True)), users)
         return Rows(items, lengths)
+
+    @cached_property
+    def n_pairs(self) -> int:
+        """Pairs of a user and an item in all rows."""
+        return self._columns.n_elements("items") if len(self) else 0
+
+    @property
+    def has_ratings(self) -> bool:
+        """Whether it is known how users rated items."""
+        return RATINGS in self._columns.names
+
+    def pairs(self, numbers: Indices, *, with_ratings: bool = False) -> tuple[Ints, Ints, Floats | None]:
+        """Users, items and, if they are wanted, ratings of the pairs with the `numbers` [B], ascending.
+
+        A pair's number is its place in the column of items, over all rows. Raises `DataError` as `read` does.
+        """
+        rows = self._columns.rows_of("items", numbers)
+        items = self._checked("items", self._columns.elements("items", numbers), rows, np.ones_like(rows))
+        ratings = self._columns.elements(RATINGS, numbers).view(np.float32) if with_ratings else None
+        return self._columns.numbers("user", rows, maps=True), items, ratings
 
     @cached_property
     def _columns(self) -> Columns:
@@ -162,6 +186,13 @@ class Split:
         )
 
 
+class Sizes(NamedTuple):
+    """How many items and users a dataset has: what the tables of a model are as large as."""
+
+    items: int
+    users: int = 0
+
+
 @dataclass(frozen=True, repr=False)
 class Dataset:
     """An open dataset folder."""
@@ -175,7 +206,7 @@ class Dataset:
 
     @property
     def n_users(self) -> int:
-        """Users with at least one interaction."""
+        """Users, those of an older dataset among them whose ids it keeps."""
         return int(self.metadata["users"])
 
     @property
@@ -187,6 +218,11 @@ class Dataset:
     def n_rows(self) -> int:
         """Interactions, after all filters."""
         return int(self.metadata["rows"])
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of its tables."""
+        return Sizes(self.n_items, self.n_users)
 
     @cached_property
     def first_ids(self) -> str:

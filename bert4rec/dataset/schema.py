@@ -23,7 +23,8 @@ MIN_EVALUATED = 3  # interactions, for leave-one-out: one to train on, one for v
 
 PROTOCOLS = ("popular", "uniform")  # of negatives
 NEGATIVES = tuple(f"{name}_negatives" for name in PROTOCOLS)
-LISTS = {"items": pa.int32(), "times": pa.int64(), "ratings": pa.float32()}
+RATINGS = "ratings"
+LISTS = {"items": pa.int32(), "times": pa.int64(), RATINGS: pa.float32()}
 """Parallel lists of a row, oldest first → the type of an element; times and ratings only where the source has them."""
 
 
@@ -35,7 +36,7 @@ def columns(split: str, *, has_times: bool, has_ratings: bool) -> dict[str, pa.D
     >>> list(columns("test", has_times=False, has_ratings=False))
     ['user', 'items', 'target', 'popular_negatives', 'uniform_negatives']
     """
-    is_there = {"items": True, "times": has_times, "ratings": has_ratings}
+    is_there = {"items": True, "times": has_times, RATINGS: has_ratings}
     lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_there[name]}
     held_out = {"target": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
     return {"user": pa.int32(), **lists, **(held_out if split != TRAIN else {})}

@@ -1,7 +1,7 @@
 """What a model makes of the users that a dataset holds out: their ranks and lists, and the figures of these."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -9,17 +9,22 @@ from torch import nn
 
 from bert4rec.config.abilities import POPULARITY
 from bert4rec.dataset.reader import Dataset
-from bert4rec.dataset.schema import TEST, VALIDATION
+from bert4rec.dataset.schema import RATINGS, TEST, TRAIN, VALIDATION
 from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, to_metrics
+from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.evaluation.results.intervals import CONFIDENCE, RESAMPLES
 from bert4rec.evaluation.results.rank_files import write_ranks
 from bert4rec.evaluation.results.ranking import Ranking
 from bert4rec.evaluation.results.slices import Facts, slices
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
+from bert4rec.feed.pairs import TEST as TEST_PAIRS
+from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
+from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
+from bert4rec.feed.pairs import PairExamples
 from bert4rec.models.untrained.kinds import Counting
-from bert4rec.runtime.collectives import on_rank_zero
+from bert4rec.runtime.collectives import Partition, on_rank_zero
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.parallelize import unwrap
 
@@ -37,7 +42,8 @@ class Evaluator:
 
     `batch_size` counts the users of a process and batch; the model sees the last `max_len` items of each, and computes
     with `precision`. `baselines` are the kinds without training, beside popularity, that are ranked on the test split,
-    by what `counting` tells. Every process makes the same calls.
+    by what `counting` tells. `pairs`: the parts of the training's pairs, where ratings are learnt. Every process makes
+    the same calls.
     """
 
     dataset: Dataset
@@ -49,6 +55,7 @@ class Evaluator:
     precision: str
     baselines: Sequence[str]
     counting: Counting
+    pairs: Mapping[str, PairExamples] = field(default_factory=dict)
 
     def held_out(self) -> dict[str, HeldOut]:
         """Of each split that holds somebody out, what is known of its users."""
@@ -56,7 +63,10 @@ class Evaluator:
         return on_rank_zero(lambda: {split.name: HeldOut.of(split) for split in splits})
 
     def validation_metrics(self, model: nn.Module, between: Between) -> Metrics:
-        """Over the full catalogue, of the model as it is; {} where there is nobody to validate on."""
+        """Of the model as it is, over the full catalogue or of ratings; {} where there is nothing to validate on."""
+        if self.pairs:
+            held_out = self.pairs[VALIDATION_PAIRS]
+            return {RATINGS: self._rating_meter(between).errors(unwrap(model), held_out)} if len(held_out) else {}
         ranker = self._ranker(self._scorer(model), between)
         return to_metrics(ranker.rank(self.dataset.splits[VALIDATION], ["full"]), self.ks)
 
@@ -82,13 +92,23 @@ class Evaluator:
             return []
         return examples(self._scorer(model), self.dataset.splits[TEST], of_test["full"], k=k, device=self.world.device)
 
+    def ratings(self, model: nn.Module, between: Between) -> dict[str, float]:
+        """Errors on the pairs held out for the test, and those of means; {} where there are none."""
+        if not self.pairs or not len(self.pairs[TEST_PAIRS]):
+            return {}
+        errors = self._rating_meter(between).errors(unwrap(model), self.pairs[TEST_PAIRS])
+        n_trained = len(self.pairs[TRAINING_PAIRS])
+        of_means = on_rank_zero(lambda: mean_errors(self.dataset.splits[TRAIN], self.pairs, self.dataset.sizes))
+        return errors | {"trained_pairs": n_trained} | of_means
+
     def n_batches(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut]) -> int:
-        """How often `between` is called in `ranks`."""
+        """How often `between` is called in `ranks` and `ratings`."""
         ranker = self._ranker(self._scorer(model))
         kinds = [POPULARITY, *self.baselines] if TEST in held_out else []
         ranked = [*held_out, *(TEST for _ in kinds)]
         n_ranked = sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)
-        return n_ranked + sum(map(self.counting.n_parts, kinds))
+        n_rated = self._rating_meter().n_batches(self.pairs[TEST_PAIRS]) if self.pairs else 0
+        return n_ranked + n_rated + sum(map(self.counting.n_parts, kinds))
 
     def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
         """What a report says of all `ranks`, on all processes: metrics by the same names, `intervals`, `slices`.
@@ -125,6 +145,9 @@ class Evaluator:
         if not isinstance(model, nn.Module):
             return model
         return ModelScorer(unwrap(model), device=self.world.device, max_len=self.max_len, precision=self.precision)
+
+    def _rating_meter(self, between: Between = lambda: None) -> RatingMeter:
+        return RatingMeter(Partition(self.world.rank, self.world.world_size), self.world.device, between)
 
     def _rank(self, scorer: Scorer, split: str, between: Between) -> Ranking:
         rows, lists = self.dataset.splits[split], None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.reader import Rows
-from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import Partition
 
 
@@ -37,25 +37,25 @@ class Scorer(Protocol):
 class ModelScorer:
     """Scores by `model` (unwrapped, perhaps sharded) as it is; `max_len` is its own."""
 
-    def __init__(self, model: SequenceModel, *, device: torch.device, max_len: int, precision: str = "fp32") -> None:
+    def __init__(self, model: RankingModel, *, device: torch.device, max_len: int, precision: str = "fp32") -> None:
         self._model, self._device, self._max_len = model.eval(), device, max_len
         self._is_bf16 = precision == "bf16"
         self.n_items, self.partition = model.item_table.n_items, model.item_table.partition
-        self.width, self.dtype = model.item_table.width, torch.float32
+        self.width, self.dtype = model.width, torch.float32
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states, and their products with the items' vectors."""
+        """What the model makes of them: hidden states, or what it knows of a user."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
             batch = self._model.ask(rows, self._max_len).to(self._device)
-            hidden, vectors = self._model.represent(batch, ids.flatten())
+            asking, items = self._model.represent(batch, ids.flatten())
         # In fp32 always: bf16 has so few digits that many scores would tie.
-        hidden = hidden.float()
-        return hidden, (vectors.view(*ids.shape, -1) * hidden[:, None]).sum(2)
+        asking = asking.float()
+        return asking, self._model.score_own(asking, items.view(*ids.shape, -1).float())
 
     def items(self, ids: Tensor) -> Tensor:
         """Their vectors."""
-        return self._model.item_table.candidates(ids)
+        return self._model.represent_items(ids)
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """Products."""
-        return users @ items.T
+        """By the model."""
+        return self._model.score(users, items)

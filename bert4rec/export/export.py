@@ -15,6 +15,7 @@ from bert4rec.export.vectors import write_vectors
 from bert4rec.export.weights import write_safetensors
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.load import network_of
+from bert4rec.inference.network import Network
 from bert4rec.inference.source import Source
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime import manifest
@@ -32,6 +33,10 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     block at a time, but for the programs, which take the table's size in memory. Raises `DataError` where `folder`
     is there, or cannot be written.
     """
+    if not source.trained.takes_histories:
+        raise DataError(
+            f"{source.trained.folder}: a matrix factorisation, which takes no histories; what is exported answers them"
+        )
     if folder.exists():
         raise DataError(f"{folder}: is there already; name another folder with --output=FOLDER, or remove it")
     if "onnx" in formats:
@@ -65,11 +70,17 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         write_vectors(folder, stored, ids, source.trained.model["embed_dim"])
         logger.info(f"vectors: {len(ids):,} items")
     if {"pt2", "onnx"} & {*formats}:
-        program = Program(network_of(source), k=k, leaves_out_seen=leaves_out_seen).eval()
+        program = Program(_network_of(source), k=k, leaves_out_seen=leaves_out_seen).eval()
         for name, file, save in (("pt2", PT2, save_pt2), ("onnx", ONNX, save_onnx)):
             if name in formats:
                 save(folder / file, program)
                 logger.info(f"{file}: histories → the {program.k} best items")
+
+
+def _network_of(source: Source) -> Network:
+    network = network_of(source)
+    assert isinstance(network, Network), "export() has refused others"
+    return network
 
 
 def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: bool) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""A batch: ragged sequences, and the positions to predict."""
+"""A batch: ragged sequences with the positions to predict, or pairs of a user and an item."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,31 @@ class Batch(NamedTuple):
         items, lengths, positions, targets = (tensor.to(device, non_blocking=True) for tensor in self[:4])
         negatives = self.negatives and Negatives(*(tensor.to(device, non_blocking=True) for tensor in self.negatives))
         return Batch(items, lengths, positions, targets, self.n_sequences, negatives)
+
+
+class Pairs(NamedTuple):
+    """M pairs of a user and an item.
+
+    `users` [M] int64; `targets` [M] int64, their items, or PAD_ID where nothing is to be learnt; `ratings` [M] float32,
+    where they are wanted; `n_sequences`, how many pairs the global batch has, this rank's among them; `negatives`, for
+    a sampled loss.
+    """
+
+    users: Tensor
+    targets: Tensor
+    ratings: Tensor | None = None
+    n_sequences: int = 0
+    negatives: Negatives | None = None
+
+    def to(self, device: torch.device) -> "Pairs":
+        """The same pairs on `device`, as `Batch.to`."""
+        users, targets = (tensor.to(device, non_blocking=True) for tensor in self[:2])
+        ratings = None if self.ratings is None else self.ratings.to(device, non_blocking=True)
+        negatives = self.negatives and Negatives(*(tensor.to(device, non_blocking=True) for tensor in self.negatives))
+        return Pairs(users, targets, ratings, self.n_sequences, negatives)
+
+
+AnyBatch: TypeAlias = Batch | Pairs
 
 
 def tensors_of(rows: Rows) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -16,30 +16,57 @@ from torch.utils.data import DataLoader
 
 from bert4rec.dataset.reader import Split
 from bert4rec.dataset.schema import PAD_ID
-from bert4rec.feed.batch import Batch, tensors_of
+from bert4rec.feed.batch import AnyBatch, Batch, tensors_of
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.order import START, EpochOrder, Position
+from bert4rec.feed.order import START, EpochOrder, Indices, Position
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
 
-Examples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int], Batch]
+MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int], Batch]
 """Sequences one after another [total], their lengths [B], what identifies each [B], the epoch → what to train on."""
 
 
+class Examples(Protocol):
+    """What a model is trained on, some of it at a time; pickled it takes little along."""
+
+    def __len__(self) -> int:
+        """In an epoch."""
+        ...
+
+    def batch(self, indices: Indices, epoch: int) -> AnyBatch:
+        """The examples at `indices` [B], in any order, as they are in `epoch`."""
+        ...
+
+
+class Windows:
+    """The windows of a split, of each what `make` makes of it."""
+
+    def __init__(self, split: Split, make: MakeExamples) -> None:
+        self._split, self._make = split, make
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def batch(self, indices: Indices, epoch: int) -> Batch:
+        """The windows at `indices` [B], sorted by length, so that attention pads little."""
+        indices = indices[np.argsort(self._split.lengths(indices), kind="stable")]
+        return self._make(*tensors_of(self._split.read(indices)), torch.from_numpy(indices), epoch)
+
+
 class TrainingBatches:
-    """The training batches of one rank, by step from `start` over all epochs: its share of rows, as `examples` of them.
+    """The training batches of one rank, by step from `start` over all epochs: its share of the `examples`.
 
     `sampler` draws the negatives of a sampled loss. Batches depend on the arguments and the step alone, so loader
     processes can make them, and a run can start anywhere: also where a global batch of another size has stopped.
-    Nothing that grows with the split is kept.
+    Nothing that grows with the data is kept.
     """
 
     def __init__(
-        self, split: Split, examples: Examples, partition: Partition, *, n_epochs: int, per_device: int, seed: int,
+        self, examples: Examples, partition: Partition, *, n_epochs: int, per_device: int, seed: int,
         sampler: NegativeSampler | None = None, start: Position = START,
     ) -> None:  # fmt: skip
-        self._split, self._examples, self._sampler, self._n_epochs = split, examples, sampler, n_epochs
-        self.start, self.n_sequences = start, len(split)
+        self._examples, self._sampler, self._n_epochs = examples, sampler, n_epochs
+        self.start, self.n_sequences = start, len(examples)
         self._make_order = partial(EpochOrder, self.n_sequences, partition, per_device=per_device, seed=seed)
         self._epoch, self._order = start.epochs, self._order_of(start.epochs)
         self._steps_of_first = len(self._order)
@@ -52,28 +79,27 @@ class TrainingBatches:
     def __len__(self) -> int:
         return sum(map(self.steps_of, range(self.start.epochs, self._n_epochs)))
 
-    def __getitem__(self, step: int) -> Batch:
+    def __getitem__(self, step: int) -> AnyBatch:
         """The batch of this rank at `step`, counted from the start.
 
-        An empty share becomes one sequence whose targets are padding, which no loss counts: every rank must run every
-        forward pass. The rows come sorted by length, so that attention pads little.
+        An empty share becomes one example whose targets are padding, which no loss counts: every rank must run every
+        forward pass.
         """
         epoch, step_in_epoch = self._find(step)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._order_of(epoch)
         share = self._order[step_in_epoch]
         indices = share if len(share) else self._order.first(step_in_epoch)
-        indices = indices[np.argsort(self._split.lengths(indices), kind="stable")]
-        examples = self._examples(*tensors_of(self._split.read(indices)), torch.from_numpy(indices), epoch)
+        examples = self._examples.batch(indices, epoch)
         return examples._replace(
             targets=examples.targets if len(share) else torch.full_like(examples.targets, PAD_ID),
             n_sequences=len(self._order.places(step_in_epoch)),
             negatives=self._sampler.draw(self.start.steps + step) if self._sampler else None,
         )
 
-    def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[Batch]:
+    def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[AnyBatch]:
         """All batches in order, read ahead by `num_workers` processes that live as long as the training."""
-        loader: DataLoader[Batch | DataError] = DataLoader(
+        loader: DataLoader[AnyBatch | DataError] = DataLoader(
             range(len(self)),  # type: ignore[arg-type]  # steps, of which each loader process makes the batch
             batch_size=None,
             shuffle=False,
@@ -89,7 +115,7 @@ class TrainingBatches:
                 raise batch
             yield batch
 
-    def _batch_or_error(self, step: Any) -> Batch | DataError:
+    def _batch_or_error(self, step: Any) -> AnyBatch | DataError:
         """An error in the place of its batch: raised in a loader process, it would be a traceback."""
         try:
             return self[step]

@@ -5,7 +5,7 @@ from pathlib import Path
 from bert4rec.checkpoint.package import is_package, read_settings
 from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.inference.item_ids import ItemIds
-from bert4rec.inference.network import Network, make_network
+from bert4rec.inference.network import TABLE, ItemVectors, Network, make_network
 from bert4rec.inference.package import read_ids, read_network
 from bert4rec.inference.recommender import Recommender
 from bert4rec.inference.source import Source, find_source
@@ -27,9 +27,11 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
     return Recommender(network, ids, dataset=source.dataset, leaves_out_seen=source.leaves_out_seen)
 
 
-def network_of(source: Source) -> Network:
-    """The network of a checkpoint, however its table was sharded."""
+def network_of(source: Source) -> Network | ItemVectors:
+    """The network of a checkpoint, however its table was sharded; where it takes no histories, its item vectors."""
     stored = source.tensors()
+    if not source.trained.takes_histories:
+        return ItemVectors(stored.read(MODEL + TABLE), source.trained.model["embed_dim"])
     tensors = {name.removeprefix(MODEL): stored.read(name) for name in stored if name.startswith(MODEL)}
     return make_network(tensors, source.trained.model, is_causal=source.is_causal)
 

@@ -60,6 +60,24 @@ class Network(nn.Module):
         return with_one(hidden, self.item_vectors.shape[1])
 
 
+class ItemVectors(nn.Module):
+    """The `rows` [V + special ids, D] of the item table of a model that takes no histories; d = `embed_dim`.
+
+    Items can be compared by them, nothing can be asked.
+    """
+
+    head = None
+
+    def __init__(self, rows: Tensor, embed_dim: int) -> None:
+        super().__init__()
+        self.rows, self.embed_dim = rows, embed_dim
+
+    @property
+    def item_vectors(self) -> Tensor:
+        """Of the items, [V, D]."""
+        return self.rows[FIRST_ITEM_ID:]
+
+
 def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_causal: bool) -> Network:
     """The network of a model's `tensors`, by the settings `model` that it was trained with."""
     shape = {key: model[key] for key in ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout")}

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids
-from bert4rec.inference.network import Network
+from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.wording import counted
 
@@ -44,12 +45,13 @@ class Recommender:
     """A trained model in use: `network` gives the scores of the items `ids`; `dataset`: the folder of its users.
 
     Scores depend on the histories alone: a user need not be one of those that it was trained on. With
-    `leaves_out_seen` no item of a history is recommended for it, unless a call asks otherwise.
+    `leaves_out_seen` no item of a history is recommended for it, unless a call asks otherwise. Of `ItemVectors` there
+    are similar items alone; what asks for more raises `DataError`.
     """
 
     def __init__(
-        self, network: Network, ids: ItemIds, *, dataset: Path | None = None, leaves_out_seen: bool = True,
-        is_package: bool = False,
+        self, network: Network | ItemVectors, ids: ItemIds, *, dataset: Path | None = None,
+        leaves_out_seen: bool = True, is_package: bool = False,
     ) -> None:  # fmt: skip
         self.network, self.ids, self.dataset, self.leaves_out_seen = network.eval(), ids, dataset, leaves_out_seen
         self.is_package = is_package
@@ -73,6 +75,7 @@ class Recommender:
     ) -> Iterator[list[list[Recommendation]]]:  # fmt: skip
         """As `recommend`, for any number of histories: of each part in turn, with one warning at the end of all."""
         _check(k)
+        self._require_histories()
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items, unknown = self._hidden(allow, deny), UnknownItems()
         for part in parts:
@@ -111,6 +114,7 @@ class Recommender:
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
         """Hidden states [B, d] after the histories; zeros for one without a known item."""
+        self._require_histories()
         width = self.network.embed_dim
         states = torch.zeros(len(histories), width)
         unknown = UnknownItems()
@@ -120,6 +124,15 @@ class Recommender:
         for part in _cut(rows):
             states[part] = self._encode([known[row] for row in part])[:, :width]
         return states
+
+    def _require_histories(self) -> Network:
+        if isinstance(self.network, ItemVectors):
+            raise DataError(
+                "this model is a matrix factorisation: it knows the users that it was trained on and no histories, so "
+                "that it can be evaluated and has similar items; recommendations come from model.kind = "
+                f"{' or '.join(TRANSFORMERS)}"
+            )
+        return self.network
 
     @property
     def items(self) -> Items:
@@ -134,9 +147,10 @@ class Recommender:
     @torch.no_grad()
     def _encode(self, histories: Sequence[Ints]) -> Tensor:
         """Hidden states [B, D] after histories of at least one known item."""
-        recent = [history[-self.network.max_len :] for history in histories]
+        network = self._require_histories()
+        recent = [history[-network.max_len :] for history in histories]
         lengths = torch.tensor([len(history) for history in recent])
-        hidden: Tensor = self.network(torch.from_numpy(as_ids(np.concatenate(recent))), lengths)
+        hidden: Tensor = network(torch.from_numpy(as_ids(np.concatenate(recent))), lengths)
         return hidden
 
     def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[Ints]:

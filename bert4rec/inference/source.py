@@ -32,8 +32,10 @@ class Source:
     def is_causal(self) -> bool:
         """Whether a position of the model sees only what stands before it."""
         from bert4rec.models.kinds import KINDS  # imports TorchRec, which a model package does without
+        from bert4rec.models.sequence_model import SequenceModel
 
-        return KINDS[self.trained.model["kind"]].is_causal
+        kind = KINDS[self.trained.model["kind"]]
+        return issubclass(kind, SequenceModel) and kind.is_causal
 
     def tensors(self) -> StoredTensors:
         """Of the checkpoint; those of the model have `MODEL` before their names."""

@@ -1,11 +1,12 @@
 """Bert4Rec: Sun et al. 2019, "BERT4Rec: Sequential Recommendation with Bidirectional Encoder Representations"."""
 
 import math
+from dataclasses import fields
 from typing import Any
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.feed.batch import Batch
-from bert4rec.feed.batches import Examples
+from bert4rec.feed.batches import MakeExamples
 from bert4rec.feed.inference import with_mask
 from bert4rec.feed.masking import Masking
 from bert4rec.models.sequence_model import SequenceModel
@@ -18,9 +19,9 @@ class Bert4Rec(SequenceModel):
     is_causal = False
 
     @staticmethod
-    def examples(**settings: Any) -> Examples:
+    def make_examples(**settings: Any) -> MakeExamples:
         """Masked sequences."""
-        return Masking(**settings)
+        return Masking(**{field.name: settings[field.name] for field in fields(Masking)})
 
     @staticmethod
     def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:

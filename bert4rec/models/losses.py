@@ -74,7 +74,14 @@ def gbce_loss(scores: Sampled) -> Tensor:
     return -(beta * F.logsigmoid(positive) + F.logsigmoid(-negative).sum(1)) / (n_negatives + 1)
 
 
-SAMPLED_LOSSES: dict[str, Callable[[Sampled], Tensor]] = {"sampled_softmax": sampled_softmax_loss, "gbce": gbce_loss}
+def bpr_loss(scores: Sampled) -> Tensor:
+    """BPR (Rendle et al. 2009), [M]: how far targets stand above negatives, each pair a logistic loss; their mean."""
+    return -F.logsigmoid(scores.positive[:, None] - scores.negative).mean(1)
+
+
+SAMPLED_LOSSES: dict[str, Callable[[Sampled], Tensor]] = {
+    "sampled_softmax": sampled_softmax_loss, "gbce": gbce_loss, "bpr": bpr_loss,
+}  # fmt: skip
 """training.loss → the losses [M] of the positions; each needs negatives, as the exact softmax does not."""
 
 

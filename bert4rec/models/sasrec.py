@@ -4,7 +4,7 @@ from typing import Any
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.feed.batch import Batch
-from bert4rec.feed.batches import Examples
+from bert4rec.feed.batches import MakeExamples
 from bert4rec.feed.inference import as_they_are
 from bert4rec.feed.shifting import shift_items
 from bert4rec.models.sequence_model import SequenceModel
@@ -21,7 +21,7 @@ class SASRec(SequenceModel):
     is_causal = True
 
     @staticmethod
-    def examples(**settings: Any) -> Examples:
+    def make_examples(**settings: Any) -> MakeExamples:
         """Sequences and what comes after each of their positions."""
         return shift_items
 

@@ -57,6 +57,7 @@ def report_page(report: Mapping[str, Any]) -> str:
         summary(report),
         "\n".join(f"- **Warning.** {warning['text']}" for warning in report.get("warnings", [])),
         _training(report) if was_trained else _counting(report),
+        f"## Ratings\n\n{ratings_line(report['ratings'])}." if "ratings" in report else "",
         f"## Test\n\n{metrics_table(report)}",
         report.get("baselines_left_out", ""),
         validation,
@@ -129,8 +130,21 @@ def _data(dataset: Mapping[str, Any]) -> str:
 def result_line(report: Mapping[str, Any]) -> str:
     """The test in one line, on the full catalogue where that was measured: the model, popularity, the best baseline.
 
-    What is said in place of a table where nothing was.
+    Where ratings were learnt a line on them, before that. What is said in place of a table where nothing was measured.
     """
+    lines = [ratings_line(report["ratings"])] if "ratings" in report else []
+    return "\n".join([*lines, *([_ranking_line(report)] if "test" in report or not lines else [])])
+
+
+def ratings_line(ratings: Mapping[str, float]) -> str:
+    """Errors on the held-out ratings, beside those of means."""
+    return (
+        f"{ratings['pairs']:,} held-out ratings: RMSE {ratings['RMSE']:.4f}, MAE {ratings['MAE']:.4f} (RMSE of the "
+        f"mean rating: {ratings['baseline_RMSE']:.4f}, of item and user means: {ratings['means_RMSE']:.4f})"
+    )
+
+
+def _ranking_line(report: Mapping[str, Any]) -> str:
     protocol = next((name for name in SHORT_TITLES if name in report.get("test", {})), None)
     if protocol is None:
         return metrics_table(report)

@@ -46,7 +46,7 @@ def refuse_unless_it_fits(plan: Plan, *, min_len: int = 2) -> None:
     raise SettingsError(f"this configuration needs {'; and '.join(lacking)}; {advice}")
 
 
-def few_steps(n_windows: int, batch_size: int, world_size: int) -> str:
+def few_steps(n_windows: int, batch_size: int, world_size: int, *, unit: str = "window") -> str:
     """A warning where an epoch of `n_windows` has too few steps of `batch_size` windows a process; else "".
 
     With what would give it more: fewer processes, or smaller batches, or both.
@@ -67,7 +67,7 @@ def few_steps(n_windows: int, batch_size: int, world_size: int) -> str:
     if not better and world_size > 1:
         better.append(f"1 process with --training.per_device_train_batch_size={largest_batch(1) or 1}")
     advice = f"; better: {' or '.join(better)}" if better else ""
-    steps, windows = counted(n_steps(batch_size, world_size), "step"), counted(n_windows, "window")
+    steps, windows = counted(n_steps(batch_size, world_size), "step"), counted(n_windows, unit)
     return (
         f"an epoch has only {steps}: {windows} in batches of {batch_size * world_size:,} "
         f"({counted(world_size, 'process')} x {batch_size:,}){advice}"
@@ -85,9 +85,9 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
         for name in SMALLER_OPTIMIZERS
         if job.mode == "ddp" or keeps_its_arithmetic(name, job.sharding_type)
     ]
-    has_smaller_loss = not needs_negatives(job.loss) and job.n_train_negatives < job.n_items
-    lengths = [n for n in _round_numbers(job.model["max_len"]) if n >= min_len]
-    multiple = math.lcm(4, job.model["n_heads"])  # of every width
+    has_smaller_loss = job.loss == "softmax" and job.n_train_negatives < job.n_items
+    lengths = [n for n in _round_numbers(job.model.get("max_len", 0)) if n >= min_len]
+    multiple = math.lcm(4, job.model.get("n_heads", 1))  # of every width
     widths = range((job.model["embed_dim"] - 1) // multiple * multiple, 0, -multiple)
     yield from _fitting(job, memory, [SHARDED])
     yield from itertools.islice(_fitting(job, memory, kernels), 1)
@@ -122,8 +122,9 @@ def _changed(job: Job, fields: Mapping[str, Any]) -> tuple[str, Job]:
     """What is typed for a job with other `fields`, and the job; with an optimizer that can update its tables."""
     changed = replace(job, **fields)
     name = changed.sparse_optimizer
-    if not all(has_optimizer(name, updates, job.device_type) for updates in changed.updates.values()):
-        changed = replace(changed, sparse_optimizer="rowwise_adagrad")
+    is_slow = name == "adam" and changed.mode == "dmp" and job.device_type == "cpu" and needs_negatives(changed.loss)
+    if is_slow or not all(has_optimizer(name, updates, job.device_type) for updates in changed.updates.values()):
+        changed = replace(changed, sparse_optimizer="rowwise_adagrad")  # Adam on CPU passes over all rows at each step
     values = ((option, getattr(job, name), getattr(changed, name)) for name, option in OPTIONS.items())
     return " ".join(f"{option}={new}" for option, old, new in values if new != old), changed
 

@@ -16,7 +16,7 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from bert4rec.config.abilities import Updates, needs_negatives, table_updates
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.losses import SCORES_AT_ONCE
-from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.table import is_of_table
 
 FLOAT = 4  # bytes of a weight, a gradient, a score
@@ -73,13 +73,14 @@ class Job:
     n_train_negatives: int = 0
     sharding_type: str = "row_wise"
     compute_kernel: str = "fused"
+    sparse_weight_decay: float = 0.0
     cache_load_factor: float = 0.2
     trains: bool = True
 
     @cached_property
-    def built(self) -> SequenceModel:
+    def built(self) -> RankingModel:
         """The model on `meta`, which holds no weights."""
-        return KINDS[self.kind](**self.model)
+        return KINDS[self.kind](**self.model, loss=self.loss)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the model: whoever gets the job can build it."""
@@ -93,7 +94,7 @@ class Job:
     @property
     def n_positions(self) -> int:
         """Positions of a process and step, at most."""
-        return self.batch_size * int(self.model["max_len"])
+        return self.built.n_positions(self.batch_size)
 
     @property
     def n_targets(self) -> int:
@@ -108,15 +109,22 @@ class Job:
     @property
     def scores_whole_catalogue(self) -> bool:
         """Whether the loss is a softmax over all items, of which each process looks up its even share."""
-        return self.model["head"] == "tied" and not needs_negatives(self.loss)
+        return self.has_tied_scores and self.loss == "softmax"
+
+    @property
+    def has_tied_scores(self) -> bool:
+        """Whether items are scored through the item table itself."""
+        return "candidate" in self.tables["item"].feature_names
 
     @cached_property
     def updates(self) -> dict[str, Updates]:
         """How the rows of each table are updated."""
         return {
             name: table_updates(
-                mode=self.mode, loss=self.loss, is_scored="candidate" in table.feature_names,
-                sharding_type=self.sharding_type, compute_kernel=self.compute_kernel,
+                mode=self.mode, device_type=self.device_type, loss=self.loss,
+                is_scored="candidate" in table.feature_names, sharding_type=self.sharding_type,
+                compute_kernel=self.compute_kernel, optimizer=self.sparse_optimizer,
+                weight_decay=self.sparse_weight_decay,
             )
             for name, table in self.tables.items()
         }  # fmt: skip
@@ -124,13 +132,13 @@ class Job:
     @property
     def n_candidates(self) -> int:
         """Items whose vectors a process looks up to score them, per step."""
-        if self.model["head"] == "linear" or self.updates["item"] == "dense_shards":
+        if not self.has_tied_scores:
             return 0  # they are scored where they are
         if not self.trains:
             return 0  # the catalogue streams by
         if self.scores_whole_catalogue:
-            return math.ceil(self.n_items / self.world_size)
-        return self.n_targets + self.n_train_negatives
+            return 0 if self.updates["item"] == "dense_shards" else math.ceil(self.n_items / self.world_size)
+        return self.n_targets + (self.n_train_negatives if needs_negatives(self.loss) else 0)
 
     @property
     def n_ids(self) -> dict[str, int]:
@@ -174,7 +182,7 @@ def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     """What a process that holds `shards` needs at its peak: of its GPU (nothing on CPU) and of its host."""
     on_device, on_host = held(job, shards)
     passing = max(_passing(job, shards), _streaming(job, shards))
-    saving = max(2 * PIECE_BYTES, max(_dense_sizes(job)))  # and reading weights back
+    saving = max(2 * PIECE_BYTES, *_dense_sizes(job))  # and reading weights back
     if job.device_type == "cpu":
         process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
         return {}, on_host | {STEP: max(passing, saving), PROCESS: process + ITEM_COUNT * job.n_items}
@@ -233,16 +241,17 @@ def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Seque
 
 def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Scores that exist at once, and what is gathered or copied for them."""
-    if needs_negatives(job.loss):
-        return SCORE_COPIES * FLOAT * job.n_targets * (job.n_train_negatives + 1)
+    if job.loss != "softmax":
+        n_scores = job.n_train_negatives + 1 if needs_negatives(job.loss) else 1
+        return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.floats_per_score
     share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
     vectors = share * job.built.item_table.width * FLOAT
-    if job.updates["item"] == "dense_shards":
+    if job.has_tied_scores and job.updates["item"] == "dense_shards":
         vectors = sum(part.weight_bytes for part in shards if part.table == "item")
     rows = min(gathered, max(1, SCORES_AT_ONCE // share))
     passing = _tile_bytes(FLOAT * rows * share, math.ceil(gathered / rows), vectors)
     # The vectors and their gradient are counted elsewhere, unless they are those of a layer of scores.
-    of_layer = VECTOR_COPIES * vectors if job.model["head"] == "linear" else 0
+    of_layer = 0 if job.has_tied_scores else VECTOR_COPIES * vectors
     return HIDDEN_COPIES * FLOAT * gathered * job.built.item_table.width + passing + of_layer
 
 
@@ -259,7 +268,7 @@ def _tile_bytes(tile: int, n_tiles: int, product: int) -> int:
 def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Copies of the largest weight: one gradient for each lookup before they are added up, or those of the update."""
     copies = UPDATE_COPIES[job.sparse_optimizer]
-    largest = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job))
+    largest = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job), default=0)
     for name, table in job.tables.items():
         weight = sum(part.weight_bytes for part in shards if part.table == name)
         if job.updates[name] == "replicated":
@@ -272,7 +281,7 @@ def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
 def _streaming(job: Job, shards: Sequence[Shard]) -> int:
     """What comes and goes while the catalogue streams by in evaluation."""
     n_rows = min(ROWS_PER_LOOKUP, job.n_items)
-    if job.model["head"] == "linear":
+    if not job.has_tied_scores:
         return LOOKUP_COPIES * FLOAT * n_rows * job.built.item_table.width
     return _lookup_bytes(job, {"candidate": n_rows}, LOOKUP_COPIES, shards)
 

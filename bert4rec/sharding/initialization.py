@@ -11,7 +11,7 @@ import zlib
 import torch
 from torch import Tensor
 
-from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.table import Table, is_of_table, saved_name
 from bert4rec.sharding.sharded_tensors import placed_parts
 
@@ -21,7 +21,7 @@ POSITIONS = "encoder.positions.weight"
 
 
 @torch.no_grad()
-def initialize(model: SequenceModel, seed: int) -> None:
+def initialize(model: RankingModel, seed: int) -> None:
     """Fill every weight of an allocated, perhaps sharded `model` as a pure function of `seed`."""
     for name, value in model.state_dict().items():
         if is_of_table(name):

@@ -24,12 +24,18 @@ ORDINARY: dict[str, Any] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
+CYCLE_UP, CYCLE_START, CYCLE_END = 0.3, 25, 10_000  # share of the steps that rise; how far below the top both ends are
 FUSED_STATE = {"momentum1": "sum"}  # fbgemm's names → those of torch.optim
 FUSED_ADAM_STATE = {"momentum1": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum2": "exp_avg_sq"}
 
 
 def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_steps: int = 0) -> float:
-    """The factor of the learning rates at `step` of `n_steps`, counted from 0: linear warm-up, then decay to 0."""
+    """The factor of the learning rates at `step` of `n_steps`, counted from 0: linear warm-up, then decay to 0.
+
+    Or "one_cycle" (Smith and Topin 2017), which has both: the arithmetic of torch's OneCycleLR with its defaults.
+    """
+    if schedule == "one_cycle":
+        return _one_cycle(step, n_steps)
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     progress = min(1.0, (step - warmup_steps) / max(1, n_steps - warmup_steps))
@@ -38,17 +44,32 @@ def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_st
     return 0.5 * (1.0 + math.cos(math.pi * progress)) if schedule == "cosine" else 1.0
 
 
+def _one_cycle(step: float, n_steps: float) -> float:
+    """From 1/25 up to 1 for 0.3 of the steps, then down to 1/250,000 in the last one, along halves of a cosine."""
+    top, last = CYCLE_UP * n_steps - 1, n_steps - 1
+    if step < top:
+        return _between(1 / CYCLE_START, 1.0, step / top)
+    return _between(1.0, 1 / (CYCLE_START * CYCLE_END), min(1.0, (step - top) / (last - top)))
+
+
+def _between(first: float, last: float, share: float) -> float:
+    """`share` of the way along a half of a cosine."""
+    return last + (first - last) / 2 * (1 + math.cos(math.pi * share))
+
+
 class Optimizers:
     """The optimizers of a parallelized model.
 
     Where the `updates` of a table are fused, fbgemm makes them inside backward; else an ordinary optimizer of the
-    same arithmetic does. With `can_skip` nothing is updated before `step`, so that a step can be left out.
+    same arithmetic does. With `can_skip` nothing is updated before `step`, so that a step can be left out. Each step
+    takes the share `sparse_weight_decay` × learning rate off all rows of tables that are not fused (decoupled, as in
+    AdamW: Loshchilov and Hutter 2019).
     """
 
     def __init__(
         self, model: nn.Module, *, optimizer: str, learning_rate: float, sparse_optimizer: str,
         sparse_learning_rate: float, updates: Mapping[str, Updates], weight_decay: float = 0.0,
-        max_grad_norm: float = 0.0, can_skip: bool = False,
+        sparse_weight_decay: float = 0.0, max_grad_norm: float = 0.0, can_skip: bool = False,
     ) -> None:  # fmt: skip
         named = {name: parameter for name, parameter in unwrap(model).named_parameters() if not is_of_table(name)}
         self._dense_names, self._dense_parameters = list(map(saved_name, named)), list(named.values())
@@ -67,7 +88,8 @@ class Optimizers:
         of_tables = [optimizer for optimizer in (self.sparse, self._fused) if optimizer is not None]
         self._rates: list[tuple[Any, float]] = [(optimizer, sparse_learning_rate) for optimizer in of_tables]
         self._rates.append((self.dense, learning_rate))
-        self._ordinary_parameters = self._dense_parameters + weights
+        self._ordinary_parameters, self._table_weights = self._dense_parameters + weights, weights
+        self._sparse_weight_decay = sparse_weight_decay
         self.n_updates = 0  # since they were fresh
         for each, _ in self._rates:
             _make_state(each)
@@ -99,8 +121,16 @@ class Optimizers:
         if self._deferred:
             self._deferred.apply()
         self.n_updates += 1
+        if self._sparse_weight_decay and self.sparse is not None:
+            self._decay(self.sparse.param_groups[0]["lr"])
         for optimizer, _ in self._rates:
             optimizer.step()
+
+    @torch.no_grad()
+    def _decay(self, learning_rate: float) -> None:
+        """Before the update, as AdamW does."""
+        for weight in self._table_weights:
+            weight.mul_(1 - learning_rate * self._sparse_weight_decay)
 
     def states(self) -> Iterator[Any]:
         """Every tensor of optimizer state that this process holds, sharded ones as ShardedTensor."""

@@ -18,7 +18,7 @@ from torchrec.distributed.model_parallel import (
     get_unwrapped_module,
 )
 
-from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.dense_shard import DenseShard
 from bert4rec.models.tables.table import Table
 from bert4rec.runtime.collectives import Partition
@@ -30,7 +30,7 @@ from bert4rec.sharding.sharded_tensors import local_bytes, local_parts
 
 
 def parallelize(
-    model: SequenceModel, plan: Plan, *, device: torch.device, seed: int, sparse_learning_rate: float, repeatable: bool
+    model: RankingModel, plan: Plan, *, device: torch.device, seed: int, sparse_learning_rate: float, repeatable: bool
 ) -> nn.Module:
     """Allocate, initialise and wrap a `model` that was built on `meta`, as `plan` says; needs a process group.
 

@@ -11,13 +11,14 @@ from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.abilities import POPULARITY, UNTRAINED, is_trained, needs_negatives
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config
-from bert4rec.dataset.reader import Dataset, Split
-from bert4rec.dataset.schema import TEST, table_rows
+from bert4rec.dataset.reader import Dataset, Sizes, Split
+from bert4rec.dataset.schema import TEST, TRAIN, table_rows
 from bert4rec.evaluation.evaluator import Between, Evaluator
 from bert4rec.evaluation.ranker import Metrics
-from bert4rec.feed.batches import TrainingBatches
+from bert4rec.feed.batches import Examples, TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, Position
+from bert4rec.feed.pairs import PairExamples, parts_of_pairs
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.report.log import MetricsLog
@@ -36,15 +37,20 @@ from bert4rec.training.loop.state import State
 from bert4rec.training.loop.step import Step
 from bert4rec.training.loop.trainer import Trainer
 
+OF_EXAMPLES = (
+    "seed", "loss", "rating_holdout", "rating_validation", "mask_prob", "last_item_mask_prob", "mask_token_share",
+    "random_token_share",
+)  # fmt: skip
+
 
 def job(
-    config: Config, n_items: int, *, device_type: str, world_size: int, local_world_size: int, trains: bool = True
+    config: Config, sizes: Sizes, *, device_type: str, world_size: int, local_world_size: int, trains: bool = True
 ) -> Job:
     """What is trained by resolved settings, or only evaluated, and on how many processes."""
     parallelism, training = config.parallelism, config.training
     return Job(
         kind=config.model.kind,
-        model={"n_items": n_items, **config.model.network},
+        model=_shape(config, sizes),
         mode=parallelism.mode,
         device_type=device_type,
         world_size=world_size,
@@ -57,12 +63,21 @@ def job(
         n_train_negatives=training.n_train_negatives,
         sharding_type=parallelism.sharding_type,
         compute_kernel=parallelism.compute_kernel,
+        sparse_weight_decay=parallelism.sparse_weight_decay,
         cache_load_factor=parallelism.cache_load_factor,
         trains=trains,
     )
 
 
-def plan_of_all(config: Config, world: Processes, n_items: int, *, trains: bool = True) -> Plan:
+def _shape(config: Config, sizes: Sizes) -> dict[str, Any]:
+    """The keywords of the model, but for those of its loss."""
+    kind = KINDS[config.model.kind]
+    of_tables = {"n_items": sizes.items, "n_users": sizes.users}
+    of_kind = {name: of_tables[name] for name in kind.tables_of}
+    return of_kind | {name: getattr(config.model, name) for name in kind.settings}
+
+
+def plan_of_all(config: Config, world: Processes, sizes: Sizes, *, trains: bool = True) -> Plan:
     """The plan that all processes follow, for the host and the GPU with the least memory.
 
     Raises `SettingsError`, on every process, where the job cannot fit.
@@ -70,7 +85,7 @@ def plan_of_all(config: Config, world: Processes, n_items: int, *, trains: bool 
     own = available(world.device, world.local_world_size)
     memory = Memory(*(None if limit is None else all_reduce_min(limit) for limit in (own.host, own.device)))
     to_do = job(
-        config, n_items, device_type=world.device.type, world_size=world.world_size,
+        config, sizes, device_type=world.device.type, world_size=world.world_size,
         local_world_size=world.local_world_size, trains=trains,
     )  # fmt: skip
 
@@ -82,11 +97,11 @@ def plan_of_all(config: Config, world: Processes, n_items: int, *, trains: bool 
     return on_rank_zero(planned)
 
 
-def build(config: Config, world: Processes, n_items: int, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
+def build(config: Config, world: Processes, sizes: Sizes, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
     """The parallelized model and its optimizers, of resolved settings; `plan` by default the common one."""
     parallelism, training = config.parallelism, config.training
     assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
-    plan = plan or plan_of_all(config, world, n_items)
+    plan = plan or plan_of_all(config, world, sizes)
     wrapped = build_model(config, world, plan)
     optimizers = Optimizers(
         wrapped,
@@ -95,6 +110,7 @@ def build(config: Config, world: Processes, n_items: int, plan: Plan | None = No
         sparse_optimizer=parallelism.sparse_optimizer,
         sparse_learning_rate=parallelism.sparse_learning_rate,
         weight_decay=training.weight_decay,
+        sparse_weight_decay=parallelism.sparse_weight_decay,
         max_grad_norm=training.max_grad_norm,
         updates=plan.job.updates,
         can_skip=training.max_skipped_steps > 0,
@@ -106,12 +122,9 @@ def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
     """The model, parallelized as `plan` says; with the weights of a start where that is one of a training."""
     parallelism, training = config.parallelism, config.training
     assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
-    model = KINDS[config.model.kind](
-        n_items=plan.job.n_items,
-        loss=training.loss,
-        gbce_calibration=training.gbce_calibration,
-        **config.model.network,
-    )
+    kind = KINDS[config.model.kind]
+    of_loss = {name: getattr(training, name) for name in kind.loss_settings}
+    model = kind(**plan.job.model, **of_loss)
     wrapped = parallelize(
         model,
         plan,
@@ -139,6 +152,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         precision=config.training.precision,
         baselines=choose_baselines(config, dataset)[0],
         counting=Counting(dataset=dataset, partition=partition, **config.model.counting),
+        pairs=make_pairs(config, dataset.splits[TRAIN]) if config.training.loss == "mse" else {},
     )
 
 
@@ -161,22 +175,26 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
     )
 
 
+def training_examples(config: Config, windows: Split, *, n_items: int) -> Examples:
+    """What there is to train on in the training's split, by resolved settings."""
+    return KINDS[config.model.kind].examples(windows, n_rows=table_rows(n_items), **_of_examples(config))
+
+
+def make_pairs(config: Config, windows: Split) -> dict[str, PairExamples]:
+    """The parts of the pairs of the training's split."""
+    return parts_of_pairs(windows, **_of_examples(config))
+
+
+def _of_examples(config: Config) -> dict[str, Any]:
+    return {name: getattr(config.training, name) for name in OF_EXAMPLES}
+
+
 def training_batches(
-    config: Config, windows: Split, world: Processes, *, n_items: int, sampler: NegativeSampler | None,
-    start: Position = START,
-) -> TrainingBatches:  # fmt: skip
+    config: Config, examples: Examples, world: Processes, *, sampler: NegativeSampler | None, start: Position = START
+) -> TrainingBatches:
     """What this process trains on from `start`, by resolved settings."""
     training = config.training
-    examples = KINDS[config.model.kind].examples(
-        seed=training.seed,
-        n_rows=table_rows(n_items),
-        mask_prob=training.mask_prob,
-        last_item_mask_prob=training.last_item_mask_prob,
-        mask_token_share=training.mask_token_share,
-        random_token_share=training.random_token_share,
-    )
     return TrainingBatches(
-        windows,
         examples,
         Partition(world.rank, world.world_size),
         n_epochs=training.n_epochs,

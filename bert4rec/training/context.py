@@ -14,15 +14,17 @@ from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.extension import problem_of
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.reader import Dataset, Split
+from bert4rec.models.kinds import KINDS
 from bert4rec.report.environment import environment
 from bert4rec.report.page import write_json
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.processes import Processes
+from bert4rec.runtime.wording import counted
 from bert4rec.sharding.advice import few_steps
 from bert4rec.sharding.plan import Plan, headline, page
-from bert4rec.training.build import choose_baselines, plan_of_all
+from bert4rec.training.build import choose_baselines, make_pairs, plan_of_all, training_examples
 from bert4rec.training.loop.state import State
 
 logger = logging.getLogger(__name__)
@@ -94,7 +96,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     run = config.run
     resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
     config = _resolved(config, world, dataset, resumption)
-    plan = plan_of_all(config, world, dataset.n_items)
+    plan = plan_of_all(config, world, dataset.sizes)
     if resumption:
         settings, fingerprint = config.model_dump(mode="json"), dataset.metadata["fingerprint"]
         check_settings(resumption.metadata, settings, fingerprint, reset_optimizer=run.reset_optimizer)
@@ -116,16 +118,26 @@ def describe(context: Context) -> None:
     (folder / CONFIG).write_text(to_repeat.to_toml())
     (folder / PLAN).write_text(page(context.plan))
     logger.info(headline(context.plan))
-    n_windows = len(context.dataset.splits["train"])
-    if warning := few_steps(n_windows, config.training.per_device_train_batch_size, world.world_size):
+    windows, unit = context.dataset.splits["train"], KINDS[config.model.kind].unit
+    n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
+    if warning := few_steps(n_examples, config.training.per_device_train_batch_size, world.world_size, unit=unit):
         logger.warning(warning)
-    if not context.holds_out("validation"):
+    if config.training.loss == "mse":
+        logger.info(_held_out_pairs(config, windows))
+    elif not context.holds_out("validation"):
         what = "validation" if context.holds_out("test") else "validation or test"
         logger.info(f"this dataset holds nothing out for {what}: the last weights are kept")
     if missing := choose_baselines(config, context.dataset)[1]:
         logger.info(missing)
     write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
     logger.info(f"run folder: {folder}")
+
+
+def _held_out_pairs(config: Config, windows: Split) -> str:
+    """How many pairs are learnt from, and what the others are for."""
+    n = {name: len(pairs) for name, pairs in make_pairs(config, windows).items()}
+    chosen = f"{n['validation']:,} to choose the best epoch by" if n["validation"] else "none to choose an epoch by"
+    return f"{counted(n['training'], 'rated pair')} to train on, {n['test']:,} held out for the report, {chosen}"
 
 
 def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Resumption | None) -> Config:
@@ -142,8 +154,8 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
         return None
     folder, facts = best_of(Path(config.run.init_from))
     saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
-    network = {"kind": config.model.kind, **config.model.network}
-    own = network | {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
+    shape = config.model.model_dump(mode="json", include={"kind", *KINDS[config.model.kind].settings})
+    own = shape | {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
     if dataset.n_items > facts["n_items"] and not problem_of(
         dataset, n_items=facts["n_items"], first_ids=facts["items"]
     ):

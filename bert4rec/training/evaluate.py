@@ -14,10 +14,11 @@ from bert4rec.checkpoint.package import WEIGHTS
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.trained import Trained
+from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
-from bert4rec.dataset.schema import METADATA
+from bert4rec.dataset.schema import METADATA, RATINGS
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.ranker import HeldOut
 from bert4rec.evaluation.results.ranking import Ranking
@@ -97,14 +98,19 @@ def _open_dataset(folder: Path, trained: Trained, *, verify: bool) -> Dataset:
         raise DataError(
             f"{folder}: another catalogue: as many items as the model knows, but other ones or with other ids; {advice}"
         )
-    if not any(len(dataset.splits[split]) for split in EVALUATED):
+    if trained.model["kind"] not in TRANSFORMERS and dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
+        raise DataError(
+            f"{folder}: is not the dataset that the model was trained on, and a matrix factorisation knows no other "
+            "users than its own; train another one on this dataset"
+        )
+    if not any(len(dataset.splits[split]) for split in EVALUATED) and trained.loss != "mse":
         raise DataError(f"{folder}: holds nothing out for validation or test, so that there is nothing to evaluate")
     return dataset
 
 
 def _complete(config: Config, trained: Trained, world: Processes, dataset: Dataset, output: Path) -> Evaluation:
     config = resolve(config, world.device.type, dataset.n_items)
-    plan = plan_of_all(config, world, dataset.n_items, trains=False)
+    plan = plan_of_all(config, world, dataset.sizes, trains=False)
     logger.info(headline(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
     model = build_model(config, world, plan)
@@ -115,7 +121,8 @@ def _complete(config: Config, trained: Trained, world: Processes, dataset: Datas
     with Interruption() as interruption:
         with RankingProgress(interruption, n_batches=evaluator.n_batches(model, held_out)) as progress:
             ranks = evaluator.ranks(model, held_out, progress.advance)
-        report = _report(config, trained, evaluator, ranks, held_out)
+            ratings = evaluator.ratings(model, progress.advance)
+        report = _report(config, trained, evaluator, ranks, held_out, ratings)
         folder = None
         if world.is_first:
             with interruption.busy():
@@ -144,7 +151,7 @@ class RankingProgress(ProgressBar):
 
 def _report(
     config: Config, trained: Trained, evaluator: Evaluator, ranks: Mapping[str, Ranking],
-    held_out: Mapping[str, HeldOut],
+    held_out: Mapping[str, HeldOut], ratings: Mapping[str, float],
 ) -> dict[str, Any]:  # fmt: skip
     """As the report of a training, without what only that has; and what was evaluated, and how."""
     world, mode = evaluator.world, config.parallelism.mode
@@ -152,7 +159,7 @@ def _report(
     settings = config.evaluation.model_dump(mode="json") | {"precision": evaluator.precision}
     weights = {"checkpoint": str(trained.folder), "checksum": trained.checksum}
     evaluation = {"weights": weights, "device": world.device.type, "settings": settings}
-    report |= evaluator.results(ranks, held_out)
+    report |= evaluator.results(ranks, held_out) | ({RATINGS: ratings} if ratings else {})
     return report | {"protocols": protocols(report), "evaluation": evaluation}
 
 

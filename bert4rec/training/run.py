@@ -12,6 +12,7 @@ from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.dataset.schema import RATINGS
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.hits_by_rank import hits_by_rank
 from bert4rec.report.log import MetricsLog, read_records
@@ -35,6 +36,7 @@ from bert4rec.training.build import (
     metrics_log,
     sampler,
     training_batches,
+    training_examples,
 )
 from bert4rec.training.context import Context, describe, make_context
 from bert4rec.training.finish.files import show, write_files
@@ -67,6 +69,11 @@ def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=recipe, verify=is_first)
     if not len(dataset.splits["train"]):
         raise DataError(f"{dataset.folder}: the training split is empty; loosen the filters of [preprocessing]")
+    if config.training.loss == "mse" and not dataset.splits["train"].has_ratings:
+        raise DataError(
+            f'{dataset.folder}: has no ratings, which training.loss = "mse" learns; prepare data that have some (of a '
+            "table: --data.rating_column=NAME), or choose another loss"
+        )
     facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts
 
@@ -80,7 +87,7 @@ def _complete(
     if world.is_first:
         describe(context)
     seed_everything(context.config.training.seed, world.rank)
-    model, optimizers = build(context.config, world, dataset.n_items, context.plan)
+    model, optimizers = build(context.config, world, dataset.sizes, context.plan)
     evaluator = make_evaluator(context.config, world, dataset)
     log = None
     if world.is_first:
@@ -96,6 +103,8 @@ def _complete(
                 held_out = evaluator.held_out()
                 ranks = evaluator.ranks(model, held_out, trainer.check_interruption)
                 found = evaluator.results(ranks, held_out)
+                if ratings := evaluator.ratings(model, trainer.check_interruption):
+                    found[RATINGS] = ratings
                 examples = evaluator.examples(model, ranks)
         except Interrupted as interrupted:
             interrupted.advice = how_to_continue(context.folder)
@@ -138,8 +147,8 @@ def _trainer(
 ) -> Trainer:  # fmt: skip
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
     batches = training_batches(
-        config, dataset.splits["train"], world, n_items=dataset.n_items, sampler=sampler(config, dataset),
-        start=state.position,
+        config, training_examples(config, dataset.splits["train"], n_items=dataset.n_items), world,
+        sampler=sampler(config, dataset), start=state.position,
     )  # fmt: skip
     metadata = context.checkpoint_metadata()
     manager = checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)

@@ -1,11 +1,21 @@
 """What can be combined, and what cannot, to the letter."""
 
-from bert4rec.config.abilities import has_kernel, has_optimizer, keeps_its_arithmetic, needs_negatives, table_updates
+from typing import Any
 
-EXACT = {"mode": "dmp", "loss": "softmax", "is_scored": True, "sharding_type": "row_wise", "compute_kernel": "fused"}
+from bert4rec.config.abilities import (
+    has_kernel,
+    has_optimizer,
+    has_products,
+    keeps_its_arithmetic,
+    needs_negatives,
+    table_updates,
+)
 
-
-SAMPLED = ["sampled_softmax", "gbce"]
+EXACT: dict[str, Any] = {
+    "mode": "dmp", "device_type": "cpu", "loss": "softmax", "is_scored": True, "sharding_type": "row_wise",
+    "compute_kernel": "fused", "optimizer": "rowwise_adagrad", "weight_decay": 0.0,
+}  # fmt: skip
+SAMPLED = ["sampled_softmax", "gbce", "bpr"]
 
 
 def test_shards_are_dense_parameters_where_every_item_has_a_gradient() -> None:
@@ -15,8 +25,21 @@ def test_shards_are_dense_parameters_where_every_item_has_a_gradient() -> None:
     assert {table_updates(**EXACT | {name: value}) for name, value in others.items()} == {"fused"}
 
 
-def test_every_loss_but_the_exact_one_needs_negatives() -> None:
-    assert [loss for loss in ("softmax", "sampled_softmax", "gbce") if needs_negatives(loss)] == SAMPLED
+def test_shards_are_dense_where_every_row_decays_or_fbgemm_has_no_such_optimizer() -> None:
+    sampled = EXACT | {"loss": "bpr"}
+    assert table_updates(**sampled | {"weight_decay": 0.1}) == "dense_shards"
+    assert table_updates(**sampled | {"weight_decay": 0.1, "sharding_type": "table_wise"}) == "fused"  # and refused
+    assert table_updates(**sampled | {"optimizer": "adam"}) == "dense_shards"
+    assert table_updates(**sampled | {"optimizer": "adam", "device_type": "cuda"}) == "fused"
+
+
+def test_losses_neither_of_the_whole_catalogue_nor_of_ratings_need_negatives() -> None:
+    assert [loss for loss in ("softmax", *SAMPLED, "mse") if needs_negatives(loss)] == SAMPLED
+
+
+def test_scores_of_an_mlp_are_no_products() -> None:
+    assert [has_products("matrix_factorization", form) for form in ("dot", "bias", "neural")] == [True, True, False]
+    assert has_products("sasrec", "neural")
 
 
 def test_there_is_no_fused_adam_on_a_cpu() -> None:

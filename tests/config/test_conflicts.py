@@ -1,5 +1,7 @@
 """Settings that do not go together: one line that blames one of them."""
 
+from typing import Any
+
 import pytest
 
 from bert4rec.config.conflicts import conflicts
@@ -45,6 +47,68 @@ def test_a_conflict_is_one_line(argument: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_config(None, parse_command_line([*others, *resume, argument])[1])
     assert str(caught.value) == message
+
+
+FACTORS = {"model.kind": "matrix_factorization"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {**FACTORS, "model.head": "linear"},
+            'model.head = "linear": a layer of scores stands behind a transformer; valid with model.kind = '
+            '"matrix_factorization": "tied"',
+        ),
+        (
+            {**FACTORS, "training.compile": True},
+            "training.compile = true: compiles the blocks of a transformer, of which model.kind = "
+            '"matrix_factorization" has none; set it to false',
+        ),
+        (
+            {**FACTORS, "preprocessing.sliding_step": 10},
+            "preprocessing.sliding_step = 10: below model.max_len = 50 the windows overlap, and model.kind = "
+            '"matrix_factorization" would take pairs several times; set it to 0 and prepare the dataset again',
+        ),
+        (
+            {"training.loss": "mse"},
+            'training.loss = "mse": "mse" is for ratings of pairs, with model.kind = "matrix_factorization"; not for '
+            'model.kind = "bert4rec"',
+        ),
+        (
+            {**FACTORS, "model.form": "neural", "training.loss": "softmax"},
+            'training.loss = "softmax": "softmax" scores the whole catalogue by products, which model.form = "neural" '
+            'does not have; valid: "sampled_softmax", "gbce", "bpr", "mse"',
+        ),
+        (
+            {"training.rating_range": [5.0, 0.0]},
+            "training.rating_range = [5.0, 0.0]: must be two ascending numbers, such as [0, 5.5], or [] for no limits",
+        ),
+        (
+            {"training.rating_holdout": 0.5, "training.rating_validation": 0.5},
+            "training.rating_validation = 0.5: with rating_holdout = 0.5 nothing is left to train on; the sum must be "
+            "below 1",
+        ),
+        (
+            {"training.lr_schedule": "one_cycle", "training.warmup_steps": 3},
+            'training.warmup_steps = 3: lr_schedule = "one_cycle" has a warm-up of its own; set it to 0',
+        ),
+        (
+            {"parallelism.sparse_weight_decay": 0.1, "parallelism.sharding_type": "table_wise"},
+            "parallelism.sparse_weight_decay = 0.1: fbgemm's fused updates reach only rows that a step looks up, and "
+            'decay is for all of them; it goes with sharding_type = "row_wise" with compute_kernel = "fused", or '
+            "--mode=ddp",
+        ),
+    ],
+)
+def test_what_a_kind_of_model_cannot_do_is_one_line(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_config(None, settings)
+    assert str(caught.value) == message
+
+
+def test_heads_are_a_transformers_own_affair() -> None:
+    assert load_config(None, FACTORS | {"model.n_heads": 3}).model.n_heads == 3
 
 
 def test_titles_come_from_one_place() -> None:

@@ -33,13 +33,21 @@ def test_what_auto_becomes_must_fit_the_sharding() -> None:
         resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", 100)
 
 
-def test_adam_of_shards_on_cpu_goes_with_the_exact_softmax_only() -> None:
+def test_adam_of_shards_on_cpu_goes_with_row_wise_ones_only() -> None:
     settings = {"parallelism.sparse_optimizer": "adam"}
     assert resolve(load_config(None, settings), "cpu", 100_000).parallelism.sparse_optimizer == "adam"
     assert resolve(load_config(None, settings), "cuda", 100_001).parallelism.sparse_optimizer == "adam"
-    for changes in ({"training.loss": "gbce"}, {"parallelism.sharding_type": "table_wise"}, {"model.head": "linear"}):
+    for changes in ({"training.loss": "gbce"}, {"model.head": "linear"}):
+        assert resolve(load_config(None, settings | changes), "cpu", 1000).parallelism.sparse_optimizer == "adam"
+    for changes in ({"parallelism.sharding_type": "table_wise"}, {"parallelism.sharding_type": "column_wise"}):
         with pytest.raises(SettingsError, match='sparse_optimizer = "adam": fbgemm has no fused Adam on CPU'):
             resolve(load_config(None, settings | changes), "cpu", 1000)
+
+
+def test_an_mlp_has_no_exact_softmax() -> None:
+    settings = {"model.kind": "matrix_factorization", "model.form": "neural"}
+    assert resolve(load_config(None, settings), "cpu", 1000).training.loss == "sampled_softmax"
+    assert resolve(load_config(None, settings | {"model.form": "dot"}), "cpu", 1000).training.loss == "softmax"
 
 
 def test_negatives_are_fewer_than_items() -> None:

@@ -74,6 +74,23 @@ def test_rows_are_those_of_the_files(tmp_path: Path, size: str, rows_per_batch: 
         table.lists("items", np.array([n]))
 
 
+@pytest.mark.parametrize("n_files", [1, 2])
+def test_elements_of_lists_are_found_by_their_number(tmp_path: Path, size: str, n_files: int) -> None:
+    """Also where lists are empty, and where a record batch does not begin with the first elements of its arrays."""
+    batches = [batch(0, 50), batch(50, 30).slice(3, 20), batch(80, 1)]
+    files = [batches] if n_files == 1 else [batches[:2], batches[2:]]
+    table = Columns([write(tmp_path / f"{number}.arrow", some) for number, some in enumerate(files)])
+    rows = [*range(50), *range(53, 73), 80]
+    whole = [(row, row + place) for row in rows for place in range(row % 7)]
+    assert table.n_elements("items") == len(whole)
+    numbers = np.arange(len(whole))
+    assert table.elements("items", numbers).tolist() == [item for _, item in whole]
+    chosen = np.array([0, 0, 17, 18, len(whole) - 1])
+    found = table.numbers("user", table.rows_of("items", chosen), maps=True)
+    assert found.tolist() == [whole[number][0] for number in chosen]
+    assert table.elements("items", chosen[::-1]).tolist() == [whole[number][1] for number in chosen[::-1]]
+
+
 def test_no_rows_are_read_from_nothing_asked(tmp_path: Path, size: str) -> None:
     values, lengths = Columns([write(tmp_path / "a", [batch(0, 10)])]).lists("items", np.zeros(0, np.int64))
     assert (len(values), len(lengths)) == (0, 0)
@@ -131,8 +148,8 @@ def test_only_small_files_stay_mapped(tmp_path: Path, size: str) -> None:
             pa.array([[1] * 5000], pa.list_(pa.int32())), pa.ipc.IpcWriteOptions(compression="zstd"),
             r"a: cannot be read \(its buffers are compressed or not aligned\); make it again",
         ),
-        (pa.array([[1]], pa.large_list(pa.int32())), None, "has no column items of int32; make it again"),
-        (pa.array([[1]], pa.list_(pa.int64())), None, "has no column items of int32; make it again"),
+        (pa.array([[1]], pa.large_list(pa.int32())), None, "has no column items of numbers of 32 bits; make it again"),
+        (pa.array([[1]], pa.list_(pa.int64())), None, "has no column items of numbers of 32 bits; make it again"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, lists: Any, options: Any, message: str) -> None:

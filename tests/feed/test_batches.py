@@ -13,7 +13,7 @@ import torch
 
 from bert4rec.dataset.reader import Dataset, Split
 from bert4rec.dataset.schema import MASK_ID, PAD_ID, table_rows
-from bert4rec.feed.batches import TrainingBatches
+from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, EpochOrder, Position
@@ -34,7 +34,7 @@ def source(
     dataset: Dataset, *, n_epochs: int = 1, per_device: int, partition: Partition = ALONE, start: Position = START,
 ) -> TrainingBatches:  # fmt: skip
     return TrainingBatches(
-        dataset.splits["train"], masking(dataset), partition, n_epochs=n_epochs, per_device=per_device, seed=5,
+        Windows(dataset.splits["train"], masking(dataset)), partition, n_epochs=n_epochs, per_device=per_device, seed=5,
         start=start,
     )  # fmt: skip
 
@@ -43,14 +43,14 @@ KILLED = """
 import os, signal, sys
 from multiprocessing import active_children
 from pathlib import Path
-from bert4rec.feed.batches import TrainingBatches
+from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
 from bert4rec.dataset.reader import Split
 from bert4rec.runtime.collectives import Partition
 if __name__ == "__main__":
     batches = TrainingBatches(
-        Split(Path(sys.argv[1]) / "train", 10**6), Masking(1, 10**6, 0.2, 0.1, 1.0, 0.0), Partition(), n_epochs=9,
-        per_device=2, seed=1,
+        Windows(Split(Path(sys.argv[1]) / "train", 10**6), Masking(1, 10**6, 0.2, 0.1, 1.0, 0.0)), Partition(),
+        n_epochs=9, per_device=2, seed=1,
     ).batches(num_workers=2)
     next(batches)
     print(*(child.pid for child in active_children()), flush=True)
@@ -145,8 +145,8 @@ def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> Non
     sampler = NegativeSampler(n_items=small_dataset.n_items, n=9, power=0.0, seed=5)
     for rank in (0, 1):
         batches = TrainingBatches(
-            small_dataset.splits["train"], masking(small_dataset), Partition(rank, 2), n_epochs=2, per_device=16,
-            seed=5, sampler=sampler,
+            Windows(small_dataset.splits["train"], masking(small_dataset)), Partition(rank, 2), n_epochs=2,
+            per_device=16, seed=5, sampler=sampler,
         )  # fmt: skip
         for step in (0, len(batches) - 1):
             negatives, expected = batches[step].negatives, sampler.draw(step)
@@ -160,7 +160,7 @@ def test_loader_processes_draw_the_same_negatives(small_dataset: Dataset) -> Non
         n_items=small_dataset.n_items, n=9, power=0.5, seed=5, popularity=small_dataset.popularity
     )
     batches = TrainingBatches(
-        small_dataset.splits["train"], masking(small_dataset), ALONE, n_epochs=1, per_device=64, seed=5,
+        Windows(small_dataset.splits["train"], masking(small_dataset)), ALONE, n_epochs=1, per_device=64, seed=5,
         sampler=sampler,
     )  # fmt: skip
     for step, batch in enumerate(batches.batches(num_workers=1)):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from bert4rec.models import losses
-from bert4rec.models.losses import Sampled, gbce_loss, sampled_softmax_loss, softmax_loss
+from bert4rec.models.losses import Sampled, bpr_loss, gbce_loss, sampled_softmax_loss, softmax_loss
 from bert4rec.runtime.collectives import Partition
 
 M, V, D = 7, 13, 4
@@ -87,10 +87,16 @@ def test_gbce_without_calibration_is_binary_cross_entropy() -> None:
     torch.testing.assert_close(gbce_loss(sampled(positive, negative, calibration=0.0)), expected[None])
 
 
+def test_bpr_written_out() -> None:
+    positive, negative = torch.tensor([0.7]), torch.tensor([[0.3, -1.0]])
+    expected = -(math.log(1 / (1 + math.exp(-0.4))) + math.log(1 / (1 + math.exp(-1.7)))) / 2
+    torch.testing.assert_close(bpr_loss(sampled(positive, negative)), torch.tensor([expected]))
+
+
 def test_a_negative_that_is_the_target_has_no_say() -> None:
     positive = torch.tensor([0.7], requires_grad=True)
     negative = torch.tensor([[0.3, 5.0]], requires_grad=True)
-    for loss in (sampled_softmax_loss, gbce_loss):
+    for loss in (sampled_softmax_loss, gbce_loss, bpr_loss):
         hit = negative.masked_fill(torch.tensor([[False, True]]), -torch.inf)
         gradient = torch.autograd.grad(loss(sampled(positive, hit)).sum(), negative)[0]
         assert gradient[0, 0] > 0

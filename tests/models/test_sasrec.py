@@ -17,7 +17,7 @@ def test_what_it_is_trained_on_is_what_it_is_asked() -> None:
     network = model(SASRec)
     with torch.no_grad():
         network.encoder.positions.weight.zero_()  # which count from the end
-    batch = SASRec.examples()(torch.tensor(HISTORY), torch.tensor([4]), torch.tensor([0]), 0)
+    batch = SASRec.make_examples()(torch.tensor(HISTORY), torch.tensor([4]), torch.tensor([0]), 0)
     vectors = network.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
     expected = torch.zeros(())
     for n in range(1, len(HISTORY)):

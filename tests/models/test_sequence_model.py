@@ -7,6 +7,7 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
 from bert4rec.feed.batch import Batch
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.kinds import KINDS
+from bert4rec.models.sequence_model import SequenceModel
 from tests.models.networks import POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 
@@ -32,10 +33,12 @@ def test_padding_as_target_counts_nothing() -> None:
     assert all(weight.grad is not None and not weight.grad.any() for weight in network.parameters())
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", ["bert4rec", "sasrec"])
 @pytest.mark.parametrize("head", ["tied", "linear"])
 def test_every_weight_learns(head: str, kind: str) -> None:
-    network = model(KINDS[kind], head=head)
+    kind_of_model = KINDS[kind]
+    assert issubclass(kind_of_model, SequenceModel)
+    network = model(kind_of_model, head=head)
     network(batch(SEQUENCES, POSITIONS)).backward()
     assert [name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()] == []
 

@@ -23,13 +23,14 @@ from bert4rec.checkpoint.trained import Trained
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Dataset, Ints, Rows, open_dataset
+from bert4rec.dataset.reader import Dataset, Ints, Rows, Sizes, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
+from bert4rec.evaluation import ratings
 from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.feed.batch import Batch
-from bert4rec.feed.batches import TrainingBatches
+from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.inference import with_mask
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
@@ -49,7 +50,15 @@ from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
 from bert4rec.training import agreement
 from bert4rec.training import evaluate as evaluation
-from bert4rec.training.build import build, make_evaluator, make_trainer, plan_of_all, sampler, training_batches
+from bert4rec.training.build import (
+    build,
+    make_evaluator,
+    make_trainer,
+    plan_of_all,
+    sampler,
+    training_batches,
+    training_examples,
+)
 from bert4rec.training.loop.state import State
 from bert4rec.training.loop.trainer import Trainer
 from tests.models.networks import WithGroups
@@ -76,7 +85,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     """A training by the real trainer: initial and final weights, the loss of every epoch."""
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
-    model, optimizers = build(config, _world(), dataset.n_items)
+    model, optimizers = build(config, _world(), dataset.sizes)
     initial = weights(model)
     log = Records()
     console.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
@@ -138,7 +147,7 @@ def train_part(
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
     seed_everything(config.training.seed, dist.get_rank())
-    model, optimizers = build(config, _world(), dataset.n_items)
+    model, optimizers = build(config, _world(), dataset.sizes)
     log, trainers, facts = Records(), [], None
     console.SECONDS_BETWEEN_LINES = -1.0  # a record at every step
     if resume_from:
@@ -218,10 +227,8 @@ def _trainer(
 ) -> Trainer:
     """The real one, of resolved settings."""
     state = more.pop("state", None) or State()
-    batches = training_batches(
-        config, dataset.splits["train"], _world(), n_items=dataset.n_items, sampler=sampler(config, dataset),
-        start=state.position,
-    )  # fmt: skip
+    examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
+    batches = training_batches(config, examples, _world(), sampler=sampler(config, dataset), start=state.position)
     return make_trainer(config, _world(), model, optimizers, batches, writer, state=state, **more)
 
 
@@ -253,7 +260,7 @@ def start(config: Config) -> dict[str, Parts]:
 
 
 def _build(config: Config, dataset: Dataset) -> torch.nn.Module:
-    return build(resolve(config, "cpu", dataset.n_items), _world(), dataset.n_items)[0]
+    return build(resolve(config, "cpu", dataset.n_items), _world(), dataset.sizes)[0]
 
 
 def rank_with_model(config: Config, split: str) -> Ranks:
@@ -299,6 +306,15 @@ def _rank(
     return ranker.rank(dataset.splits[split], protocols)
 
 
+def rating_errors(config: Config) -> dict[str, float]:
+    """Of the freshly initialised model on the held-out pairs, which are cut into several batches."""
+    dataset = _open(config)
+    config = resolve(config, "cpu", dataset.n_items)
+    model, _ = build(config, _world(), dataset.sizes)
+    with mock.patch.object(ratings, "PAIRS_AT_ONCE", 30):
+        return make_evaluator(config, _world(), dataset).ratings(model, lambda: None)
+
+
 def weights(model: torch.nn.Module) -> dict[str, Parts]:
     """Every weight, tables in the parts that this process holds."""
     return {
@@ -324,11 +340,10 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes of weights and of optimizer state of this rank, by the plan and after a step."""
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
-    plan = plan_of_all(config, _world(), dataset.n_items)
-    model, optimizers = build(config, _world(), dataset.n_items, plan)
-    batch = with_mask(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
-    if drawn := sampler(config, dataset):
-        batch = batch._replace(negatives=drawn.draw(0))
+    plan = plan_of_all(config, _world(), dataset.sizes)
+    model, optimizers = build(config, _world(), dataset.sizes, plan)
+    examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
+    batch = training_batches(config, examples, _world(), sampler=sampler(config, dataset))[0]
     optimizers.begin_step(1.0)
     model(batch).backward()
     optimizers.step()
@@ -349,7 +364,7 @@ def counted_by_the_kernel(config: Config) -> list[int]:
     """What fbgemm takes for the number of the third update, with other lookups and a step left out in between."""
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
-    model, optimizers = build(config, _world(), dataset.n_items)
+    model, optimizers = build(config, _world(), dataset.sizes)
     batch = with_mask(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     optimizers.set_steps(1)
     for is_left_out in (False, True, False):
@@ -366,7 +381,7 @@ def counted_by_the_kernel(config: Config) -> list[int]:
 def refusal(config: Config, n_items: int) -> str:
     """What is said of a catalogue of that size before anything is allocated."""
     try:
-        build(resolve(config, "cpu", n_items), _world(), n_items)
+        build(resolve(config, "cpu", n_items), _world(), Sizes(n_items))
     except SettingsError as error:
         return str(error)
     return "nothing was raised"
@@ -440,7 +455,7 @@ def train_few_items(cases: list[tuple[int, dict[str, Any]]]) -> list[dict[str, A
 def rank_with_a_spoiled_item() -> str:
     """What is raised where one item's vector is no number, of an item that nobody has seen."""
     config, n_items = resolve(load_config(None, FEW), "cpu", 40), 40
-    model, _ = build(config, _world(), n_items)
+    model, _ = build(config, _world(), Sizes(n_items))
     users = FewItems(n_items, 3)
     rows = users.read(np.arange(3))
     seen = set(rows.items) | set(rows.targets)
@@ -463,14 +478,14 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
     }
     try:
         config = resolve(load_config(None, FEW | fitting | changes), "cpu", n_items)
-        model, optimizers = build(config, world, n_items)
+        model, optimizers = build(config, world, Sizes(n_items))
     except SettingsError as error:
         return str(error)
     training = config.training
     drawn = NegativeSampler(n_items=n_items, n=training.n_train_negatives, power=0.0, seed=training.seed)
     masking = Masking(training.seed, table_rows(n_items), 0.3, 0.1, 0.8, 0.1)
     batches = TrainingBatches(
-        FewItems(n_items, 24), masking, Partition(world.rank, world.world_size), n_epochs=1,
+        Windows(FewItems(n_items, 24), masking), Partition(world.rank, world.world_size), n_epochs=1,
         per_device=training.per_device_train_batch_size, seed=training.seed,
         sampler=None if training.loss == "softmax" else drawn,
     )  # fmt: skip

@@ -29,6 +29,19 @@ def test_a_schedule_ends_at_zero_and_stays_there() -> None:
     assert learning_rate_scale(7, n_steps=6, schedule="cosine") == pytest.approx(0.0)
 
 
+@pytest.mark.parametrize("n_steps", [4, 10, 101])
+def test_one_cycle_is_the_schedule_of_torch(n_steps: int) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1.0, n_steps, cycle_momentum=False)
+    for step in range(n_steps):
+        assert learning_rate_scale(step, n_steps=n_steps, schedule="one_cycle") == pytest.approx(
+            schedule.get_last_lr()[0]
+        )
+        optimizer.step()
+        if step < n_steps - 1:
+            schedule.step()
+
+
 TABLE = "item_table.collection.embeddings.item.weight"
 
 
@@ -72,6 +85,12 @@ def test_only_the_dense_gradient_is_clipped() -> None:
 def test_weight_decay_is_for_dense_matrices_only() -> None:
     after = step(0.0, optimizer="adamw", weight_decay=0.5)
     assert after == pytest.approx({TABLE: 1.0, "encoder.weight": 0.95, "encoder.bias": 1.0})
+
+
+@pytest.mark.parametrize(("sparse_optimizer", "moved"), [("sgd", 0.4), ("adam", 0.2)])
+def test_a_table_decays_by_its_rate_before_it_is_updated(sparse_optimizer: str, moved: float) -> None:
+    after = step(2.0, sparse_optimizer=sparse_optimizer, sparse_weight_decay=0.5)
+    assert after[TABLE] == pytest.approx(1 * (1 - 0.2 * 0.5) - moved)
 
 
 @pytest.mark.parametrize(

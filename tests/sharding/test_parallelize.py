@@ -154,6 +154,61 @@ def compare(train: Train, way: tuple[int, str, str], optimizer: str, loss: str, 
         assert np.abs(assemble([alone[0]["final"]], table) - assemble([alone[0]["initial"]], table)).max() > 0.01
 
 
+WEIGHTS = ["item_table.embeddings.item.weight", "user_table.embeddings.user.weight"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ways_to_train"),
+    [
+        ({}, [(1, "dmp"), (2, "dmp"), (3, "dmp"), (2, "ddp"), (3, "ddp")]),  # Adam and decay of all rows
+        ({"model.form": "neural", "model.mlp_layers": [8, 4]}, [(2, "dmp")]),
+        ({"parallelism.sparse_optimizer": "rowwise_adagrad", "parallelism.sparse_weight_decay": 0.0}, [(3, "dmp")]),
+        ({"training.loss": "softmax", "model.form": "dot"}, [(2, "dmp")]),
+        ({"training.loss": "bpr"}, [(2, "dmp")]),
+    ],
+    ids=["mse", "neural", "fused", "softmax", "bpr"],
+)
+def test_a_matrix_factorization_is_the_same_in_every_way(
+    pools: Any, rated_config: Callable[..., Config], tmp_path: Path, changes: dict[str, Any],
+    ways_to_train: list[tuple[int, str]],
+) -> None:  # fmt: skip
+    """Two epochs, of which the last global batch has fewer pairs than processes: some have none then."""
+
+    def trained(n_processes: int, mode: str) -> list[dict[str, Any]]:
+        settings = {
+            "training.n_epochs": 2, "training.per_device_train_batch_size": 174 // n_processes,
+            "training.lr_schedule": "one_cycle", "training.learning_rate": 0.02, "training.n_train_negatives": 20,
+            "training.eval_every_n_epochs": 1, "parallelism.mode": mode, "model.dropout": 0.0,
+            "training.rating_validation": 0.0,
+        }  # fmt: skip
+        return list(pools(n_processes).run(jobs.train, rated_config(**settings | changes), tmp_path / mode))
+
+    (alone,) = trained(1, "ddp")
+    assert alone["losses"][-1] < alone["losses"][0]
+    for n_processes, mode in ways_to_train:
+        together = trained(n_processes, mode)
+        assert (together[0]["steps"], together[0]["metrics"]["users"]) == (alone["steps"], alone["metrics"]["users"])
+        np.testing.assert_allclose(together[0]["losses"], alone["losses"], rtol=1e-5)
+        for table in WEIGHTS:
+            for moment, tolerance in (("initial", 0.0), ("final", 1e-5)):
+                found = assemble([rank[moment] for rank in (together if mode == "dmp" else together[:1])], table)
+                np.testing.assert_allclose(found, assemble([alone[moment]], table), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("mode", ["dmp", "ddp"])
+@pytest.mark.parametrize("optimizer", ["adam", "rowwise_adagrad"])
+def test_what_was_planned_for_a_matrix_factorization_is_held(
+    pools: Any, rated_config: Callable[..., Config], mode: str, optimizer: str
+) -> None:
+    for form, loss, decay in (("dot", "mse", 0.0), ("neural", "bpr", 0.0), ("bias", "bpr", 0.1)):
+        settings = {
+            "parallelism.mode": mode, "model.form": form, "parallelism.sparse_optimizer": optimizer,
+            "training.loss": loss, "training.n_train_negatives": 20, "parallelism.sparse_weight_decay": decay,
+        }  # fmt: skip
+        for planned, held in pools(2).run(jobs.planned_and_held, rated_config(**settings)):
+            assert planned == held
+
+
 def test_no_process_holds_the_rows_of_another(train: Train) -> None:
     rows = [
         (row, row + len(values)) for rank in train(3, "dmp", "sgd") for row, _, values in rank["initial"][TABLES[0]]

@@ -23,6 +23,7 @@ class DenseShard:
     def __init__(self, weight: Tensor, *, first: int, rows_per_process: int, partition: Partition) -> None:
         self.weight = nn.Parameter(weight.detach())
         self.first, self._rows_per_process, self._partition = first, rows_per_process, partition
+        self._gradient: Tensor | None = None  # memory as large as the shard, which is not to be found anew each step
 
     def connect(self, vectors: Tensor, ids: Tensor) -> Tensor:
         """`vectors` [N, d], looked up for rows `ids` [N] of the table, as a source of gradients for their owners."""
@@ -40,7 +41,8 @@ class DenseShard:
             gradient = _exchange(gradient[order], sent.tolist(), received.tolist())
             ids = _exchange(ids[order], sent.tolist(), received.tolist())
         if self.weight.grad is None:
-            self.weight.grad = torch.zeros_like(self.weight)
+            self._gradient = torch.zeros_like(self.weight) if self._gradient is None else self._gradient.zero_()
+            self.weight.grad = self._gradient
         self.weight.grad.index_add_(0, ids - self.first, gradient, alpha=1 / self._partition.n_processes)
 
 

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables.dense_shard import DenseShard
+from bert4rec.models.tables.table import ID_ROWS, Table, spread
 
 # An item's bias stands behind its vector, in the same row of the same table: one lookup brings both, and the score is
 # one product with a hidden state that ends in a 1. fbgemm wants widths in multiples of 4, so three columns stay zero.
 BIAS_COLUMNS = 4
-CANDIDATE_ROWS = 64  # rows of a KeyedJaggedTensor that holds candidates alone
 
 
 class CataloguePart(NamedTuple):
@@ -57,21 +57,30 @@ class ItemTable(Table):
 
     def look_up_catalogue(self, items: Tensor, lengths: Tensor) -> tuple[Tensor, CataloguePart]:
         """As `look_up_items`, of this process's part of the catalogue: its shard, or else an even part."""
-        if self.dense_shard is None:
-            share = self.partition.of(self.n_items)
-            ids = torch.arange(share.start, share.stop, device=items.device) + FIRST_ITEM_ID
-            vectors, candidates = self.look_up_items(items, lengths, ids)
-            return vectors, CataloguePart(candidates, share.start, is_averaged=False)
-        with torch.no_grad():
+        if self.dense_shard is not None and self.head is None:
             found = self.look_up(_features(items, lengths, items.new_empty(0)))["item"]
-        vectors = self.dense_shard.connect(found, items)[:, : self.embed_dim]
-        return vectors, CataloguePart(self.dense_shard.weight, self.dense_shard.first - FIRST_ITEM_ID, is_averaged=True)
+            return found[:, : self.embed_dim], self._own_rows(self.dense_shard)
+        share = self.partition.of(self.n_items)
+        ids = torch.arange(share.start, share.stop, device=items.device) + FIRST_ITEM_ID
+        vectors, candidates = self.look_up_items(items, lengths, ids)
+        return vectors, CataloguePart(candidates, share.start, is_averaged=False)
+
+    def catalogue(self, device: torch.device) -> CataloguePart:
+        """This process's part of the catalogue alone."""
+        if self.dense_shard is not None and self.head is None:
+            return self._own_rows(self.dense_shard)
+        share = self.partition.of(self.n_items)
+        ids = torch.arange(share.start, share.stop, device=device) + FIRST_ITEM_ID
+        return CataloguePart(self.candidates(ids), share.start, is_averaged=False)
+
+    def _own_rows(self, shard: DenseShard) -> CataloguePart:
+        return CataloguePart(shard.weight, shard.first - FIRST_ITEM_ID, is_averaged=True)
 
     def candidates(self, ids: Tensor) -> Tensor:
         """Vectors [C, D] of the items `ids` [C]."""
         if self.head is not None:
             return self._of_head(ids)
-        return self.look_up(_features(ids.new_empty(0), ids.new_zeros(CANDIDATE_ROWS), ids))["candidate"]
+        return self.look_up(_features(ids.new_empty(0), ids.new_zeros(ID_ROWS), ids))["candidate"]
 
     def _of_head(self, ids: Tensor) -> Tensor:
         assert self.head is not None
@@ -86,8 +95,6 @@ def _features(items: Tensor, lengths: Tensor, candidates: Tensor | None) -> Keye
     """The table's features. A KeyedJaggedTensor has as many rows for each: the candidates are spread over them."""
     if candidates is None:
         return KeyedJaggedTensor(["item"], items, lengths=lengths)
-    # Evenly: fbgemm takes a thread a row when it shards them.
-    n_rows = len(lengths)
-    n_candidates = (torch.arange(n_rows + 1, device=candidates.device) * len(candidates) // n_rows).diff()
+    n_candidates = spread(len(candidates), len(lengths), candidates.device)
     values, both = torch.cat([items, candidates]), torch.cat([lengths, n_candidates])
     return KeyedJaggedTensor(["item", "candidate"], values, lengths=both)

@@ -12,6 +12,8 @@ from bert4rec.models.tables.deferred_update import DeferredUpdate
 from bert4rec.models.tables.dense_shard import DenseShard
 from bert4rec.runtime.collectives import Partition
 
+ID_ROWS = 64  # rows of a KeyedJaggedTensor that holds ids of nobody in particular
+
 
 class Table(nn.Module):
     """`n_rows` vectors [width], looked up by `features`, of which a start gives values to the first `n_initialized`.
@@ -44,8 +46,26 @@ class Table(nn.Module):
 
     def look_up(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
         """The vectors [N, width] of each feature's ids."""
-        found = {name: jagged.values() for name, jagged in self.collection(features).items()}
+        if self.dense_shard is not None and torch.is_grad_enabled():
+            with torch.no_grad():
+                found = self._find(features)
+            names = features.keys()
+            vectors = self.dense_shard.connect(torch.cat([found[name] for name in names]), features.values())
+            return dict(zip(names, vectors.split([len(found[name]) for name in names]), strict=True))
+        found = self._find(features)
         return {name: self.deferred.defer(vectors) for name, vectors in found.items()} if self.deferred else found
+
+    def look_up_ids(self, feature: str, ids: Tensor) -> Tensor:
+        """The vectors [C, width] of `ids` [C], of which nothing says to whom they belong."""
+        return self.look_up(KeyedJaggedTensor([feature], ids, lengths=spread(len(ids), ID_ROWS, ids.device)))[feature]
+
+    def _find(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        return {name: jagged.values() for name, jagged in self.collection(features).items()}
+
+
+def spread(n_ids: int, n_rows: int, device: torch.device) -> Tensor:
+    """Lengths of `n_rows` rows that hold `n_ids` ids: even ones, since fbgemm takes a thread a row to shard them."""
+    return (torch.arange(n_rows + 1, device=device) * n_ids // n_rows).diff()
 
 
 def is_of_table(name: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT
-from bert4rec.config.abilities import is_trained
+from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.examples import Example
@@ -41,7 +41,7 @@ def write_files(
     logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
     named = shlex.quote(str(folder))
     logger.info(f"all figures: bert4rec report {named}")
-    if is_trained(report["kind"]):
+    if report["kind"] in TRANSFORMERS:
         logger.info(f"recommendations: bert4rec recommend {named} --all --output=recommendations.parquet")
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.dataset.schema import PAD_ID
-from bert4rec.feed.batch import Batch
+from bert4rec.feed.batch import AnyBatch
 from bert4rec.runtime.signals import SIGNALS, Interruption
 
 
@@ -22,7 +22,7 @@ class Decision(NamedTuple):
 
 
 def decide_together(
-    interruption: Interruption, batch: Batch | None, *, report: bool, out_of_time: bool, save: bool
+    interruption: Interruption, batch: AnyBatch | None, *, report: bool, out_of_time: bool, save: bool
 ) -> Decision:
     """What holds for all where it does for one; every process calls this.
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from bert4rec.feed.batch import Batch
+from bert4rec.feed.batch import AnyBatch
 from bert4rec.runtime.collectives import all_reduce_min
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers, are_finite
@@ -19,7 +19,7 @@ class Step:
     def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
         self.model, self.optimizers, self._world, self._is_bf16 = model, optimizers, world, precision == "bf16"
 
-    def __call__(self, batch: Batch, n_positions: int, scale: float) -> tuple[torch.Tensor, str]:
+    def __call__(self, batch: AnyBatch, n_positions: int, scale: float) -> tuple[torch.Tensor, str]:
         """One step by a batch that has `n_positions` to predict on all processes; `scale` is of the learning rates.
 
         This rank's sum of the loss; and what was not finite, on any of the processes, in a skipped step, else "".

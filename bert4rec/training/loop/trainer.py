@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from bert4rec.config.tables import Training
+from bert4rec.dataset.schema import RATINGS
 from bert4rec.evaluation.evaluator import Between
 from bert4rec.evaluation.ranker import Metrics
-from bert4rec.feed.batch import Batch
+from bert4rec.feed.batch import AnyBatch
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.errors import DivergenceError, Interrupted
@@ -23,6 +24,8 @@ from bert4rec.training.loop.meter import Meter
 from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.step import Step
 from bert4rec.training.loop.stopwatch import Stopwatch
+
+TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +89,7 @@ class Trainer:
                 raise Interrupted(number, "the training is done and saved, its test is still to come")
             self.checkpoints.interrupt(number)
 
-    def _train_epoch(self, batches: Iterator[Batch]) -> None:
+    def _train_epoch(self, batches: Iterator[AnyBatch]) -> None:
         """All steps that are left of an epoch, or as many as there is time for."""
         self._step.model.train()
         state, began = self.state, time.monotonic()
@@ -107,7 +110,7 @@ class Trainer:
         if state.sequences == self._batches.n_sequences:
             state.epochs, state.sequences = state.epochs + 1, 0
 
-    def _train_step(self, batch: Batch, n_positions: int, began: float) -> None:
+    def _train_step(self, batch: AnyBatch, n_positions: int, began: float) -> None:
         """One step, and what is to be remembered of it; `began` when the one before had ended."""
         loss, problem = self._step(batch.to(self._world.device), n_positions, self._learning_rate_scale())
         if problem:
@@ -149,15 +152,14 @@ class Trainer:
         if not metrics:  # there is nobody to validate on
             self.state.keep_as_best(0.0, self.epoch)
             return
-        hit_rate, ndcg = metrics["full"]["HR@10"], metrics["full"]["NDCG@10"]
+        protocol, names, score = _judged(metrics)
         if self._log:
             self._log.add("validation", self.state.step, epoch=self.epoch, **metrics)
-            logger.info(
-                f"epoch {rounded(self.epoch)}  validation, full catalogue  HR@10 {hit_rate:.4f}  NDCG@10 {ndcg:.4f}"
-            )
-        self.state.note_validation(ndcg, self.epoch, patience=self._settings.patience)
+            figures = "  ".join(f"{name} {metrics[protocol][name]:.4f}" for name in names)
+            logger.info(f"epoch {rounded(self.epoch)}  validation, {TITLES[protocol]}  {figures}")
+        self.state.note_validation(score, self.epoch, patience=self._settings.patience)
 
-    def _decide(self, batch: Batch | None = None) -> Decision:
+    def _decide(self, batch: AnyBatch | None = None) -> Decision:
         """What all processes know together before a step, or between two batches of an evaluation."""
         limit, is_first = self._settings.max_minutes, self._world.is_first and batch is not None
         return decide_together(
@@ -201,3 +203,10 @@ class Trainer:
             schedule=settings.lr_schedule,
             warmup_steps=settings.warmup_steps,
         )
+
+
+def _judged(metrics: Metrics) -> tuple[str, tuple[str, str], float]:
+    """What is judged of validation `metrics`: by which protocol, what is said of it, and a score: higher is better."""
+    if RATINGS in metrics:
+        return RATINGS, ("RMSE", "MAE"), 1 / (1 + metrics[RATINGS]["RMSE"])
+    return "full", ("HR@10", "NDCG@10"), metrics["full"]["NDCG@10"]

@@ -1,0 +1,108 @@
+"""Held-out ratings: RMSE and MAE of a model, and of means that everybody can work out."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bert4rec.dataset.reader import Sizes, Split
+from bert4rec.dataset.schema import table_rows
+from bert4rec.feed.batch import Pairs
+from bert4rec.feed.order import Indices
+from bert4rec.feed.pairs import TEST, VALIDATION, PairExamples
+from bert4rec.models.matrix_factorization import MatrixFactorization
+from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.errors import DivergenceError
+
+PAIRS_AT_ONCE = 32_768
+ITEM_DAMPING, USER_DAMPING = 25, 10  # ratings at the mean that each item and user is taken to have besides
+
+Floats = npt.NDArray[np.float64]
+
+
+class RatingMeter:
+    """Measures ratings on all processes of `partition`, which make the same calls; `between` is called between batches.
+
+    Batches are cut once and dealt whole to the processes, and the sums of each are added up in one order: so any number
+    of processes gives exactly the same figures.
+    """
+
+    def __init__(self, partition: Partition, device: torch.device, between: Callable[[], None] = lambda: None) -> None:
+        self._partition, self._device, self._between = partition, device, between
+
+    def n_batches(self, held_out: PairExamples) -> int:
+        """How often `between` is called."""
+        return self._partition.largest(len(list(_cut(len(held_out)))))
+
+    @torch.no_grad()
+    def errors(self, model: MatrixFactorization, held_out: PairExamples) -> dict[str, float]:
+        """`pairs`, `RMSE` and `MAE` of the unwrapped `model` as it is."""
+        model.eval()
+        batches = list(_cut(len(held_out)))
+        sums = torch.zeros(len(batches), 2, dtype=torch.float64)
+        for first in range(0, len(batches), self._partition.n_processes):
+            self._between()
+            number = first + self._partition.rank
+            # A process without a batch of its own runs another's: the lookups of a sharded table need every process.
+            pairs = held_out.batch(batches[min(number, len(batches) - 1)], 0).to(self._device)
+            assert pairs.ratings is not None, "held-out pairs have ratings"
+            wrong = (model.rate(pairs) - pairs.ratings).double()
+            if number < len(batches):
+                sums[number] = torch.stack([wrong.square().sum(), wrong.abs().sum()])
+        squares, absolutes = self._partition.sum(sums.to(self._device)).cpu().sum(0).tolist()
+        if not math.isfinite(squares):  # the same on all processes
+            raise DivergenceError("the model gives ratings that are not finite")
+        n = len(held_out)
+        return {"pairs": n, "RMSE": math.sqrt(squares / n), "MAE": absolutes / n}
+
+
+def mean_errors(split: Split, parts: Mapping[str, PairExamples], sizes: Sizes) -> dict[str, float]:
+    """The RMSE on the pairs of the test: of the mean rating, and of that with what items and users differ from it.
+
+    The difference of an item is the mean of its ratings' differences from the mean, that of a user the mean of what is
+    left then, both damped (Koren 2010, "Factor in the neighbors", section 2.1). None of the held-out pairs counts.
+    Streams by all pairs, twice; takes memory for some numbers a user and an item.
+    """
+
+    def total(value: Callable[[Pairs], Floats], by: Callable[[Pairs], Indices], n: int) -> tuple[Floats, Floats]:
+        """Sums [n] of a value of the training's pairs, and how many there are: all pairs but those held out."""
+        sums, counts = np.zeros(n), np.zeros(n)
+        for sign, pairs in _training_pairs(split, parts):
+            sums += sign * np.bincount(by(pairs), value(pairs), n)
+            counts += sign * np.bincount(by(pairs), minlength=n)
+        return sums, counts
+
+    sums, counts = total(_ratings, lambda pairs: pairs.targets.numpy(), table_rows(sizes.items))
+    mean = sums.sum() / counts.sum()
+    of_items = (sums - mean * counts) / (ITEM_DAMPING + counts)
+    sums, counts = total(lambda p: _ratings(p) - mean - of_items[p.targets], lambda p: p.users.numpy(), sizes.users)
+    of_users = sums / (USER_DAMPING + counts)
+    wrong = np.zeros(2)
+    for indices in _cut(len(parts[TEST])):
+        pairs = parts[TEST].batch(indices, 0)
+        from_mean = _ratings(pairs) - mean
+        left = from_mean - of_items[pairs.targets] - of_users[pairs.users]
+        wrong += [np.square(from_mean).sum(), np.square(left).sum()]
+    of_mean, of_means = np.sqrt(wrong / len(parts[TEST])).tolist()
+    return {"baseline_RMSE": of_mean, "means_RMSE": of_means}
+
+
+def _training_pairs(split: Split, parts: Mapping[str, PairExamples]) -> Iterator[tuple[int, Pairs]]:
+    """All pairs in their order with a 1, then those held out with a -1."""
+    everything = PairExamples(split, range(split.n_pairs), seed=None, has_ratings=True)
+    for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
+        for indices in _cut(len(examples)):
+            yield sign, examples.batch(indices, 0)
+
+
+def _ratings(pairs: Pairs) -> Floats:
+    assert pairs.ratings is not None, "held-out pairs have ratings"
+    return pairs.ratings.numpy().astype(np.float64)
+
+
+def _cut(n: int) -> Iterator[Indices]:
+    """0 … n - 1 in pieces."""
+    for first in range(0, n, PAIRS_AT_ONCE):
+        yield np.arange(first, min(first + PAIRS_AT_ONCE, n))

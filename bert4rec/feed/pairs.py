@@ -1,0 +1,55 @@
+"""Pairs of a user and an item, as the windows of a dataset hold them: read where the mapped files have them.
+
+A pair's number is its place in the column of items, over all rows. Nothing is copied for it: neither the training nor
+its loader processes hold anything that grows with the pairs, and the mapped files are in memory once, for all of them.
+"""
+
+import numpy as np
+import torch
+
+from bert4rec.dataset.reader import Split
+from bert4rec.feed.batch import Pairs, long
+from bert4rec.feed.order import Indices
+from bert4rec.feed.permutation import Permutation
+
+TRAINING, VALIDATION, TEST = "training", "validation", "test"
+STREAM = 0x52415445  # keeps the choice of held-out pairs apart from the epochs' orders, which (seed, epoch) seeds
+
+
+class PairExamples:
+    """Those pairs of a `split` that stand at `places` of a permutation of them all, which `seed` chooses.
+
+    Without a `seed` they stay in their order. `has_ratings`: whether their ratings are wanted.
+    """
+
+    def __init__(self, split: Split, places: range, *, seed: int | None, has_ratings: bool) -> None:
+        self._split, self._places, self._has_ratings = split, places, has_ratings
+        self._order = None if seed is None else Permutation(split.n_pairs, (seed, STREAM))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def numbers(self, indices: Indices) -> Indices:
+        """Of the pairs at `indices` [B], in that order."""
+        places = self._places.start + indices
+        return places if self._order is None else self._order.at(places)
+
+    def batch(self, indices: Indices, epoch: int) -> Pairs:
+        """The pairs at `indices` [B], in the order in which they stand in memory; the same in every `epoch`."""
+        users, items, ratings = self._split.pairs(np.sort(self.numbers(indices)), with_ratings=self._has_ratings)
+        return Pairs(long(users), long(items), None if ratings is None else torch.from_numpy(ratings))
+
+
+def parts_of_pairs(
+    split: Split, *, seed: int, loss: str, rating_holdout: float, rating_validation: float, **_: object
+) -> dict[str, PairExamples]:
+    """The pairs to train on and, where `loss` is that of ratings, shares of all pairs held out at random.
+
+    Which pairs are held out depends on `seed` and on their number alone. Each part may be empty, but for the training.
+    """
+    if loss != "mse":
+        return {TRAINING: PairExamples(split, range(split.n_pairs), seed=None, has_ratings=False)}
+    n_test = round(rating_holdout * split.n_pairs)
+    n_held_out = min(n_test + round(rating_validation * split.n_pairs), split.n_pairs - 1)
+    bounds = {TEST: (0, n_test), VALIDATION: (n_test, n_held_out), TRAINING: (n_held_out, split.n_pairs)}
+    return {name: PairExamples(split, range(*of_part), seed=seed, has_ratings=True) for name, of_part in bounds.items()}

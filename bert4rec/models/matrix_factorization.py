@@ -1,0 +1,170 @@
+"""Matrix factorisation: a vector a user and a vector an item, for ratings or for rankings.
+
+Koren, Bell and Volinsky 2009, "Matrix factorization techniques for recommender systems" (dot product, biases); He et
+al. 2017, "Neural collaborative filtering" (an MLP over both vectors). Both tables are sharded alike. Shapes: M pairs, C
+candidates, d = embed_dim, D = the width of what is scored.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bert4rec.dataset.reader import Rows, Split
+from bert4rec.feed.batch import Pairs, long
+from bert4rec.feed.batches import Examples
+from bert4rec.feed.pairs import TRAINING, parts_of_pairs
+from bert4rec.models.ranking_model import RankingModel, real_targets
+from bert4rec.models.tables.item_table import CataloguePart, ItemTable
+from bert4rec.models.tables.table import Table
+from bert4rec.models.transformer import with_one
+
+NUMBERS_AT_ONCE = 2**22  # of a hidden layer, where whole tiles are scored without a gradient: 16 MiB
+
+
+class MatrixFactorization(RankingModel):
+    """Scores items for users by `form`: "dot", "bias" (with one of each user and item), "neural" (an MLP over both).
+
+    `loss` "mse" learns ratings, as they are or, with a `rating_range`, as a sigmoid between its two numbers. With the
+    other losses a user's bias plays no part: it is the same for all items.
+    """
+
+    title = "Matrix factorisation"
+    tables_of = ("n_items", "n_users")
+    settings = ("embed_dim", "form", "mlp_layers", "dropout")
+    loss_settings = (*RankingModel.loss_settings, "rating_range")
+    unit = "pair"
+
+    def __init__(
+        self, *, n_items: int, n_users: int, embed_dim: int, form: str, mlp_layers: Sequence[int], dropout: float,
+        loss: str = "softmax", gbce_calibration: float = 0.75, rating_range: Sequence[float] = (),
+        device: torch.device | str = "meta",
+    ) -> None:  # fmt: skip
+        item_table = ItemTable(n_items, embed_dim, head="tied", output_bias=form == "bias", device=device)
+        super().__init__(item_table, loss=loss, gbce_calibration=gbce_calibration)
+        self.form, self.rating_range = form, tuple(rating_range)
+        self.user_table = Table(
+            "user", n_rows=n_users, width=item_table.width, features=["user"], n_initialized=embed_dim, device=device
+        )
+        self.mlp = MLP(embed_dim, mlp_layers, dropout, device) if form == "neural" else None
+        is_rating = loss == "mse" and form != "neural"  # whose last layer has a bias
+        self.rating_bias = nn.Parameter(torch.empty(1, device=device)) if is_rating else None
+
+    @classmethod
+    def examples(cls, split: Split, **settings: Any) -> Examples:
+        """The pairs of the split, but for those that are held out where ratings are learnt."""
+        return parts_of_pairs(split, **settings)[TRAINING]
+
+    def n_positions(self, batch_size: int) -> int:
+        """A pair is one."""
+        return batch_size
+
+    @staticmethod
+    def n_targets(batch_size: int, n_positions: int, *, mask_prob: float) -> int:
+        """Each of them."""
+        return batch_size
+
+    @staticmethod
+    def ask(rows: Rows, max_len: int) -> Pairs:
+        """The users of the rows; what they have done is in their vectors."""
+        assert rows.users is not None, "an evaluation split has users"
+        assert rows.targets is not None, "an evaluation split has targets"
+        return Pairs(long(rows.users), long(rows.targets))
+
+    def represent(self, batch: Pairs, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Users [M, D] and `candidates` [C, D]."""
+        return self._represent_users(self._users(batch)), self.represent_items(candidates)
+
+    def represent_for_catalogue(self, batch: Pairs) -> tuple[Tensor, CataloguePart]:
+        """Users [M, D], and this process's part of the catalogue."""
+        return self._represent_users(self._users(batch)), self.item_table.catalogue(batch.users.device)
+
+    def represent_items(self, ids: Tensor) -> Tensor:
+        """Their rows, or in the neural form what the first layer makes of them."""
+        rows = self.item_table.candidates(ids)
+        return rows if self.mlp is None else self.mlp.of_item(rows)
+
+    def score(self, asking: Tensor, items: Tensor) -> Tensor:
+        """Products, or what the MLP says of each pair, [M, C]."""
+        if self.mlp is None:
+            return super().score(asking, items)
+        if torch.is_grad_enabled():
+            return self.mlp(asking[:, None] + items)
+        step = max(1, NUMBERS_AT_ONCE // max(1, items.numel()))
+        return torch.cat([self.mlp(part[:, None] + items) for part in asking.split(step)])
+
+    def score_own(self, asking: Tensor, items: Tensor) -> Tensor:
+        """The same where each has items [..., n, D] of its own."""
+        return super().score_own(asking, items) if self.mlp is None else self.mlp(asking.unsqueeze(-2) + items)
+
+    @property
+    def width(self) -> int:
+        """Of a row, or of the first layer."""
+        return super().width if self.mlp is None else self.mlp.width
+
+    def forward(self, batch: Pairs) -> Tensor:
+        """The sum of the loss over the pairs, a scalar; pairs whose target is PAD_ID count nothing."""
+        if self.loss != "mse":
+            return super().forward(batch)
+        assert batch.ratings is not None, "a squared error needs ratings"
+        is_real, _ = real_targets(batch)
+        return ((self.rate(batch) - batch.ratings).square() * is_real).sum()
+
+    def rate(self, batch: Pairs) -> Tensor:
+        """The ratings [M] float32 that the users would give the targets."""
+        rows, items = self._users(batch), self.represent_items(real_targets(batch)[1])
+        found = self.score_own(self._represent_users(rows), items[:, None])[:, 0].float()
+        if self.form == "bias":
+            found = found + rows[:, self.item_table.embed_dim]
+        if self.rating_bias is not None:
+            found = found + self.rating_bias
+        if not self.rating_range:
+            return found
+        low, high = self.rating_range
+        return low + (high - low) * found.sigmoid()
+
+    def _users(self, batch: Pairs) -> Tensor:
+        return self.user_table.look_up_ids("user", batch.users)
+
+    def _represent_users(self, rows: Tensor) -> Tensor:
+        """Rows [M, …] of the user table → [M, D]: with a 1 where items have their bias, or after the first layer."""
+        if self.mlp is not None:
+            return self.mlp.of_user(rows)
+        return with_one(rows[:, : self.item_table.embed_dim], self.item_table.width)
+
+    def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
+        """How many ids each feature of the tables has in a step of a process."""
+        return {"user": n_positions, "item": 0, "candidate": n_candidates}
+
+    def floats_kept(self, n_positions: int, n_targets: int) -> int:
+        """Users as they are scored; what scores take is counted with them."""
+        return n_targets * self.width
+
+    @property
+    def floats_per_score(self) -> int:
+        """One, and in the neural form what each hidden layer keeps."""
+        return 1 if self.mlp is None else 1 + self.mlp.floats_kept
+
+
+class MLP(nn.Module):
+    """A network over two vectors [..., d], whose first layer is the sum of what it makes of each: W_u u + W_v v + b.
+
+    So each user and each item goes through it once, however many pairs they are scored in.
+    """
+
+    def __init__(self, embed_dim: int, layers: Sequence[int], dropout: float, device: torch.device | str) -> None:
+        super().__init__()
+        self.width, self.floats_kept = layers[0], 2 * sum(layers)
+        self.of_user = nn.Linear(embed_dim, self.width, device=device)
+        self.of_item = nn.Linear(embed_dim, self.width, bias=False, device=device)
+        self.layers = nn.ModuleList(nn.Linear(*sizes, device=device) for sizes in pairwise([*layers, 1]))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, summed: Tensor) -> Tensor:
+        """Sums [..., width] of both → scores [...]."""
+        for layer in self.layers:
+            summed = layer(self.dropout(F.relu(summed)))
+        return summed.squeeze(-1)

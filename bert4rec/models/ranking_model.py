@@ -1,0 +1,131 @@
+"""What every model is that ranks items: tables, a representation of who asks, a score, a loss; its data and its size.
+
+It knows nothing of processes: parallelism is applied from outside. Shapes: M positions to predict, C candidates, D =
+the width of what is scored.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bert4rec.config.abilities import needs_negatives
+from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
+from bert4rec.feed.batch import AnyBatch
+from bert4rec.feed.batches import Examples
+from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
+from bert4rec.models.tables.item_table import CataloguePart, ItemTable
+from bert4rec.models.tables.table import Table
+
+
+class RankingModel(nn.Module):
+    """Scores items against what stands for whoever asks; `loss` is "softmax" or one of `SAMPLED_LOSSES`.
+
+    A kind of model says how both are represented, and, where that is no product, how they are scored.
+    """
+
+    title: ClassVar[str]  # in reports
+    tables_of: ClassVar[tuple[str, ...]] = ("n_items",)  # keywords that say how large its tables are
+    settings: ClassVar[tuple[str, ...]]  # keys of [model] that are keywords of it
+    loss_settings: ClassVar[tuple[str, ...]] = ("loss", "gbce_calibration")  # the same of [training]
+    unit: ClassVar[str]  # what a batch counts, for people
+
+    def __init__(self, item_table: ItemTable, *, loss: str, gbce_calibration: float) -> None:
+        super().__init__()
+        self.item_table, self.loss, self.gbce_calibration = item_table, loss, gbce_calibration
+
+    @classmethod
+    def examples(cls, split: Split, **settings: Any) -> Examples:
+        """What the model is trained on, of the training's `split`.
+
+        `settings`: `loss`, `rating_holdout`, `rating_validation`, and the keywords of `Masking`.
+        """
+        raise NotImplementedError
+
+    def n_positions(self, batch_size: int) -> int:
+        """Positions of `batch_size` examples, at most."""
+        raise NotImplementedError
+
+    @staticmethod
+    def n_targets(batch_size: int, n_positions: int, *, mask_prob: float) -> int:
+        """About how many of the `n_positions` of as many examples are to be predicted in a step."""
+        raise NotImplementedError
+
+    @staticmethod
+    def ask(rows: Rows, max_len: int) -> AnyBatch:
+        """Rows of an evaluation split as a batch that asks for the item after each."""
+        raise NotImplementedError
+
+    def represent(self, batch: Any, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Who asks [M, D] at the batch's positions, and the `candidates` [C], [C, D]."""
+        raise NotImplementedError
+
+    def represent_for_catalogue(self, batch: Any) -> tuple[Tensor, CataloguePart]:
+        """Who asks [M, D], and this process's part of the catalogue."""
+        raise NotImplementedError
+
+    def represent_items(self, ids: Tensor) -> Tensor:
+        """The items `ids` [C], [C, D]."""
+        return self.item_table.candidates(ids)
+
+    def score(self, asking: Tensor, items: Tensor) -> Tensor:
+        """The scores [M, C] of items [C, D] for each who asks [M, D]."""
+        return asking @ items.T
+
+    def score_own(self, asking: Tensor, items: Tensor) -> Tensor:
+        """The scores [..., n] of items [..., n, D] for who asks [..., D]: each has its own."""
+        return (items * asking.unsqueeze(-2)).sum(-1)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.item_table.width
+
+    def forward(self, batch: Any) -> Tensor:
+        """The sum of the loss over the batch's positions, a scalar; positions whose target is PAD_ID count nothing."""
+        return self._sampled_loss(batch) if needs_negatives(self.loss) else self._softmax_loss(batch)
+
+    def _softmax_loss(self, batch: AnyBatch) -> Tensor:
+        asking, part = self.represent_for_catalogue(batch)
+        return softmax_loss(
+            asking, part.vectors, batch.targets - FIRST_ITEM_ID, self.item_table.partition, first=part.first,
+            averaged=part.is_averaged,
+        )  # fmt: skip
+
+    def _sampled_loss(self, batch: AnyBatch) -> Tensor:
+        assert batch.negatives is not None, f"{self.loss} needs negatives"
+        is_real, positives = real_targets(batch)
+        asking, items = self.represent(batch, torch.cat([positives, batch.negatives.ids]))
+        own, shared = items[: len(asking)], items[len(asking) :]
+        positive = self.score_own(asking, own[:, None])[:, 0].float()
+        negative = self.score(asking, shared).float()
+        negative = negative.masked_fill(positives[:, None] == batch.negatives.ids, -torch.inf)
+        scores = Sampled(
+            positive, negative, batch.negatives.log_expected, self.item_table.n_items, self.gbce_calibration
+        )
+        return (SAMPLED_LOSSES[self.loss](scores) * is_real).sum()
+
+    @property
+    def tables(self) -> list[Table]:
+        """Those that can be sharded."""
+        return [module for module in self.modules() if isinstance(module, Table)]
+
+    def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
+        """How many ids each feature of the tables has in a step of a process."""
+        raise NotImplementedError
+
+    def floats_kept(self, n_positions: int, n_targets: int) -> int:
+        """Numbers that a step keeps for backward, without vectors that are looked up and scores."""
+        raise NotImplementedError
+
+    @property
+    def floats_per_score(self) -> int:
+        """Numbers that exist at once for each score of a sampled loss."""
+        return 1
+
+
+def real_targets(batch: AnyBatch) -> tuple[Tensor, Tensor]:
+    """Which targets [M] are to be learnt, and the targets with an item in the place of the others."""
+    is_real = batch.targets != PAD_ID
+    return is_real, torch.where(is_real, batch.targets, FIRST_ITEM_ID)

@@ -1,0 +1,87 @@
+"""Errors on held-out ratings: as written-out arithmetic, and the same on any number of processes."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Sizes, Split
+from bert4rec.evaluation import ratings
+from bert4rec.evaluation.ratings import RatingMeter, mean_errors
+from bert4rec.feed.pairs import TEST, TRAINING, PairExamples, parts_of_pairs
+from bert4rec.runtime.collectives import Partition
+from bert4rec.runtime.errors import DivergenceError
+from tests.processes import jobs
+
+MSE = {"seed": 3, "loss": "mse", "rating_holdout": 0.2, "rating_validation": 0.1}
+
+
+@pytest.fixture
+def split(rated_folder: Path) -> Split:
+    return Split(rated_folder / "train", 10**6)
+
+
+class Constant(torch.nn.Module):
+    """Rates all pairs alike."""
+
+    def __init__(self, rating: float) -> None:
+        super().__init__()
+        self.rating = rating
+
+    def rate(self, pairs: Any) -> torch.Tensor:
+        return torch.full_like(pairs.ratings, self.rating)
+
+
+def values(examples: PairExamples) -> list[tuple[int, int, float]]:
+    found = examples.batch(np.arange(len(examples)), 0)
+    assert found.ratings is not None
+    return list(zip(found.users.tolist(), found.targets.tolist(), found.ratings.tolist(), strict=True))
+
+
+def test_errors_written_out(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 50)
+    held_out = parts_of_pairs(split, **MSE)[TEST]
+    calls: list[int] = []
+    meter = RatingMeter(Partition(), torch.device("cpu"), lambda: calls.append(1))
+    found = meter.errors(Constant(3.0), held_out)  # type: ignore[arg-type]
+    wrong = [rating - 3 for _, _, rating in values(held_out)]
+    assert found == pytest.approx(
+        {"pairs": len(wrong), "RMSE": math.sqrt(sum(e * e for e in wrong) / len(wrong)),
+         "MAE": sum(map(abs, wrong)) / len(wrong)}
+    )  # fmt: skip
+    assert len(calls) == meter.n_batches(held_out) == math.ceil(len(wrong) / 50)
+    with pytest.raises(DivergenceError, match="ratings that are not finite"):
+        meter.errors(Constant(math.nan), held_out)  # type: ignore[arg-type]
+
+
+def test_errors_of_means_written_out(split: Split, rated_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the mean rating, and of damped means of items and users, by the training's pairs alone."""
+    monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 100)
+    parts = parts_of_pairs(split, **MSE)
+    trained, tested = values(parts[TRAINING]), values(parts[TEST])
+    mean = np.mean([r for *_, r in trained])
+    of_item = {i: sum(r - mean for _, j, r in trained if j == i) for i in {i for _, i, _ in trained}}
+    of_item = {i: total / (25 + sum(j == i for _, j, _ in trained)) for i, total in of_item.items()}
+    of_user = {u: sum(r - mean - of_item[i] for v, i, r in trained if v == u) for u in {u for u, *_ in trained}}
+    of_user = {u: total / (10 + sum(v == u for v, *_ in trained)) for u, total in of_user.items()}
+    left = [r - mean - of_item.get(i, 0.0) - of_user.get(u, 0.0) for u, i, r in tested]
+    n_users = len(set(datasets.load_from_disk(str(rated_folder / "train"))["user"]))
+    found = mean_errors(split, parts, Sizes(70, n_users))
+    assert found == pytest.approx(
+        {"baseline_RMSE": math.sqrt(np.mean([(r - mean) ** 2 for *_, r in tested])),
+         "means_RMSE": math.sqrt(np.mean(np.square(left)))}
+    )  # fmt: skip
+    assert found["means_RMSE"] < found["baseline_RMSE"]
+
+
+def test_any_number_of_processes_finds_the_same(pools: Any, rated_config: Callable[..., Config]) -> None:
+    alone = pools(1).run(jobs.rating_errors, rated_config())
+    assert alone[0]["pairs"] > 90
+    assert pools(2).run(jobs.rating_errors, rated_config()) == 2 * alone
+    assert pools(3).run(jobs.rating_errors, rated_config()) == 3 * alone

@@ -1,0 +1,95 @@
+"""Pairs of a dataset: read where they are, held out at random, in one order whatever the processes."""
+
+import pickle
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+
+from bert4rec.dataset.reader import Split
+from bert4rec.feed.batches import TrainingBatches
+from bert4rec.feed.pairs import TEST, TRAINING, VALIDATION, PairExamples, parts_of_pairs
+from bert4rec.runtime.collectives import Partition
+
+MSE = {"seed": 3, "loss": "mse", "rating_holdout": 0.1, "rating_validation": 0.05}
+
+
+@pytest.fixture
+def split(rated_folder: Path) -> Split:
+    return Split(rated_folder / "train", 10**6)
+
+
+@pytest.fixture
+def pairs(rated_folder: Path) -> list[tuple[int, int, float]]:
+    """All of them as another library reads them."""
+    rows = datasets.load_from_disk(str(rated_folder / "train"))
+    return [
+        (row["user"], item, rating) for row in rows for item, rating in zip(row["items"], row["ratings"], strict=True)
+    ]
+
+
+def read(examples: PairExamples, indices: list[int]) -> list[tuple[int, int, float]]:
+    found = examples.batch(np.array(indices), 0)
+    assert found.ratings is not None
+    return list(zip(found.users.tolist(), found.targets.tolist(), found.ratings.tolist(), strict=True))
+
+
+def test_pairs_are_those_of_the_folder(split: Split, pairs: list[tuple[int, int, float]]) -> None:
+    everything = PairExamples(split, range(split.n_pairs), seed=None, has_ratings=True)
+    assert len(everything) == len(pairs) > 900
+    assert read(everything, list(range(len(pairs)))) == pairs
+    assert read(everything, [5, 900, 5, 0]) == [pairs[0], pairs[5], pairs[5], pairs[900]]
+
+
+def test_parts_share_the_pairs_out_by_the_seed(split: Split) -> None:
+    parts = parts_of_pairs(split, **MSE)
+    numbers = {name: part.numbers(np.arange(len(part))).tolist() for name, part in parts.items()}
+    n = split.n_pairs
+    assert {name: len(part) for name, part in numbers.items()} == {
+        TEST: round(0.1 * n), VALIDATION: round(0.05 * n), TRAINING: n - round(0.1 * n) - round(0.05 * n),
+    }  # fmt: skip
+    assert sorted(number for part in numbers.values() for number in part) == list(range(n))
+    assert numbers[TEST] != sorted(numbers[TEST])
+    without = parts_of_pairs(split, **MSE | {"rating_validation": 0.0})
+    assert without[TEST].numbers(np.arange(20)).tolist() == numbers[TEST][:20]
+    others = parts_of_pairs(split, **MSE | {"seed": 4})
+    assert others[TEST].numbers(np.arange(20)).tolist() != numbers[TEST][:20]
+
+
+def test_rankings_are_learnt_from_all_pairs_without_ratings(split: Split) -> None:
+    parts = parts_of_pairs(split, **MSE | {"loss": "bpr"})
+    assert parts.keys() == {TRAINING}
+    assert len(parts[TRAINING]) == split.n_pairs
+    assert parts[TRAINING].batch(np.arange(3), 0).ratings is None
+
+
+@pytest.mark.parametrize("n_processes", [2, 3])
+def test_every_process_has_its_share_of_one_order(split: Split, n_processes: int) -> None:
+    """The last global batch has fewer pairs than there are processes."""
+    examples = parts_of_pairs(split, **MSE)[TRAINING]
+    global_batch = len(examples) - 1
+
+    def batches(rank: int, n: int) -> TrainingBatches:
+        whole = global_batch // 6 * 6
+        return TrainingBatches(examples, Partition(rank, n), n_epochs=2, per_device=whole // n, seed=1)
+
+    alone = batches(0, 1)
+    ranks = [batches(rank, n_processes) for rank in range(n_processes)]
+    for step in range(len(alone)):
+        whole, dealt = alone[step], [rank[step] for rank in ranks]
+        found = [pair for part in dealt for pair in zip(part.users.tolist(), part.targets.tolist(), strict=True)]  # type: ignore[union-attr]
+        real = sorted(pair for pair in found if pair[1])
+        assert real == sorted(zip(whole.users.tolist(), whole.targets.tolist(), strict=True))  # type: ignore[union-attr]
+        assert {part.n_sequences for part in dealt} == {whole.n_sequences}
+    assert alone[0].targets.tolist() != alone[len(alone) // 2].targets.tolist()  # epochs have orders of their own
+
+
+def test_a_loader_process_gets_none_of_the_pairs(split: Split) -> None:
+    assert split.n_pairs
+    examples = parts_of_pairs(split, **MSE)[TRAINING]
+    before = examples.batch(np.arange(9), 0)
+    pickled = pickle.dumps(examples)
+    assert len(pickled) < 3000 < 4 * split.n_pairs
+    again = pickle.loads(pickled).batch(np.arange(9), 0)
+    assert [value.tolist() for value in again[:3]] == [value.tolist() for value in before[:3]]
