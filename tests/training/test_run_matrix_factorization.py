@@ -1,0 +1,138 @@
+"""Whole runs of matrix factorisations, and what the other commands make of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert4rec.__main__ import main
+from bert4rec.config.load import load_config
+from bert4rec.config.tables import Config
+from bert4rec.models.matrix_factorization import MatrixFactorization
+from bert4rec.report.log import read_records
+from bert4rec.runtime.errors import DataError
+from bert4rec.training.run import run
+from tests.conftest import BY_HAND, FACTORS, RATED, SMALL, leave_group
+from tests.runs import in_step, interrupted, report_of
+
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+SHORT = {
+    "training.n_epochs": 3, "training.eval_every_n_epochs": 1, "training.learning_rate": 0.01, "model.dropout": 0.5,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rated_run(rated_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the neural form, with dropout."""
+    places = {"data.dataset_dir": str(rated_folder), "run.dir": str(tmp_path_factory.mktemp("runs"))}
+    settings = SMALL | BY_HAND | RATED | SHORT | places | {"model.form": "neural", "run.name": "rated"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.device_count", lambda: 0)
+        return run(load_config(None, settings))
+
+
+def test_ratings_are_reported_beside_means_and_rankings(rated_run: Path) -> None:
+    report = report_of(rated_run)
+    ratings, n = report["ratings"], 1007
+    assert list(ratings) == ["pairs", "RMSE", "MAE", "trained_pairs", "baseline_RMSE", "means_RMSE"]
+    assert 90 <= ratings["pairs"] <= n / 10
+    assert ratings["MAE"] < ratings["RMSE"] < ratings["baseline_RMSE"]
+    assert report["model"] == "Matrix factorisation"
+    assert report["test"]["full"]["users"] == report["popularity_baseline"]["full"]["users"] > 30
+    found = f"{ratings['pairs']} held-out ratings: RMSE {ratings['RMSE']:.4f}, MAE {ratings['MAE']:.4f}"
+    assert found in (rated_run / "report.md").read_text()
+
+
+def test_the_best_epoch_is_chosen_by_ratings_that_are_not_those_of_the_report(rated_run: Path) -> None:
+    records = read_records(rated_run, "validation")
+    assert [record["ratings"].keys() for record in records] == 3 * [{"pairs", "RMSE", "MAE"}]
+    best = min(records, key=lambda record: record["ratings"]["RMSE"])
+    report = report_of(rated_run)
+    assert report["training"]["best_epoch"] == best["epoch"]
+    assert best["ratings"]["RMSE"] != report["ratings"]["RMSE"]
+
+
+def test_an_interrupted_run_ends_as_one_without_a_break(
+    rated_run: Path, rated_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = rated_config(**SHORT, **{"model.form": "neural", "run.name": "rated", "run.resume": "auto"})
+    with monkeypatch.context() as patch:
+        in_step(patch, MatrixFactorization, "forward", 70)  # in the second epoch
+        assert "saved after step" in interrupted(config)
+    again, whole = report_of(run(config)), report_of(rated_run)
+    assert again["ratings"] == whole["ratings"]
+    assert again["test"] == whole["test"]
+    assert again["training"]["best_epoch"] == whole["training"]["best_epoch"]
+
+
+def test_rankings_are_learnt_without_ratings(small_config: Callable[..., Config]) -> None:
+    report = report_of(run(small_config(**FACTORS, **{"training.loss": "bpr", "training.n_train_negatives": 20})))
+    assert "ratings" not in report
+    assert report["test"]["full"]["users"] == 60
+
+
+def test_ratings_that_are_not_there_cannot_be_learnt(small_config: Callable[..., Config], small_folder: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        run(small_config(**RATED))
+    leave_group()
+    assert str(caught.value) == (
+        f'{small_folder}: has no ratings, which training.loss = "mse" learns; prepare data that have some (of a table: '
+        "--data.rating_column=NAME), or choose another loss"
+    )
+
+
+def test_evaluate_finds_the_figures_of_the_run(
+    rated_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(rated_run), f"--output={tmp_path / 'found'}"]) == 0
+    assert "the same as in" in capsys.readouterr().out
+    found = json.loads((tmp_path / "found" / "report.json").read_text())
+    assert found["ratings"] == report_of(rated_run)["ratings"]
+
+
+def test_other_users_cannot_be_evaluated(
+    rated_run: Path, log_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [f"--data.dataset_dir={log_folder}", f"--output={tmp_path / 'found'}"]
+    assert main(["evaluate", str(rated_run), *options]) == 2
+    assert "another catalogue" in capsys.readouterr().err
+
+
+def test_similar_items_are_found(rated_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["similar", str(rated_run), "7", "--top=3"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 3
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["recommend", "--user", "3"], "a matrix factorisation: it knows the users that it was trained on"),
+        (["recommend", "--items=3,4"], "this model is a matrix factorisation"),
+        (["export"], "a matrix factorisation, which takes no histories"),
+        (["extend", "--data.dataset_dir=nowhere"], "a matrix factorisation has a vector for each user too"),
+    ],
+)
+def test_what_wants_histories_says_so_in_one_line(
+    rated_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], message: str
+) -> None:
+    name, *options = command
+    assert main([name, str(rated_run), *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_plan_counts_users(capsys: pytest.CaptureFixture[str], rated_folder: Path) -> None:
+    cluster: list[str] = ["--world-size=4", "--device=cpu", "--host-memory-gb=900", "--items=87585", "--users=200948"]
+    settings: dict[str, Any] = RATED | {"model.embed_dim": 52}
+    texts = {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}
+    options = [f"--{name}={text}" for name, text in texts.items()]
+    assert main(["plan", *cluster, *options]) == 0
+    shown = capsys.readouterr().out
+    assert "user: 200,948 x 56, row_wise, 4 x [50,237 x 56] on 4 of 4 processes" in shown
+    assert "it fits" in shown
