@@ -182,7 +182,7 @@ def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     """What a process that holds `shards` needs at its peak: of its GPU (nothing on CPU) and of its host."""
     on_device, on_host = held(job, shards)
     passing = max(_passing(job, shards), _streaming(job, shards))
-    saving = max(2 * PIECE_BYTES, *_dense_sizes(job))  # and reading weights back
+    saving = max([2 * PIECE_BYTES, *_dense_sizes(job)])  # and reading weights back
     if job.device_type == "cpu":
         process = CPU_PROCESS + CPU_LIBRARIES // job.local_world_size
         return {}, on_host | {STEP: max(passing, saving), PROCESS: process + ITEM_COUNT * job.n_items}
