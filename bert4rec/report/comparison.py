@@ -25,7 +25,12 @@ class Figure(NamedTuple):
 def common_figures(report: Report, other: Report) -> Iterator[Figure]:
     """Every figure that stands in both."""
     ours, theirs = (
-        {**{of: each.get(of, {}) for of in SPLITS}, **each.get("baselines", {})} for each in (report, other)
+        {
+            **{of: each.get(of, {}) for of in SPLITS},
+            **each.get("baselines", {}),
+            "ratings": {"held-out": each.get("ratings", {})},
+        }
+        for each in (report, other)
     )
     for of, protocols in ours.items():
         for protocol, metrics in protocols.items():

@@ -91,7 +91,9 @@ def test_evaluate_finds_the_figures_of_the_run(
     rated_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", str(rated_run), f"--output={tmp_path / 'found'}"]) == 0
-    assert "the same as in" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "the same as in" in shown.err
+    assert "held-out ratings: RMSE" in shown.out
     found = json.loads((tmp_path / "found" / "report.json").read_text())
     assert found["ratings"] == report_of(rated_run)["ratings"]
 
