@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert4rec.inference.files.recommendations import writer
 
     model = load_model(arguments)
+    model.require_histories()
     options: dict[str, Any] = {
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
         "allow": None if arguments.allow is None else _lines(arguments.allow),

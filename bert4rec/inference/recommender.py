@@ -75,7 +75,7 @@ class Recommender:
     ) -> Iterator[list[list[Recommendation]]]:  # fmt: skip
         """As `recommend`, for any number of histories: of each part in turn, with one warning at the end of all."""
         _check(k)
-        self._require_histories()
+        self.require_histories()
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items, unknown = self._hidden(allow, deny), UnknownItems()
         for part in parts:
@@ -114,7 +114,7 @@ class Recommender:
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
         """Hidden states [B, d] after the histories; zeros for one without a known item."""
-        self._require_histories()
+        self.require_histories()
         width = self.network.embed_dim
         states = torch.zeros(len(histories), width)
         unknown = UnknownItems()
@@ -125,7 +125,8 @@ class Recommender:
             states[part] = self._encode([known[row] for row in part])[:, :width]
         return states
 
-    def _require_histories(self) -> Network:
+    def require_histories(self) -> Network:
+        """The network, which takes histories. Raises `DataError` where the model does not."""
         if isinstance(self.network, ItemVectors):
             raise DataError(
                 "this model is a matrix factorisation: it knows the users that it was trained on and no histories, so "
@@ -147,7 +148,7 @@ class Recommender:
     @torch.no_grad()
     def _encode(self, histories: Sequence[Ints]) -> Tensor:
         """Hidden states [B, D] after histories of at least one known item."""
-        network = self._require_histories()
+        network = self.require_histories()
         recent = [history[-network.max_len :] for history in histories]
         lengths = torch.tensor([len(history) for history in recent])
         hidden: Tensor = network(torch.from_numpy(as_ids(np.concatenate(recent))), lengths)

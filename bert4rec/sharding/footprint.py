@@ -34,7 +34,7 @@ VECTOR_COPIES = 2  # of vectors looked up: themselves and their gradient
 ENCODER_COPIES = 1.6  # activations kept for backward → peak of backward, with what the allocator cannot reuse
 SCORE_COPIES = 3  # of the scores of a sampled loss: themselves, their softmax, their gradient
 HIDDEN_COPIES = 3  # of gathered hidden states: themselves, their gradient in pieces and in one
-UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 2, "adamw": 2}  # of a weight being updated
+UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 0, "adamw": 2}  # of a weight being updated
 
 ITEM_COUNT = 4  # bytes an item: the counts of the popularity baseline
 CPU_PROCESS, CPU_LIBRARIES = 380 * MIB, 160 * MIB  # interpreter and heap; pages that a host's processes share

@@ -200,7 +200,9 @@ def _make_state(optimizer: Any) -> None:
 
 
 def _ordinary(name: str, parameters: Sequence[Any], learning_rate: float) -> torch.optim.Optimizer:
-    adaptive = {} if name == "sgd" else {"eps": EPSILON}
+    adaptive: dict[str, Any] = {} if name == "sgd" else {"eps": EPSILON}
+    if name == "adam":  # of tables: in one pass over memory, without copies of their size
+        adaptive["fused"] = True
     return ORDINARY[name](parameters, lr=learning_rate, **adaptive)
 
 

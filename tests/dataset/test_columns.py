@@ -148,8 +148,8 @@ def test_only_small_files_stay_mapped(tmp_path: Path, size: str) -> None:
             pa.array([[1] * 5000], pa.list_(pa.int32())), pa.ipc.IpcWriteOptions(compression="zstd"),
             r"a: cannot be read \(its buffers are compressed or not aligned\); make it again",
         ),
-        (pa.array([[1]], pa.large_list(pa.int32())), None, "has no column items of numbers of 32 bits; make it again"),
-        (pa.array([[1]], pa.list_(pa.int64())), None, "has no column items of numbers of 32 bits; make it again"),
+        (pa.array([[1]], pa.large_list(pa.int32())), None, "has no column items of int32; make it again"),
+        (pa.array([[1]], pa.list_(pa.int64())), None, "has no column items of int32; make it again"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, lists: Any, options: Any, message: str) -> None:
