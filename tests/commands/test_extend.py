@@ -193,6 +193,6 @@ def test_nothing_is_left_where_the_disk_is_full(
         raise OSError(28, "No space left on device", "checkpoint")
 
     monkeypatch.setattr("bert4rec.checkpoint.store._describe", full)
-    assert main(["extend", str(old), f"--data.dataset_dir={grown_folder}"]) == 1
+    assert main(["extend", str(old), f"--data.dataset_dir={grown_folder}"]) == 2
     assert capsys.readouterr().err == "error: checkpoint: No space left on device\n"
     assert [path.name for path in old.parent.iterdir()] == ["run"]
