@@ -291,7 +291,7 @@ def example_users(config: Config) -> tuple[Ranks, list[Example]]:
     """The ranks of the test by an initial model, and the best items of some of its users."""
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
-    model, _ = build(config, _world(), dataset.n_items)
+    model, _ = build(config, _world(), dataset.sizes)
     ranks = _rank(model, config, dataset, "test", ["full"])
     scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
     return ranks, examples(scorer, dataset.splits["test"], ranks["full"], k=10, device=CPU)
