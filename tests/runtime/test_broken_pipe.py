@@ -50,4 +50,4 @@ def test_a_reader_who_stays_gets_all_and_status_0() -> None:
     done = subprocess.run([sys.executable, "train.py", "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: python train.py ")
-    assert "--run.reset_optimizer=false" in done.stdout.splitlines()[-1]
+    assert "--run.trackers=" in done.stdout.splitlines()[-1]

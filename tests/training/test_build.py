@@ -9,7 +9,7 @@ import torch
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.reader import Dataset, Sizes
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.footprint import Job
 from bert4rec.training import build
@@ -35,7 +35,7 @@ def test_a_job_to_the_last_field() -> None:
         optimizer="sgd", batch_size=5, mask_prob=0.3, loss="gbce", n_train_negatives=7, sharding_type="table_wise",
         compute_kernel="fused", cache_load_factor=0.2,
     )  # fmt: skip
-    assert job(config, 98, device_type="cpu", world_size=6, local_world_size=3) == expected
+    assert job(config, Sizes(items=98), device_type="cpu", world_size=6, local_world_size=3) == expected
 
 
 @pytest.mark.parametrize(("power", "are_unlike"), [(0.0, True), (1.0, False)])
