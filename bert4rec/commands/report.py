@@ -1,7 +1,6 @@
 """`bert4rec report [RUN]`: the metrics of a finished run, and what to type next."""
 
 import argparse
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.report.page import metrics_table, rules
+from bert4rec.report.reading import read_report
 from bert4rec.runtime.errors import UserError
 
 SUMMARY = "the test metrics of a run folder, and what to type next"
@@ -44,12 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the metrics of a finished run, and what to type next; status 0."""
     folder = arguments.folder or _newest_run(Path("runs"))
-    try:
-        report = json.loads((folder / REPORT).read_text())
-    except FileNotFoundError:
-        raise UserError(f"{folder}: no finished run (it has no {REPORT})") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / REPORT}: cannot be read: {error}") from None
+    report = read_report(folder)
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")
     if "test" in report:
         print(f"{rules(report)}\n")

@@ -42,8 +42,8 @@ class Evaluator:
 
     `batch_size` counts the users of a process and batch; the model sees the last `max_len` items of each, and computes
     with `precision`. `baselines` are the kinds without training, beside popularity, that are ranked on the test split,
-    by what `counting` tells. `pairs`: the parts of the training's pairs, where ratings are learnt. Every process makes
-    the same calls.
+    by what `counting` tells; `left_out` says in a sentence why others are not. `pairs`: the parts of the training's
+    pairs, where ratings are learnt. Every process makes the same calls.
     """
 
     dataset: Dataset
@@ -55,6 +55,7 @@ class Evaluator:
     precision: str
     baselines: Sequence[str]
     counting: Counting
+    left_out: str = ""
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
 
     def held_out(self) -> dict[str, HeldOut]:
@@ -92,18 +93,18 @@ class Evaluator:
             return []
         return examples(self._scorer(model), self.dataset.splits[TEST], of_test["full"], k=k, device=self.world.device)
 
-    def ratings(self, model: nn.Module, between: Between) -> dict[str, float]:
+    def ratings(self, model: nn.Module | Scorer, between: Between) -> dict[str, float]:
         """Errors on the pairs held out for the test, and those of means; {} where there are none."""
-        if not self.pairs or not len(self.pairs[TEST_PAIRS]):
+        if not isinstance(model, nn.Module) or not self.pairs or not len(self.pairs[TEST_PAIRS]):
             return {}
         errors = self._rating_meter(between).errors(unwrap(model), self.pairs[TEST_PAIRS])
         n_trained = len(self.pairs[TRAINING_PAIRS])
         of_means = on_rank_zero(lambda: mean_errors(self.dataset.splits[TRAIN], self.pairs, self.dataset.sizes))
         return errors | {"trained_pairs": n_trained} | of_means
 
-    def n_batches(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut]) -> int:
+    def n_batches(self, held_out: Mapping[str, HeldOut]) -> int:
         """How often `between` is called in `ranks` and `ratings`."""
-        ranker = self._ranker(self._scorer(model))
+        ranker = self._ranker(self.counting.scorer(POPULARITY, lambda: None))  # whose batches are as many as any
         kinds = [POPULARITY, *self.baselines] if TEST in held_out else []
         ranked = [*held_out, *(TEST for _ in kinds)]
         n_ranked = sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)

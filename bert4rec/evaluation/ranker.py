@@ -12,7 +12,7 @@ with too few unseen items for negatives is left out of the sampled protocols.
 In the same pass the best unseen items of each user can be found: what would be recommended.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -25,6 +25,7 @@ from torch import Tensor
 from bert4rec.dataset.ranks import LEFT_OUT, is_ahead
 from bert4rec.dataset.reader import Bools, Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.evaluation.batches import cut, dealt
 from bert4rec.evaluation.item_tiles import Catalogue, Seen
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
@@ -58,8 +59,8 @@ class Ranker:
 
     def n_batches(self, n_users: int, protocols: Sequence[str]) -> int:
         """How often `between` is called while so many users are ranked."""
-        passes = [where.stop - where.start for where in _cut(n_users, USERS_PER_PASS)]
-        n_encoded = sum(self._partition.largest(len(list(_cut(n, self._batch_size)))) for n in passes)
+        passes = [where.stop - where.start for where in cut(n_users, USERS_PER_PASS)]
+        n_encoded = sum(self._partition.largest(len(list(cut(n, self._batch_size)))) for n in passes)
         n_lookups = len(list(self._catalogue.lookups(self._partition))) if "full" in protocols else 0
         return n_encoded + len(passes) * n_lookups
 
@@ -68,7 +69,7 @@ class Ranker:
         """The ranks of the targets of `split`; with the protocol `full` the best items of each user go to `lists`."""
         ranks = {name: np.zeros(len(split), np.int32) for name in protocols}
         sampled = [name for name in protocols if name != "full"]
-        for where in _cut(len(split), USERS_PER_PASS):
+        for where in cut(len(split), USERS_PER_PASS):
             rows = np.arange(where.start, where.stop)
             # Rows of like length together, so that little is padded.
             indices = rows[np.argsort(split.lengths(rows), kind="stable")]
@@ -93,14 +94,12 @@ class Ranker:
         n, scorer, zeros = len(indices), self._scorer, partial(torch.zeros, device=self._device)
         known, scores = zeros(n, scorer.width, dtype=scorer.dtype), zeros(n, dtype=scorer.dtype)
         users = Users(known, zeros(n, dtype=torch.int64), scores, zeros(n, len(sampled), dtype=torch.int32))
-        batches = list(_cut(n, self._batch_size))
-        for first in range(0, len(batches), self._partition.n_processes):
+        batches = list(cut(n, self._batch_size))
+        for number, is_own in dealt(len(batches), self._partition):
             self._between()
-            number = first + self._partition.rank
-            # A rank without a batch of its own runs another's: the lookups of a sharded table need every process.
-            where = batches[min(number, len(batches) - 1)]
+            where = batches[number]
             encoded = self._encode_batch(split.read(indices[where]), sampled)
-            if number < len(batches):
+            if is_own:
                 for values, of_batch in zip(users, encoded, strict=True):
                     values[where] = of_batch
         for values in users:
@@ -148,7 +147,7 @@ class Ranker:
 
     def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
         """Count the unseen items of a `part` that come before each target, and offer all of them to `best`."""
-        for batch, where in enumerate(_cut(len(ahead), self._batch_size)):
+        for batch, where in enumerate(cut(len(ahead), self._batch_size)):
             scores = self._scores(users.known[where], part)
             rows, items = seen.at(part.tiles, batch)
             scores[rows, items - part.first] = -torch.inf
@@ -163,7 +162,7 @@ class Ranker:
         """
         scores, n = self._scores(users.known[:1], part), len(part.items)
         ahead += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores, users.targets)
-        for batch, where in enumerate(_cut(len(ahead), self._batch_size)):
+        for batch, where in enumerate(cut(len(ahead), self._batch_size)):
             rows, items = seen.at(part.tiles, batch)
             cells = (rows * n + items - part.first).unique()  # an item may have been seen twice
             rows, columns = cells // n, cells % n
@@ -190,7 +189,7 @@ class Ranker:
         everything = self._catalogue.tiles
         parts = [
             best.without(*seen.at(everything, batch), where.stop - where.start, k)
-            for batch, where in enumerate(_cut(seen.n_users, self._batch_size))
+            for batch, where in enumerate(cut(seen.n_users, self._batch_size))
         ]
         return BestItems(torch.cat([part.scores for part in parts]), torch.cat([part.indices for part in parts]))
 
@@ -236,7 +235,7 @@ class HeldOut:
     def of(cls, split: Split) -> "HeldOut":
         """Look at every row of `split`, in bounded memory."""
         repeated, left_out = (np.zeros(len(split), bool) for _ in range(2))
-        for where in _cut(len(split), USERS_PER_PASS):
+        for where in cut(len(split), USERS_PER_PASS):
             rows = split.read(np.arange(where.start, where.stop))
             repeated[where], left_out[where] = rows.are_repeated(), rows.are_left_out("popular")
         return cls(repeated, left_out)
@@ -253,9 +252,3 @@ def with_unseen(ranks: Ranks, repeated: Bools) -> Ranks:
 def to_metrics(ranks: Ranks, ks: Sequence[int]) -> Metrics:
     """Protocol → metrics, of the protocols in which there are users."""
     return {name: ranking_metrics(values, ks) for name, values in ranks.items() if (values != LEFT_OUT).any()}
-
-
-def _cut(n: int, size: int) -> Iterator[slice]:
-    """0 … n in slices of `size`, the last perhaps smaller."""
-    for first in range(0, n, size):
-        yield slice(first, min(first + size, n))

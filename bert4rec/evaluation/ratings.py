@@ -9,6 +9,7 @@ import torch
 
 from bert4rec.dataset.reader import Sizes, Split
 from bert4rec.dataset.schema import table_rows
+from bert4rec.evaluation.batches import cut, dealt
 from bert4rec.feed.batch import Pairs
 from bert4rec.feed.order import Indices
 from bert4rec.feed.pairs import TEST, VALIDATION, PairExamples
@@ -34,22 +35,20 @@ class RatingMeter:
 
     def n_batches(self, held_out: PairExamples) -> int:
         """How often `between` is called."""
-        return self._partition.largest(len(list(_cut(len(held_out)))))
+        return self._partition.largest(len(list(_batches(len(held_out)))))
 
     @torch.no_grad()
     def errors(self, model: MatrixFactorization, held_out: PairExamples) -> dict[str, float]:
         """`pairs`, `RMSE` and `MAE` of the unwrapped `model` as it is."""
         model.eval()
-        batches = list(_cut(len(held_out)))
+        batches = list(_batches(len(held_out)))
         sums = torch.zeros(len(batches), 2, dtype=torch.float64)
-        for first in range(0, len(batches), self._partition.n_processes):
+        for number, is_own in dealt(len(batches), self._partition):
             self._between()
-            number = first + self._partition.rank
-            # A process without a batch of its own runs another's: the lookups of a sharded table need every process.
-            pairs = held_out.batch(batches[min(number, len(batches) - 1)], 0).to(self._device)
+            pairs = held_out.batch(batches[number], 0).to(self._device)
             assert pairs.ratings is not None, "held-out pairs have ratings"
             wrong = (model.rate(pairs) - pairs.ratings).double()
-            if number < len(batches):
+            if is_own:
                 sums[number] = torch.stack([wrong.square().sum(), wrong.abs().sum()])
         squares, absolutes = self._partition.sum(sums.to(self._device)).cpu().sum(0).tolist()
         if not math.isfinite(squares):  # the same on all processes
@@ -80,7 +79,7 @@ def mean_errors(split: Split, parts: Mapping[str, PairExamples], sizes: Sizes) -
     sums, counts = total(lambda p: _ratings(p) - mean - of_items[p.targets], lambda p: p.users.numpy(), sizes.users)
     of_users = sums / (USER_DAMPING + counts)
     wrong = np.zeros(2)
-    for indices in _cut(len(parts[TEST])):
+    for indices in _batches(len(parts[TEST])):
         pairs = parts[TEST].batch(indices, 0)
         from_mean = _ratings(pairs) - mean
         left = from_mean - of_items[pairs.targets] - of_users[pairs.users]
@@ -93,7 +92,7 @@ def _training_pairs(split: Split, parts: Mapping[str, PairExamples]) -> Iterator
     """All pairs in their order with a 1, then those held out with a -1."""
     everything = PairExamples(split, range(split.n_pairs), seed=None, has_ratings=True)
     for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
-        for indices in _cut(len(examples)):
+        for indices in _batches(len(examples)):
             yield sign, examples.batch(indices, 0)
 
 
@@ -102,7 +101,5 @@ def _ratings(pairs: Pairs) -> Floats:
     return pairs.ratings.numpy().astype(np.float64)
 
 
-def _cut(n: int) -> Iterator[Indices]:
-    """0 … n - 1 in pieces."""
-    for first in range(0, n, PAIRS_AT_ONCE):
-        yield np.arange(first, min(first + PAIRS_AT_ONCE, n))
+def _batches(n: int) -> Iterator[Indices]:
+    return (np.arange(where.start, where.stop) for where in cut(n, PAIRS_AT_ONCE))

@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`; asynchronous from pinned memory, into which the loader brings named tuples."""
         items, lengths, positions, targets = (tensor.to(device, non_blocking=True) for tensor in self[:4])
-        negatives = self.negatives and Negatives(*(tensor.to(device, non_blocking=True) for tensor in self.negatives))
+        negatives = self.negatives and self.negatives.to(device)
         return Batch(items, lengths, positions, targets, self.n_sequences, negatives)
 
 
@@ -51,7 +51,7 @@ class Pairs(NamedTuple):
         """The same pairs on `device`, as `Batch.to`."""
         users, targets = (tensor.to(device, non_blocking=True) for tensor in self[:2])
         ratings = None if self.ratings is None else self.ratings.to(device, non_blocking=True)
-        negatives = self.negatives and Negatives(*(tensor.to(device, non_blocking=True) for tensor in self.negatives))
+        negatives = self.negatives and self.negatives.to(device)
         return Pairs(users, targets, ratings, self.n_sequences, negatives)
 
 

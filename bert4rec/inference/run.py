@@ -1,18 +1,16 @@
 """A finished run: what was measured, and the model that came out of it."""
 
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.inference.load import load
 from bert4rec.inference.recommender import Recommender
 from bert4rec.report.log import read_records
 from bert4rec.report.page import result_line
+from bert4rec.report.reading import read_report
 from bert4rec.runtime.console import quiet_libraries
-from bert4rec.runtime.errors import DataError
 
 
 class Run:
@@ -20,12 +18,7 @@ class Run:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        try:
-            self.report: dict[str, Any] = json.loads((self.folder / REPORT).read_text())
-        except FileNotFoundError:
-            raise DataError(f"{self.folder}: no finished run (it has no {REPORT})") from None
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.folder / REPORT}: cannot be read: {error}") from None
+        self.report = read_report(self.folder)
 
     def __repr__(self) -> str:
         return f"Run('{self.folder}': {result_line(self.report)})"

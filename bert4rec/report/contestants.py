@@ -32,16 +32,11 @@ def contestants(report: Mapping[str, Any]) -> list[Contestant]:
     intervals, baselines = report.get("intervals", {}), report.get("baselines", {})
     title = str(report.get("model", "Bert4Rec"))
     found = [Contestant(MODEL, title, report["test"], intervals.get("test", {}))]
-    if popularity := report.get("popularity_baseline"):
-        found.append(
-            Contestant(POPULARITY, UNTRAINED[POPULARITY], popularity, intervals.get("popularity_baseline", {}))
-        )
-    of_baselines = intervals.get("baselines", {})
-    found += [
-        Contestant(kind, UNTRAINED.get(kind, kind), metrics, of_baselines.get(kind, {}))
-        for kind, metrics in baselines.items()
-        if kind != POPULARITY
-    ]
+    metrics = {POPULARITY: report.get("popularity_baseline"), **baselines}
+    of_baselines = {POPULARITY: intervals.get("popularity_baseline", {}), **intervals.get("baselines", {})}
+    for kind in [*UNTRAINED, *(kind for kind in metrics if kind not in UNTRAINED)]:
+        if metrics.get(kind):
+            found.append(Contestant(kind, UNTRAINED.get(kind, kind), metrics[kind], of_baselines.get(kind, {})))
     if best := report.get(BEST_POSSIBLE):
         found.append(Contestant(BEST_POSSIBLE, "best possible", best, intervals.get(BEST_POSSIBLE, {})))
     return [found[0], *(one for one in found[1:] if one.title.lower() != title.lower())]

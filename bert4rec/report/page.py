@@ -8,6 +8,8 @@ from typing import Any
 from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, HTML_PAGE, METRICS, PAGE, PICTURE, PLAN, REPORT
 from bert4rec.config.abilities import POPULARITY, UNTRAINED, is_trained
 from bert4rec.evaluation.metric_names import is_of_lists
+from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants
+from bert4rec.report.markdown import markdown_table
 from bert4rec.report.summary import summary
 from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import counted, rounded
@@ -159,18 +161,15 @@ def _ranking_line(report: Mapping[str, Any]) -> str:
 
 def _best_baselines(report: Mapping[str, Any], protocol: str) -> str:
     """Popularity, and the best of the others where that is better; nothing of the model itself."""
-    metrics = {title: of_title[protocol] for title, of_title in _baselines(report).items() if protocol in of_title}
-    metrics.pop(_model(report), None)
+    metrics = {
+        one.title: one.metrics[protocol]
+        for one in contestants(report)
+        if one.kind not in (MODEL, BEST_POSSIBLE) and protocol in one.metrics
+    }
     best = max(metrics, key=lambda title: metrics[title]["NDCG@10"], default="")
     named = [title for title in metrics if title in (UNTRAINED[POPULARITY], best)]
     texts = [f"{title}: {metrics[title]['HR@10']:.4f}, {metrics[title]['NDCG@10']:.4f}" for title in named]
     return f" ({'; '.join(texts)})" if texts else ""
-
-
-def _baselines(report: Mapping[str, Any]) -> dict[str, Mapping[str, Mapping[str, float]]]:
-    """The title of each baseline on the test → its protocols and their metrics, in the order of tables."""
-    of_kinds = {POPULARITY: report.get("popularity_baseline", {}), **report.get("baselines", {})}
-    return {title: of_kinds[kind] for kind, title in UNTRAINED.items() if kind in of_kinds}
 
 
 def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
@@ -181,13 +180,14 @@ def metrics_table(report: Mapping[str, Any], split: str = "test") -> str:
     """
     if split not in report:
         return NO_TEST
-    contestants = _baselines(report) if split == "test" else {}
-    contestants[_model(report)] = report[split]
     if split == "test":
-        contestants["best possible"] = report.get("best_possible", {})
+        last = {MODEL: 1, BEST_POSSIBLE: 2}
+        shown = [(one.title, one.metrics) for one in sorted(contestants(report), key=lambda one: last.get(one.kind, 0))]
+    else:
+        shown = [(_model(report), report[split])]
     sections = []
     for protocol in PROTOCOL_TITLES:
-        rows = [(title, metrics[protocol]) for title, metrics in contestants.items() if protocol in metrics]
+        rows = [(title, metrics[protocol]) for title, metrics in shown if protocol in metrics]
         if rows:
             sections.append(f"{heading(report, split, protocol)}\n\n{_tables(rows)}")
     left_out = report["dataset"].get("left_out", {}).get(split)
@@ -227,12 +227,5 @@ def _tables(rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
 
 
 def _table(rows: Sequence[tuple[str, Mapping[str, float]]], names: Sequence[str]) -> str:
-    width = max(len("best possible"), *(len(title) for title, _ in rows))
-    lines = [
-        "| " + "".ljust(width) + "".join(f" | {name.rjust(7)}" for name in names) + " |",
-        "|" + "-" * (width + 2) + "".join("|" + "-" * (max(len(name), 7) + 1) + ":" for name in names) + "|",
-    ]
-    for title, values in rows:
-        cells = "".join(" | " + f"{values[name]:.4f}".rjust(max(len(name), 7)) for name in names)
-        lines.append(f"| {title.ljust(width)}{cells} |")
-    return "\n".join(lines)
+    header = [" " * len("best possible"), *(name.rjust(7) for name in names)]  # so that most tables are as wide
+    return markdown_table(header, [[title, *(f"{values[name]:.4f}" for name in names)] for title, values in rows])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.evaluation.metric_names import LIST_METRICS
+from bert4rec.report.markdown import markdown_table
 from bert4rec.report.page import HELD_OUT, PROTOCOL_TITLES, heading
 
 FORMAT_VERSION = 1
@@ -87,20 +88,7 @@ def _is_shown(metric: str) -> bool:
 def _table(rows: Sequence[tuple[str, Mapping[str, Sequence[float]]]]) -> str:
     names = [*rows[0][1]]
     cells = [[title, *(_cell(name, values.get(name, [])) for name in names)] for title, values in rows]
-    widths = [max(len(row[column]) for row in [["", *names], *cells]) for column in range(len(names) + 1)]
-    lines = [
-        _line(["", *names], widths),
-        f"|{'-' * (widths[0] + 2)}" + "".join(f"|{'-' * (w + 1)}:" for w in widths[1:]) + "|",
-    ]
-    return "\n".join([*lines, *(_line(row, widths) for row in cells)])
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = (
-        f"{cell:>{width}}" if column else f"{cell:<{width}}"
-        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "| " + " | ".join([first, *others]) + " |"
+    return markdown_table(["", *names], cells)
 
 
 def _cell(name: str, values: Sequence[float]) -> str:

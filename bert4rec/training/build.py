@@ -142,6 +142,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
     """What ranks and measures as resolved settings say."""
     settings = config.evaluation
     partition = Partition(world.rank, world.world_size)
+    baselines, left_out = choose_baselines(config, dataset)
     return Evaluator(
         dataset=dataset,
         world=world,
@@ -150,8 +151,9 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         batch_size=settings.per_device_eval_batch_size,
         max_len=config.model.max_len,
         precision=config.training.precision,
-        baselines=choose_baselines(config, dataset)[0],
+        baselines=baselines,
         counting=Counting(dataset=dataset, partition=partition, **config.model.counting),
+        left_out=left_out,
         pairs=make_pairs(config, dataset.splits[TRAIN]) if config.training.loss == "mse" else {},
     )
 

@@ -15,6 +15,7 @@ from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.extension import problem_of
 from bert4rec.dataset.reader import Dataset, Split
+from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.models.kinds import KINDS
 from bert4rec.report.environment import environment
 from bert4rec.report.page import write_json
@@ -24,7 +25,7 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.wording import counted
 from bert4rec.sharding.advice import few_steps
 from bert4rec.sharding.plan import Plan, headline, page
-from bert4rec.training.build import choose_baselines, make_pairs, plan_of_all, training_examples
+from bert4rec.training.build import make_pairs, plan_of_all, training_examples
 from bert4rec.training.loop.state import State
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     return Context(config, world, dataset, plan, folder, resumption, origin)
 
 
-def describe(context: Context) -> None:
+def describe(context: Context, evaluator: Evaluator) -> None:
     """Write and say what is known before the first step; the first process calls this."""
     config, world, folder = context.config, context.world, context.folder
     to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
@@ -127,8 +128,8 @@ def describe(context: Context) -> None:
     elif not context.holds_out("validation"):
         what = "validation" if context.holds_out("test") else "validation or test"
         logger.info(f"this dataset holds nothing out for {what}: the last weights are kept")
-    if missing := choose_baselines(config, context.dataset)[1]:
-        logger.info(missing)
+    if evaluator.left_out:
+        logger.info(evaluator.left_out)
     write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
     logger.info(f"run folder: {folder}")
 

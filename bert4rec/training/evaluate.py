@@ -18,13 +18,10 @@ from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
-from bert4rec.dataset.schema import METADATA, RATINGS
+from bert4rec.dataset.schema import METADATA
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
-from bert4rec.evaluation.ranker import HeldOut
-from bert4rec.evaluation.results.ranking import Ranking
 from bert4rec.report.comparison import common_figures, differences
 from bert4rec.report.page import write_json
-from bert4rec.report.protocols import protocols
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.console import ProgressBar
@@ -36,7 +33,7 @@ from bert4rec.sharding.plan import headline
 from bert4rec.training.agreement import Facts, agreed, facts_of
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all
 from bert4rec.training.loop.consensus import decide_together
-from bert4rec.training.results import about
+from bert4rec.training.results import Findings, find, make_report
 
 logger = logging.getLogger(__name__)
 
@@ -119,14 +116,14 @@ def _complete(config: Config, trained: Trained, world: Processes, dataset: Datas
     held_out = evaluator.held_out()
     on_rank_zero(lambda: _try(output))  # before the work that would be lost
     with Interruption() as interruption:
-        with RankingProgress(interruption, n_batches=evaluator.n_batches(model, held_out)) as progress:
-            ranks = evaluator.ranks(model, held_out, progress.advance)
-            ratings = evaluator.ratings(model, progress.advance)
-        report = _report(config, trained, evaluator, ranks, held_out, ratings)
+        with RankingProgress(interruption, n_batches=evaluator.n_batches(held_out)) as progress:
+            found = find(evaluator, model, held_out, progress.advance)
+        report = make_report(evaluator, found, kind=config.model.kind, mode=config.parallelism.mode)
+        report["evaluation"] = _about(config, trained, evaluator)
         folder = None
         if world.is_first:
             with interruption.busy():
-                folder = _write(output, evaluator, report, ranks, held_out)
+                folder = _write(output, evaluator, report, found)
             _compare(report, trained)
         return Evaluation(report, folder)
 
@@ -149,18 +146,13 @@ class RankingProgress(ProgressBar):
         self._done += 1
 
 
-def _report(
-    config: Config, trained: Trained, evaluator: Evaluator, ranks: Mapping[str, Ranking],
-    held_out: Mapping[str, HeldOut], ratings: Mapping[str, float],
-) -> dict[str, Any]:  # fmt: skip
-    """As the report of a training, without what only that has; and what was evaluated, and how."""
-    world, mode = evaluator.world, config.parallelism.mode
-    report = about(evaluator.dataset, held_out, kind=config.model.kind, mode=mode, world_size=world.world_size)
-    settings = config.evaluation.model_dump(mode="json") | {"precision": evaluator.precision}
-    weights = {"checkpoint": str(trained.folder), "checksum": trained.checksum}
-    evaluation = {"weights": weights, "device": world.device.type, "settings": settings}
-    report |= evaluator.results(ranks, held_out) | ({RATINGS: ratings} if ratings else {})
-    return report | {"protocols": protocols(report), "evaluation": evaluation}
+def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, Any]:
+    """What was evaluated, and how."""
+    return {
+        "weights": {"checkpoint": str(trained.folder), "checksum": trained.checksum},
+        "device": evaluator.world.device.type,
+        "settings": config.evaluation.model_dump(mode="json") | {"precision": evaluator.precision},
+    }
 
 
 def _try(output: Path) -> None:
@@ -169,14 +161,11 @@ def _try(output: Path) -> None:
         pass
 
 
-def _write(
-    output: Path, evaluator: Evaluator, report: Mapping[str, Any], ranks: Mapping[str, Ranking],
-    held_out: Mapping[str, HeldOut],
-) -> Path:  # fmt: skip
+def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], found: Findings) -> Path:
     """Write all that was found; the folder in which it then stands."""
     try:
         with ResultsFolder(output) as results:
-            evaluator.write_ranks(results.unfinished, ranks, held_out)
+            evaluator.write_ranks(results.unfinished, found.ranks, found.held_out)
             write_json(results.unfinished / REPORT, report)
             return results.finish()
     except OSError as error:

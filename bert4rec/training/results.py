@@ -1,15 +1,24 @@
-"""What else the report of a training says beside its metrics."""
+"""What an evaluation finds, and what the report of a run says of it and of the training."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from bert4rec.checkpoint.store import read_metadata
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.dataset.reader import Bools, Dataset
+from bert4rec.dataset.schema import RATINGS
+from bert4rec.evaluation.evaluator import Between, Evaluator
+from bert4rec.evaluation.hits_by_rank import hits_by_rank
 from bert4rec.evaluation.ranker import HeldOut
+from bert4rec.evaluation.results.ranking import Ranking
+from bert4rec.evaluation.scorers import Scorer
 from bert4rec.models.kinds import KINDS
 from bert4rec.report.page import FORMAT_VERSION
+from bert4rec.report.protocols import protocols
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.loop.trainer import Trainer
 
@@ -20,7 +29,37 @@ FACTS = (
 """What a report repeats of the dataset's metadata, so that it can be read where that is not."""
 
 
-def about(
+@dataclass(frozen=True)
+class Findings:
+    """What an evaluation found: `ranks` by the names that the report has for them, and their `figures`."""
+
+    held_out: Mapping[str, HeldOut]
+    ranks: Mapping[str, Ranking]
+    figures: Mapping[str, Any]
+
+
+def find(
+    evaluator: Evaluator, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: Between
+) -> Findings:
+    """Evaluate `model` on all that is `held_out`; every process calls this."""
+    ranks = evaluator.ranks(model, held_out, between)
+    figures = evaluator.results(ranks, held_out)
+    if ratings := evaluator.ratings(model, between):
+        figures[RATINGS] = ratings
+    return Findings(held_out, ranks, figures)
+
+
+def make_report(evaluator: Evaluator, found: Findings, *, kind: str, mode: str) -> dict[str, Any]:
+    """What the report of any run says: of the dataset and the model, which is of a `kind`, and what was `found`."""
+    world_size = evaluator.world.world_size
+    report = _about(evaluator.dataset, found.held_out, kind=kind, mode=mode, world_size=world_size)
+    report |= found.figures
+    report["protocols"] = protocols(report)
+    report["hits_by_rank"] = hits_by_rank({name: of.ranks for name, of in found.ranks.items()})
+    return report | ({"baselines_left_out": evaluator.left_out} if evaluator.left_out else {})
+
+
+def _about(
     dataset: Dataset, held_out: Mapping[str, HeldOut], *, kind: str, mode: str, world_size: int
 ) -> dict[str, Any]:
     """What the report says before the figures; `kind`: of the model."""

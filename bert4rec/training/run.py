@@ -3,6 +3,7 @@
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -12,11 +13,9 @@ from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
-from bert4rec.dataset.schema import RATINGS
 from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.evaluation.hits_by_rank import hits_by_rank
+from bert4rec.evaluation.examples import Example
 from bert4rec.report.log import MetricsLog, read_records
-from bert4rec.report.protocols import protocols
 from bert4rec.report.trackers.opening import require_packages
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
@@ -30,7 +29,6 @@ from bert4rec.training.beginning import begin
 from bert4rec.training.build import (
     build,
     checkpoint_manager,
-    choose_baselines,
     make_evaluator,
     make_trainer,
     metrics_log,
@@ -41,7 +39,7 @@ from bert4rec.training.build import (
 from bert4rec.training.context import Context, describe, make_context
 from bert4rec.training.finish.files import show, write_files
 from bert4rec.training.loop.trainer import Trainer
-from bert4rec.training.results import about, about_origin, about_plan, about_training
+from bert4rec.training.results import Findings, about_origin, about_plan, about_training, find, make_report
 from bert4rec.training.untrained import complete_untrained
 
 
@@ -84,61 +82,67 @@ def _complete(
 ) -> Path:  # fmt: skip
     """Train, test the best weights, write the report; the run folder, which is locked as long as `resources` are."""
     context = make_context(config, world, dataset, resources)
+    evaluator = make_evaluator(context.config, world, dataset)
     if world.is_first:
-        describe(context)
+        describe(context, evaluator)
     seed_everything(context.config.training.seed, world.rank)
     model, optimizers = build(context.config, world, dataset.sizes, context.plan)
-    evaluator = make_evaluator(context.config, world, dataset)
     log = None
     if world.is_first:
         log = metrics_log(context.config, context.folder, purge_from=context.state().step)
     patience = max(PATIENCE, context.config.checkpoint.seconds_on_signal) if may_exit else None
     with Interruption(patience) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
-        try:
-            begin(context, trainer, log)
-            trainer.stopwatch.add("start", time.monotonic() - began)
-            trainer.fit()
-            with trainer.stopwatch.of("test"):
-                held_out = evaluator.held_out()
-                ranks = evaluator.ranks(model, held_out, trainer.check_interruption)
-                found = evaluator.results(ranks, held_out)
-                if ratings := evaluator.ratings(model, trainer.check_interruption):
-                    found[RATINGS] = ratings
-                examples = evaluator.examples(model, ranks)
-        except Interrupted as interrupted:
-            interrupted.advice = how_to_continue(context.folder)
-            if log:
-                log.add_note("stopped", trainer.state.step, message=str(interrupted))
-                log.close(is_finished=False)
-            raise
-        except DivergenceError as error:
-            with suppress(SaveError):
-                trainer.checkpoints.wait()  # for the best weights, perhaps
-            raise DivergenceError(f"{error}; {_with_lower_rates(context)}") from None
+        found, examples = _fit_and_test(context, trainer, evaluator, model, log, began)
     peaks, is_lost = gather_objects(peak_memory.read()), trainer.checkpoints.is_lost
     by_rank = gather_objects(held_bytes(model, optimizers.states()))
     if log:
-        report = about(dataset, held_out, kind=context.config.model.kind, mode=context.config.parallelism.mode,
-                       world_size=world.world_size)  # fmt: skip
-        report |= found | {"protocols": protocols(report | found)}
-        report["hits_by_rank"] = hits_by_rank({name: of.ranks for name, of in ranks.items()})
-        training = about_training(trainer, peaks, read_records(context.folder, "resume"))
-        report["training"] = training | about_origin(context.origin)
-        report["sharding"] = {kind: [n_bytes[kind] for n_bytes in by_rank] for kind in by_rank[0]}
-        report["plan"] = about_plan(context.plan)
-        if missing := choose_baselines(context.config, dataset)[1]:
-            report["baselines_left_out"] = missing
+        config = context.config
+        report = make_report(evaluator, found, kind=config.model.kind, mode=config.parallelism.mode)
+        report |= _about(context, trainer, peaks, by_rank)
         if is_lost:
             show(report)
         else:
-            evaluator.write_ranks(context.folder, ranks, held_out)
+            evaluator.write_ranks(context.folder, found.ranks, found.held_out)
             write_files(context.folder, report, dataset, examples, log)
         log.close()
     if is_lost:
         advice = free_the_disk(context.folder)
         raise SaveError(f"{context.folder}: the weights of these metrics could not be saved; {advice}")
     return context.folder
+
+
+def _fit_and_test(
+    context: Context, trainer: Trainer, evaluator: Evaluator, model: nn.Module, log: MetricsLog | None, began: float
+) -> tuple[Findings, list[Example]]:
+    """Train, and evaluate the best weights. Raises `Interrupted` and `DivergenceError` with what to do."""
+    try:
+        begin(context, trainer, log)
+        trainer.stopwatch.add("start", time.monotonic() - began)
+        trainer.fit()
+        with trainer.stopwatch.of("test"):
+            found = find(evaluator, model, evaluator.held_out(), trainer.check_interruption)
+            return found, evaluator.examples(model, found.ranks)
+    except Interrupted as interrupted:
+        interrupted.advice = how_to_continue(context.folder)
+        if log:
+            log.add_note("stopped", trainer.state.step, message=str(interrupted))
+            log.close(is_finished=False)
+        raise
+    except DivergenceError as error:
+        with suppress(SaveError):
+            trainer.checkpoints.wait()  # for the best weights, perhaps
+        raise DivergenceError(f"{error}; {_with_lower_rates(context)}") from None
+
+
+def _about(context: Context, trainer: Trainer, peak_memory: list[int], held: list[dict[str, int]]) -> dict[str, Any]:
+    """What the report says of the training, beside what was found; `peak_memory` and `held` in bytes, by rank."""
+    training = about_training(trainer, peak_memory, read_records(context.folder, "resume"))
+    return {
+        "training": training | about_origin(context.origin),
+        "sharding": {kind: [n_bytes[kind] for n_bytes in held] for kind in held[0]},
+        "plan": about_plan(context.plan),
+    }
 
 
 def _trainer(

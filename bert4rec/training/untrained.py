@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, lock, new_folder
-from bert4rec.config.abilities import POPULARITY
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.examples import Example
-from bert4rec.evaluation.hits_by_rank import hits_by_rank
 from bert4rec.report.environment import environment
 from bert4rec.report.page import write_json
-from bert4rec.report.protocols import protocols
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.runtime.memory import PeakMemory
@@ -25,7 +22,7 @@ from bert4rec.runtime.signals import PATIENCE, Interruption
 from bert4rec.training.build import make_evaluator, metrics_log
 from bert4rec.training.evaluate import RankingProgress
 from bert4rec.training.finish.files import write_files
-from bert4rec.training.results import about
+from bert4rec.training.results import find, make_report
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +40,13 @@ def complete_untrained(
     held_out = evaluator.held_out()
     n_parts = evaluator.counting.n_parts(kind)
     with Interruption(PATIENCE if may_exit else None) as interruption:
-        popularity = evaluator.counting.scorer(POPULARITY, lambda: None)  # as many batches as any
-        n_batches = n_parts + evaluator.n_batches(popularity, held_out)
+        n_batches = n_parts + evaluator.n_batches(held_out)
         with RankingProgress(interruption, n_batches=n_batches) as progress:
             try:
                 scorer = evaluator.counting.scorer(kind, progress.advance)
                 seconds = time.monotonic() - began
-                ranks = evaluator.ranks(scorer, held_out, progress.advance)
-                found = evaluator.results(ranks, held_out)
-                examples = evaluator.examples(scorer, ranks)
+                found = find(evaluator, scorer, held_out, progress.advance)
+                examples = evaluator.examples(scorer, found.ranks)
             except Interrupted as interrupted:
                 interrupted.advice = "start it again"
                 raise
@@ -59,13 +54,10 @@ def complete_untrained(
         folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
         if world.is_first:
             resources.enter_context(lock(folder))
-            mode = config.parallelism.mode
-            report = about(dataset, held_out, kind=kind, mode=mode, world_size=world.world_size) | found
-            report["protocols"] = protocols(report)
-            report["hits_by_rank"] = hits_by_rank({name: of.ranks for name, of in ranks.items()})
+            report = make_report(evaluator, found, kind=kind, mode=config.parallelism.mode)
             report["training"] = _about_counting(seconds, peaks, n_positions=int(dataset.popularity.sum()))
             with interruption.busy():
-                evaluator.write_ranks(folder, ranks, held_out)
+                evaluator.write_ranks(folder, found.ranks, held_out)
                 _write(folder, config, world, dataset, report, examples)
     return folder
 

@@ -86,7 +86,7 @@ def test_it_recommends_new_items_at_once_and_has_no_report(
     assert {9, 10} <= {one.item for one in found}
     capsys.readouterr()
     assert main(["report", str(new)]) == 2
-    assert capsys.readouterr().err == f"error: {new}: no finished run (it has no report.json)\n"
+    assert capsys.readouterr().err == f"error: {new}: no finished run (it has no report.json); name the folder of one\n"
 
 
 def settings_of(*argv: str) -> Config:

@@ -43,7 +43,7 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     ranks = evaluator.ranks(model, held_out, lambda: calls.append(None))
     assert list(ranks) == ["validation", "test", "popularity_baseline", "markov", "best_possible"]
     n_of_test = 4 + 1
-    assert len(calls) == evaluator.n_batches(model, held_out) == 2 + 1 + n_of_test + n_of_test + 1 + n_of_test
+    assert len(calls) == evaluator.n_batches(held_out) == 2 + 1 + n_of_test + n_of_test + 1 + n_of_test
     ranker = Ranker(ModelScorer(model, device=CPU, max_len=12), batch_size=16, device=CPU)
     test = ranker.rank(small_dataset.splits["test"], ["full", "uniform"])
     metrics = evaluator.results(ranks, held_out)
@@ -65,7 +65,7 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     assert validation == {k: v for k, v in metrics["validation"]["full"].items() if k not in lists}
     assert metrics["slices"].keys() == {"test"}
     sampled = replace(evaluator, protocols=["uniform"], baselines=[])
-    assert sampled.n_batches(model, held_out) == 2 + 2 * 4
+    assert sampled.n_batches(held_out) == 2 + 2 * 4
     assert sampled.results(sampled.ranks(model, held_out, lambda: None), held_out)["test"] == {
         "uniform": metrics["test"]["uniform"]
     }

@@ -27,7 +27,7 @@ def test_a_finished_run_says_what_it_found(made: Path) -> None:
 
 
 def test_a_folder_that_is_no_finished_run_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^\S+: no finished run \(it has no report\.json\)$"):
+    with pytest.raises(DataError, match=r"^\S+: no finished run \(it has no report\.json\); name the folder of one$"):
         Run(tmp_path)
     (tmp_path / "report.json").write_text("{")
     with pytest.raises(DataError, match=r"^\S+report\.json: cannot be read: [^\n]+$"):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bert4rec.report.compare.contents import Comparison, Table
 from bert4rec.report.compare.curves import METRIC, curves_svg, has_curves
+from bert4rec.report.markdown import markdown_table
 
 TEMPLATE = "comparison.html.j2"
 
@@ -31,17 +32,8 @@ def html_page(comparison: Comparison) -> str:
 
 
 def _section(table: Table) -> str:
-    return f"## {table.title}\n\n{_table(table.header, table.rows)}"
+    return f"## {table.title}\n\n{markdown_table(table.header, table.rows, of_numbers=False)}"
 
 
 def _list(sentences: Sequence[str]) -> str:
     return "\n".join(f"- {sentence}" for sentence in sentences)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    head, *body = (
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
-    )
-    return "\n".join([head, "|" + "|".join("-" * (width + 2) for width in widths) + "|", *body])

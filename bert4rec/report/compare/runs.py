@@ -1,6 +1,5 @@
 """What a finished run has left behind, as far as it can be compared."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import tomli
 from bert4rec.checkpoint.run_folder import CONFIG, METRICS, REPORT
 from bert4rec.config.load import flat
 from bert4rec.report.log import read_records
+from bert4rec.report.reading import read_report
 from bert4rec.runtime.errors import DataError
 
 
@@ -42,14 +42,9 @@ def read_run(folder: Path) -> Run:
 
     Settings are read as they stand, whichever version has written them.
     """
-    try:
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        if not isinstance(report, dict) or "fingerprint" not in report.get("dataset", {}):
-            raise ValueError("it does not name its dataset")
-    except FileNotFoundError:
-        raise DataError(f"{folder}: no finished run (it has no {REPORT}); name the folder of one") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder / REPORT}: cannot be read: {error}") from None
+    report = read_report(folder)
+    if "fingerprint" not in report["dataset"]:
+        raise DataError(f"{folder / REPORT}: does not name its dataset, so that it cannot be compared")
     return Run(folder, report, _settings(folder), _curve(folder))
 
 

@@ -31,6 +31,7 @@ def test_a_run_and_an_evaluation_in_it(tmp_path: Path) -> None:
         ("report.json", None, "no finished run (it has no report.json); name the folder of one"),
         ("report.json", "{", "report.json: cannot be read: Expecting property name"),
         ("report.json", "[]", "report.json: cannot be read: it does not name its dataset"),
+        ("report.json", '{"dataset": {}}', "report.json: does not name its dataset, so that it cannot be compared"),
         ("config.toml", "seed", "config.toml: cannot be read: Expected '='"),
         ("config.toml", "seed = 1", "config.toml: cannot be read: 'int' object has no attribute"),
         ("metrics.jsonl", '{"kind": "validation", "step": 1, "full": {}}', "metrics.jsonl: cannot be read: 'epoch'"),
