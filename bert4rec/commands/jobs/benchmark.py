@@ -17,6 +17,7 @@ from bert4rec.commands.jobs.child import StoppedError, run_child
 from bert4rec.commands.jobs.contest import ALL_UNTRAINED, KINDS, SPLITS, Contest, Job, chosen_splits, make_contest
 from bert4rec.commands.jobs.earlier_runs import earlier_run, is_finished
 from bert4rec.config.load import NO_FILE, USUAL_FILE, parse_command_line
+from bert4rec.report.reading import read_report
 from bert4rec.report.standings import Result, standings_data, standings_page
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import DataError, SettingsError
@@ -55,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "--table.key=value: any setting, as `bert4rec train` takes it, for all contestants"
     parser.set_defaults(settings=[])
     add = parser.add_argument
-    who = f"a settings file, a kind of model ({', '.join(KINDS)}), or {ALL_UNTRAINED}: all kinds without training"
+    who = (
+        f"a kind of model ({', '.join(KINDS)}), perhaps with settings of its own and a name "
+        f"(deep=sasrec:n_layers=3,training.n_epochs=60); a settings file; or {ALL_UNTRAINED}: all that need no training"
+    )
     add("contestants", metavar="CONTESTANT", nargs="+", help=who)
     add("--splits", metavar="NAME,NAME", help=f"{','.join(SPLITS)} (default: both, where the data have times)")
     add("--seeds", metavar="N,N,…", help="training.seed of the runs of each contestant (default: that of the settings)")
@@ -157,7 +161,7 @@ def _run_all(asked: Asked, jobs: Sequence[Job], results: list[Result], again: st
                 failed.append(job)
                 continue
             seconds[job.contestant].append(time.monotonic() - began)
-        report = _read_report(earlier)
+        report = read_report(earlier)
         if not seconds[job.contestant]:
             seconds[job.contestant].append(report["training"]["seconds"])
         results.append(Result(job.contestant, job.split, job.seed, earlier, report))
@@ -174,16 +178,6 @@ def _left(jobs: Sequence[Job], seconds: dict[str, list[float]]) -> str:
             return ""
         total += sum(known) / len(known) if known else limit
     return f"  about {clock(total)} left"
-
-
-def _read_report(run: Path) -> dict[str, Any]:
-    try:
-        report: dict[str, Any] = json.loads((run / REPORT).read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{run / REPORT}: cannot be read: {error}; move the folder away to make the run again"
-        ) from None
-    return report
 
 
 def _report(output: Path, results: Sequence[Result]) -> None:

@@ -1,13 +1,14 @@
 """Who is compared with whom, on which datasets: the trainings of a benchmark, with all their settings."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
 from bert4rec.config.abilities import UNTRAINED, is_trained
-from bert4rec.config.load import Overrides, load_config, settings_file
+from bert4rec.config.load import Overrides, load_config, parse_command_line, settings_file
 from bert4rec.config.suggestions import did_you_mean, nearest_values
 from bert4rec.config.tables import Config, Model
 from bert4rec.runtime.errors import SettingsError
@@ -24,11 +25,17 @@ OWN = {  # what a benchmark says itself → by what it is told
 
 @dataclass(frozen=True)
 class Contestant:
-    """A `kind` of model with the settings that all share, or what a settings `file` says."""
+    """A `kind` of model with settings of its `own` beside those that all share, or what a settings `file` says."""
 
     name: str
     kind: str = ""
     file: str = ""
+    own: Overrides = field(default_factory=Overrides)
+
+    @property
+    def folder_name(self) -> str:
+        """As the folders of its runs begin."""
+        return re.sub(r"[^\w.-]+", "-", self.name).strip("-")
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Contest:
                 yield self._job(contestant, split, seed)
 
     def _job(self, contestant: Contestant, split: str, seed: int | None) -> Job:
-        name = "-".join([contestant.name, split, *([] if seed is None else [f"seed{seed}"])])
+        name = "-".join([contestant.folder_name, split, *([] if seed is None else [f"seed{seed}"])])
         own = {
             "preprocessing.split": split,
             "data.dataset_dir": str(self.dataset(split)),
@@ -80,9 +87,11 @@ class Contest:
         config = self._config(contestant, own)
         named = [f"--config={file}"] if (file := contestant.file or self.file) else []
         kind = [f"--model.kind={contestant.kind}"] if contestant.kind else []
-        others = [option for key, option in zip(self.overrides, self.overrides.options, strict=True) if key not in own]
+        given = zip(self.overrides, self.overrides.options, strict=True)
+        others = [option for key, option in given if key not in own and key not in contestant.own]
         options = [f"--{key}={value}" for key, value in own.items()]
-        return Job(contestant.name, split, seed, config, [*named, *others, *kind, *options])
+        settings = [*named, *others, *kind, *contestant.own.options, *options]
+        return Job(contestant.name, split, seed, config, settings)
 
     def dataset(self, split: str) -> Path:
         """The folder of the dataset: that of the split by time has `-time` behind its name."""
@@ -91,7 +100,8 @@ class Contest:
 
     def _config(self, contestant: Contestant, own: dict[str, object]) -> Config:
         kind = {"model.kind": contestant.kind} if contestant.kind else {}
-        changed = Overrides(self.overrides | kind | own, self.overrides.typed)
+        typed = self.overrides.typed | contestant.own.typed
+        changed = Overrides(self.overrides | kind | contestant.own | own, typed)
         return load_config(contestant.file or self.file, changed)
 
     def check(self) -> None:
@@ -116,9 +126,7 @@ def make_contest(
     names: Sequence[str], file: str | None, overrides: Overrides, *, seeds: str | None, output: Path | None
 ) -> Contest:
     """What was typed, checked. Raises `SettingsError`."""
-    for key, typed in overrides.typed.items():
-        if key in OWN:
-            raise SettingsError(f"{typed}: a benchmark sets {key} itself; instead: {OWN[key]}")
+    _refuse_own(overrides)
     file = settings_file(file)
     contest = Contest(_contestants(names), file, overrides, _seeds(seeds), output or Path())
     contest.check()
@@ -126,6 +134,12 @@ def make_contest(
         run_dir = load_config(file, overrides).run.dir
         output = Path(run_dir) / f"benchmark-{contest.dataset(SPLITS[0]).name}"
     return Contest(contest.contestants, file, overrides, contest.seeds, output)
+
+
+def _refuse_own(overrides: Overrides) -> None:
+    for key, typed in overrides.typed.items():
+        if key in OWN:
+            raise SettingsError(f"{typed}: a benchmark sets {key} itself; instead: {OWN[key]}")
 
 
 def chosen_splits(text: str | None) -> tuple[str, ...]:
@@ -148,11 +162,25 @@ def _contestants(names: Sequence[str]) -> list[Contestant]:
     words = [kind for name in names for kind in (UNTRAINED if name == ALL_UNTRAINED else [name])]
     found: dict[str, Contestant] = {}
     for word in words:
-        contestant = Contestant(word, kind=word) if word in KINDS else Contestant(Path(word).stem, file=word)
-        if contestant.file and not os.path.isfile(word):
-            choices = [*KINDS, ALL_UNTRAINED]
-            nearest = did_you_mean(nearest_values(word, choices, {})) or f"; kinds: {', '.join(choices)}"
-            raise SettingsError(f"{word}: neither a kind of model nor a settings file{nearest}")
-        if found.setdefault(contestant.name, contestant) != contestant:
-            raise SettingsError(f"{word}: another contestant is called {contestant.name}, too; rename the file")
+        contestant = _contestant(word)
+        if found.setdefault(contestant.folder_name, contestant) != contestant:
+            problem = f"another contestant is called {contestant.name}, too"
+            raise SettingsError(f"{word}: {problem}; give it a name: NAME={word}")
     return list(found.values())
+
+
+def _contestant(word: str) -> Contestant:
+    """What `[NAME=]KIND[:key=value,key=value]` or `[NAME=]FILE` says; a key without a table is one of [model]."""
+    named = re.fullmatch(r"([\w .-]+)=(.+)", word)
+    name, meant = named.groups() if named else ("", word)
+    kind, has_own, text = meant.partition(":")
+    if kind in KINDS:
+        pairs = re.split(r",(?=[\w.]+=)", text) if has_own else []
+        own = parse_command_line([f"--{'' if '.' in pair.split('=')[0] else 'model.'}{pair}" for pair in pairs])[1]
+        _refuse_own(own)
+        return Contestant(name or meant, kind=kind, own=own)
+    if os.path.isfile(meant):
+        return Contestant(name or Path(meant).stem, file=meant)
+    choices = [*KINDS, ALL_UNTRAINED]
+    nearest = did_you_mean(nearest_values(kind, choices, {})) or f"; kinds: {', '.join(choices)}"
+    raise SettingsError(f"{word}: neither a kind of model nor a settings file{nearest}")

@@ -52,6 +52,30 @@ def test_each_contestant_takes_part_once() -> None:
     ]  # fmt: skip
 
 
+def test_settings_of_one_contestant() -> None:
+    """Behind its kind, and before those that all share."""
+    neural = "matrix_factorization:form=neural,mlp_layers=[8,4],training.n_epochs=9"
+    asked = contest(neural, "markov", "matrix_factorization", options=("--training.n_epochs=2",))
+    first, _, last = asked.jobs("time")
+    assert (str(first), first.name) == (
+        f"{neural}, time, seed 1", "matrix_factorization-form-neural-mlp_layers-8-4-training.n_epochs-9-time-seed1"
+    )  # fmt: skip
+    assert first.settings[:4] == [
+        "--model.kind=matrix_factorization", "--model.form=neural", "--model.mlp_layers=[8,4]",
+        "--training.n_epochs=9",
+    ]  # fmt: skip
+    assert first.config == load_config(*parse_command_line(first.settings))
+    assert (first.config.model.form, first.config.model.mlp_layers) == ("neural", [8, 4])
+    assert [job.config.training.n_epochs for job in (first, last)] == [9, 2]
+
+
+def test_contestants_of_one_kind_have_names() -> None:
+    asked = contest("deep=sasrec:n_layers=3", "sasrec", "small=sasrec:embed_dim=8", "wide one=small.toml")
+    assert [job.contestant for job in asked.jobs("time")] == ["deep", "sasrec", "small", "wide one"]
+    assert [job.name for job in asked.jobs("time")][::3] == ["deep-time-seed1", "wide-one-time-seed1"]
+    assert [job.config.model.n_layers for job in asked.jobs("time")][:2] == [3, 2]
+
+
 def test_the_splits() -> None:
     assert chosen_splits(None) == ("leave_one_out", "time")
     assert chosen_splits("time") == ("time",)
@@ -72,7 +96,14 @@ def test_the_splits() -> None:
             ["markov", "short.toml"], [], None,
             "short and markov need different datasets: model.max_len = 20 and 50; choose one for all: --model.max_l",
         ),
-        (["small.toml", "a/small.toml"], [], None, "a/small.toml: another contestant is called small, too; "),
+        (["markow:decay=1"], [], None, "markow:decay=1: neither a kind of model nor a settings file; did you mean m"),
+        (["sasrec:n_layer=3"], [], None, "--model.n_layer: no such option; did you mean --model.n_layers"),
+        (["sasrec:n_layers"], [], None, "--model.n_layers: "),
+        (["sasrec:run.name=x"], [], None, "--run.name=x: a benchmark sets run.name itself; instead: --output"),
+        (
+            ["small.toml", "a/small.toml"], [], None,
+            "a/small.toml: another contestant is called small, too; give it a name: NAME=a/small.toml",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(names: list[str], options: list[str], seeds: str | None, problem: str) -> None:
