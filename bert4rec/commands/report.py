@@ -12,7 +12,7 @@ from bert4rec.checkpoint.run_settings import options_to_train_longer
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED, Config
-from bert4rec.report.page import metrics_table, rules
+from bert4rec.report.markdown.page import metrics_table, rules
 from bert4rec.report.reading import read_report
 from bert4rec.runtime.errors import UserError
 

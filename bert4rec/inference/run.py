@@ -8,7 +8,7 @@ from typing import Any
 from bert4rec.inference.load import load
 from bert4rec.inference.recommender import Recommender
 from bert4rec.report.log import read_records
-from bert4rec.report.page import result_line
+from bert4rec.report.markdown.page import result_line
 from bert4rec.report.reading import read_report
 from bert4rec.runtime.console import quiet_libraries
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert4rec.report.page import heading, rules
+from bert4rec.report.markdown.page import heading, rules
 
 SPLITS = ("validation", "test")
 

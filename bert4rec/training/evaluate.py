@@ -21,7 +21,7 @@ from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
 from bert4rec.dataset.schema import METADATA
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.report.comparison import common_figures, differences
-from bert4rec.report.page import write_json
+from bert4rec.report.markdown.page import write_json
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.console import ProgressBar

@@ -12,7 +12,7 @@ from bert4rec.evaluation.results.intervals import CONFIDENCE, PERMUTATIONS, RESA
 from bert4rec.report.compare.columns import MISSING, SEPARATOR, Column, columns, differing_settings
 from bert4rec.report.compare.paired import Differences, pairs
 from bert4rec.report.compare.runs import Run
-from bert4rec.report.page import PROTOCOL_TITLES, SHORT_TITLES, heading, rules
+from bert4rec.report.markdown.page import PROTOCOL_TITLES, SHORT_TITLES, heading, rules
 from bert4rec.runtime.wording import rounded
 
 FINDING = "NDCG@10"  # what the first sentence is about, of the first protocol that was measured

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert4rec.report.compare.contents import Comparison, Table
 from bert4rec.report.compare.curves import METRIC, curves_svg, has_curves
-from bert4rec.report.markdown import markdown_table
+from bert4rec.report.markdown.table import markdown_table
 
 TEMPLATE = "comparison.html.j2"
 

@@ -11,7 +11,7 @@ from bert4rec.report.html import facts, tables
 from bert4rec.report.html.charts import charts, learning_curve
 from bert4rec.report.html.contents import Contents, Settings, read_contents
 from bert4rec.report.html.drawing import to_svg, write_png
-from bert4rec.report.page import NO_TEST, rules
+from bert4rec.report.markdown.page import NO_TEST, rules
 from bert4rec.report.summary import summary
 from bert4rec.report.warnings import checks
 from bert4rec.runtime.files import write_whole

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from bert4rec.evaluation.metric_names import is_of_lists
 from bert4rec.report.contestants import MODEL, Contestant, contestants
 from bert4rec.report.html.published import Published, known_file, published
-from bert4rec.report.page import PROTOCOL_TITLES, heading
+from bert4rec.report.markdown.page import PROTOCOL_TITLES, heading
 
 SLICES = {
     "history_length": "By the length of the history",

@@ -13,7 +13,7 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.examples import Example
 from bert4rec.report.html.page import write_html
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
-from bert4rec.report.page import metrics_table, result_line, write_json, write_report
+from bert4rec.report.markdown.page import metrics_table, result_line, write_json, write_report
 from bert4rec.report.warnings import checks, warnings
 from bert4rec.training.finish.examples import described
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bert4rec.report.standings import Result, standings_data, standings_page
+from bert4rec.report.markdown.standings import Result, standings_data, standings_page
 
 DATASET = {"source": "table", "users": 1200, "items": 40, "n_eval_negatives": 10}
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from bert4rec.dataset.ranks import LEFT_OUT
-from bert4rec.evaluation.hits_by_rank import hits_by_rank
 from bert4rec.evaluation.metrics import ranking_metrics
+from bert4rec.evaluation.results.hits_by_rank import hits_by_rank
 
 
 def test_the_shares_are_hit_rates() -> None:

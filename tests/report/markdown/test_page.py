@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert4rec.report.page import metrics_table, report_page, result_line
+from bert4rec.report.markdown.page import metrics_table, report_page, result_line
 
 METRICS = {"users": 3, "HR@10": 0.5, "NDCG@10": 0.25, "MRR": 1.0}
 

@@ -9,7 +9,7 @@ from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, HTML_PAGE, METRI
 from bert4rec.config.abilities import POPULARITY, UNTRAINED, is_trained
 from bert4rec.evaluation.metric_names import is_of_lists
 from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants
-from bert4rec.report.markdown import markdown_table
+from bert4rec.report.markdown.table import markdown_table
 from bert4rec.report.summary import summary
 from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import counted, rounded

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.evaluation.metric_names import LIST_METRICS
-from bert4rec.report.markdown import markdown_table
-from bert4rec.report.page import HELD_OUT, PROTOCOL_TITLES, heading
+from bert4rec.report.markdown.page import HELD_OUT, PROTOCOL_TITLES, heading
+from bert4rec.report.markdown.table import markdown_table
 
 FORMAT_VERSION = 1
 

@@ -1,6 +1,6 @@
 """Tables, to the letter."""
 
-from bert4rec.report.markdown import markdown_table
+from bert4rec.report.markdown.table import markdown_table
 
 
 def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:

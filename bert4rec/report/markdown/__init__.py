@@ -1,0 +1,1 @@
+"""Reports as Markdown, for terminals and files."""
