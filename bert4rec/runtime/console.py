@@ -54,7 +54,8 @@ def quiet_libraries(*names: str) -> Iterator[None]:
         try:
             for name in names:
                 import_module(name)
-            root.handlers = list(handlers)
+            # fbgemm calls logging.info, which gives a root without any handler one that shows our warnings.
+            root.handlers = list(handlers) or [logging.NullHandler()]
             for name in NOISY:
                 logging.getLogger(name).setLevel(logging.ERROR)
             yield
