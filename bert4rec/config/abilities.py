@@ -20,6 +20,11 @@ def is_trained(kind: str) -> bool:
     return kind not in UNTRAINED
 
 
+def examples_of(kind: str) -> str:
+    """What a trained kind of model learns from, as people count it."""
+    return "sequences" if kind in TRANSFORMERS else "pairs"
+
+
 def needs_negatives(loss: str) -> bool:
     """Whether a loss compares targets with a few negatives: neither with the whole catalogue nor with ratings."""
     return loss not in ("softmax", "mse")

@@ -9,7 +9,7 @@ from torch import nn
 
 from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
-from bert4rec.config.abilities import POPULARITY, UNTRAINED, is_trained, needs_negatives
+from bert4rec.config.abilities import POPULARITY, UNTRAINED, examples_of, is_trained, needs_negatives
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config
 from bert4rec.dataset.reader import Dataset, Sizes, Split
 from bert4rec.dataset.schema import TEST, TRAIN, table_rows
@@ -253,5 +253,5 @@ def make_trainer(
     step = Step(model, optimizers, world, precision=config.training.precision)
     return Trainer(
         step, batches, checkpoints, settings=config.training, world=world, measure=measure, interruption=interruption,
-        log=log,
+        log=log, examples=examples_of(config.model.kind),
     )  # fmt: skip

@@ -71,6 +71,7 @@ def _about(
             **{key: metadata["preprocessing"][key] for key in ("split", "n_eval_negatives")},
             **{key: metadata[key] for key in FACTS if key in metadata},
             "file": metadata.get("created_from", {}).get("name", ""),
+            "file_sha256": metadata.get("created_from", {}).get("sha256", ""),
             "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
             "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
         },

@@ -278,7 +278,10 @@ def test_what_is_noted_of_the_input_tells_nothing_of_the_machine(prepare: Prepar
     folder = prepare(*table(tmp_path / "log.csv"))
     text = (folder / "metadata.json").read_text()
     digest = hashlib.sha256(os.path.realpath(tmp_path / "log.csv").encode()).hexdigest()
-    assert json.loads(text)["created_from"] == {"source": "table", "name": "log.csv", "path_sha256": digest[:16]}
+    assert json.loads(text)["created_from"] == {
+        "source": "table", "name": "log.csv", "path_sha256": digest[:16],
+        "sha256": hashlib.sha256((tmp_path / "log.csv").read_bytes()).hexdigest(),
+    }  # fmt: skip
     assert str(tmp_path) not in text
     assert "log.csv" not in (folder / "README.md").read_text()
 

@@ -1,5 +1,7 @@
 """What `metadata.json` says of a dataset, but for what the splits and the checksums add."""
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 from bert4rec.config.tables import Config
@@ -11,6 +13,8 @@ from bert4rec.prepare.stages.ordered_rows import OrderedRows
 from bert4rec.prepare.stages.survey import Survey
 from bert4rec.prepare.writer import created_from
 
+MOST_HASHED = 2**28  # bytes, a second: files that others have published on are smaller
+
 
 def describe_rows(
     config: Config, source: Interactions | Generated, ordered: OrderedRows, survey: Survey
@@ -19,7 +23,7 @@ def describe_rows(
     n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
     bad = source.bad
     return {
-        "created_from": created_from(config.data.source, config.data.path),
+        "created_from": created_from(config.data.source, config.data.path) | _checksum(Path(config.data.path)),
         "source": config.data.source,
         "max_len": config.model.max_len,
         "preprocessing": config.preprocessing.recipe,
@@ -40,3 +44,11 @@ def describe_rows(
         "has_times": "time" in ordered.parts.columns,
         "has_ratings": "rating" in ordered.parts.columns,
     }
+
+
+def _checksum(path: Path) -> dict[str, str]:
+    """Of an input that is one file, and not a large one: a report knows by it what others have published."""
+    if not path.is_file() or path.stat().st_size > MOST_HASHED:
+        return {}
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}

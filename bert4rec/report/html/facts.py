@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from bert4rec.config.abilities import is_trained
+from bert4rec.config.abilities import examples_of, is_trained
 from bert4rec.report.contestants import contestants, main_protocol
 from bert4rec.report.html.contents import Contents, Settings
 from bert4rec.runtime.wording import clock, counted, rounded
@@ -66,8 +66,8 @@ def tiles(report: Mapping[str, Any]) -> list[Fact]:
         found.append(Fact("epochs", rounded(training["epochs"]), remark))
     if "seconds" in training:
         rate = training.get("sequences_per_second")
-        name = "training" if was_trained else "counting"
-        found.append(Fact(name, _duration(training["seconds"]), f"{rounded(rate)} sequences/s" if rate else ""))
+        name, examples = "training" if was_trained else "counting", examples_of(report.get("kind", "bert4rec"))
+        found.append(Fact(name, _duration(training["seconds"]), f"{rounded(rate)} {examples}/s" if rate else ""))
     return found
 
 

@@ -20,13 +20,19 @@ class Published(NamedTuple):
     note: str
 
 
-def known_file(dataset: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The entry of the file that a `dataset`, as the report has it, was made from, known by its counts and split."""
+def known_file(dataset: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """The entry of the file that a `dataset`, as the report has it, was made from, and in words by what it is known.
+
+    The counts decide, since filters could have left out rows of the very file; its checksum tells whether it is that.
+    """
     if dataset.get("split") != "leave_one_out":
         return None
     counts = ("users", "items", "rows")
-    files = tomli.loads(FIGURES.read_text(encoding="utf-8"))["file"]
-    return next((file for file in files if all(file[name] == dataset.get(name) for name in counts)), None)
+    for file in tomli.loads(FIGURES.read_text(encoding="utf-8"))["file"]:
+        if all(file[name] == dataset.get(name) for name in counts):
+            is_same = dataset.get("file_sha256") == file["sha256"]
+            return file, "the checksum of its file" if is_same else "its counts alone, not by the checksum of its file"
+    return None
 
 
 def published(file: Mapping[str, Any], protocol: str, *, n_negatives: int = 100) -> list[Published]:

@@ -104,11 +104,12 @@ def _interval(interval: Sequence[float] | None) -> str:
 
 
 def published_tables(report: Mapping[str, Any]) -> tuple[str, list[tuple[str, list[Line]]]]:
-    """The name of the file, where it is known, and for each protocol the published figures with the run's own."""
+    """By what the file is known, and which it is; and for each protocol the published figures with the run's own."""
     dataset, model = report["dataset"], report.get("test", {})
-    file = known_file(dataset)
-    if file is None:
+    known = known_file(dataset)
+    if known is None:
         return "", []
+    file, by = known
     n_negatives, title = dataset.get("n_eval_negatives", 100), str(report.get("model", "Bert4Rec"))
     tables = []
     for protocol in PROTOCOL_TITLES:
@@ -117,7 +118,7 @@ def published_tables(report: Mapping[str, Any]) -> tuple[str, list[tuple[str, li
         if rows and {"HR@10", "NDCG@10"} <= own.keys():
             ours = Published(f"{title}, this run", own["HR@10"], own["NDCG@10"], "", "", "")
             tables.append((heading(report, "test", protocol), list(_lines(rows, ours))))
-    return file["name"], tables
+    return f"{by}: {file['name']}", tables
 
 
 def _lines(rows: Sequence[Published], ours: Published) -> Iterator[Line]:

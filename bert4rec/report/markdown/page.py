@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, HTML_PAGE, METRICS, PAGE, PICTURE, PLAN, REPORT
-from bert4rec.config.abilities import POPULARITY, UNTRAINED, is_trained
+from bert4rec.config.abilities import POPULARITY, UNTRAINED, examples_of, is_trained
 from bert4rec.evaluation.metric_names import is_of_lists
 from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants
 from bert4rec.report.markdown.table import markdown_table
@@ -103,7 +103,8 @@ def _training(report: Mapping[str, Any]) -> str:
         kept = "Nothing was held out for validation: the last weights were kept."
     parts = "".join(f" Resumed after step {step:,} on {counted(n, 'process')}." for step, n in training["resumed"])
     rate = training["sequences_per_second"]
-    speed = f" {rounded(rate)} sequences/s;" if rate else ""  # not measured where there were too few steps
+    examples = examples_of(report.get("kind", "bert4rec"))
+    speed = f" {rounded(rate)} {examples}/s;" if rate else ""  # not measured where there were too few steps
     return (
         f"{_data(dataset)}. Mode {report['mode']}, "
         f"{counted(report['world_size'], 'process')}.\n\n"

@@ -34,20 +34,21 @@ class Trainer:
     """Trains by a `step` for each of the `batches`, from the state of the `checkpoints`, with which they start.
 
     `measure` gives the validation metrics of the model as it is (`{}` where there is nobody to validate on), and calls
-    what it is given between two batches. `log` is None on all processes but the first. Every process of the run makes
-    the same calls.
+    what it is given between two batches. `log` is None on all processes but the first; `examples`: what is learnt
+    from, as people call it. Every process of the run makes the same calls.
     """
 
     def __init__(
         self, step: Step, batches: TrainingBatches, checkpoints: Checkpoints, *, settings: Training, world: Processes,
         measure: Callable[[Between], Metrics], interruption: Interruption, log: MetricsLog | None,
+        examples: str = "sequences",
     ) -> None:  # fmt: skip
         self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
         self._world, self._measure, self._interruption, self._log = world, measure, interruption, log
         self.state, self.meter = checkpoints.state, Meter(world.device)
         self.stopwatch = Stopwatch(self.state.seconds_by_part)
         n_steps = batches.start.steps + len(batches)
-        self._progress = Progress(n_steps, n_epochs=settings.n_epochs, done=self.state.step)
+        self._progress = Progress(n_steps, n_epochs=settings.n_epochs, done=self.state.step, examples=examples)
         self._is_done = False
         self._earlier, self._began = self.state.seconds, time.monotonic()
 
