@@ -10,7 +10,7 @@ import pytest
 from bert4rec.__main__ import main
 from bert4rec.config.load import load_config
 from tests.report.html.run_by_hand import write_run
-from tests.report.test_page import REPORT
+from tests.report.markdown.test_page import REPORT
 
 
 @pytest.mark.parametrize("source", ["table", "sequences", "ml-1m"])

@@ -1,7 +1,7 @@
 """What figures are of, in words."""
 
 from bert4rec.report.protocols import protocols
-from tests.report.test_page import METRICS, REPORT
+from tests.report.markdown.test_page import METRICS, REPORT
 
 
 def test_every_protocol_of_each_split_is_a_sentence() -> None:
