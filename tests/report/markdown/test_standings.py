@@ -11,7 +11,7 @@ DATASET = {"source": "table", "users": 1200, "items": 40, "n_eval_negatives": 10
 def result(
     contestant: str, split: str, seed: int | None, hit_rate: float, seconds: float = 90.0, **more: Any
 ) -> Result:
-    test = {"full": {"users": 3, "HR@10": hit_rate, "MRR": 0.5, "Coverage@10": 0.1}}
+    test = {"full": {"users": 3, "HR@5": 0.125, "HR@10": hit_rate, "MRR": 0.5, "Coverage@10": 0.1}}
     report = {"dataset": DATASET, "test": test, "training": {"seconds": seconds}, **more}
     return Result(contestant, split, seed, Path(f"runs/{contestant}-{split}"), report)
 
@@ -22,7 +22,7 @@ def test_a_row_a_contestant_and_a_section_a_split() -> None:
         result("markov", "leave_one_out", None, 0.25, 1.0, **best),
         result("sasrec", "leave_one_out", 1, 0.5, **best),
         result("sasrec", "leave_one_out", 2, 0.75, 180.0, **best),
-        result("sasrec", "time", 1, 0.125),
+        result("sasrec", "time", 1, 0.125, intervals={"test": {"full": {"HR@10": [0.1, 0.15]}}}),
     ]
     assert standings_page(results) == (
         "# Benchmark on table: 1,200 users, 40 items\n\n"
@@ -38,11 +38,14 @@ def test_a_row_a_contestant_and_a_section_a_split() -> None:
         "Test: the first item of each user from `split_at` on; validation: the last one before, of a sample of the "
         "users.\n\n"
         "Full catalogue, without the items that the user has seen; 3 users\n\n"
-        "|        |  HR@10 |    MRR | minutes |\n"
-        "|--------|-------:|-------:|--------:|\n"
-        "| sasrec | 0.1250 | 0.5000 |     1.5 |\n"
+        "|        |                    HR@10 |    MRR | minutes |\n"
+        "|--------|-------------------------:|-------:|--------:|\n"
+        "| sasrec | 0.1250 (0.1000 – 0.1500) | 0.5000 |     1.5 |\n\n"
+        "In brackets: 95 % intervals over users. With several seeds: the mean ± the standard deviation over them. "
+        "Minutes are those of training and validation. Other cut-offs, and what is said of lists, stand in each run's "
+        "report.\n"
     )
     assert standings_data(results)["runs"][1] == {
         "contestant": "sasrec", "split": "leave_one_out", "seed": 1, "run": "runs/sasrec-leave_one_out",
-        "seconds": 90.0, "test": {"full": {"users": 3, "HR@10": 0.5, "MRR": 0.5, "Coverage@10": 0.1}},
+        "seconds": 90.0, "test": {"full": {"users": 3, "HR@5": 0.125, "HR@10": 0.5, "MRR": 0.5, "Coverage@10": 0.1}},
     }  # fmt: skip
