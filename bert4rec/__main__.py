@@ -15,7 +15,7 @@ try:
     from bert4rec import __version__
     from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
     from bert4rec.runtime.errors import SettingsError, UserError
-    from bert4rec.runtime.signals import say_that_it_stopped
+    from bert4rec.runtime.signals import say_that_it_stopped, stop_with_parent
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
@@ -84,6 +84,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
     stopped; a run that a signal has ended has the status of that signal.
     """
     name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    stop_with_parent()
     with nullcontext() if name in OUTLIVES_READERS else ending_on_broken_pipe():
         try:
             return _run(name, words, prog or f"{_program()} {name}")

@@ -10,7 +10,7 @@ from bert4rec.checkpoint.package import is_package
 from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, with_changes
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.runtime.console import quiet_libraries
-from bert4rec.runtime.errors import Interrupted
+from bert4rec.runtime.errors import Interrupted, SettingsError
 from bert4rec.training.global_state import preserved
 
 if TYPE_CHECKING:  # they import Polars, Arrow and torch, which take seconds
@@ -65,19 +65,24 @@ def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> t
     return config, source
 
 
-def train(settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None) -> "Run":
+def train(
+    settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None, processes: int | None = None
+) -> "Run":
     """Dataset folder → run folder, as `bert4rec train` makes it, on this process alone or on those of a launcher.
 
     `settings` and `config` as for `prepare`; {"resume": …} goes on with a run. What is global in Python, NumPy and
-    torch is afterwards as it was before, random states too.
+    torch is afterwards as it was before, random states too. With `processes` it runs on as many new ones of this host,
+    a GPU for each where there are some, and nothing of it in this one; a notebook shows how far it is.
 
-    Raises `UserError` for settings or data that cannot be used, and for a training that diverges, in one line. Ctrl-C
-    is `KeyboardInterrupt`, when all is saved.
+    Raises `UserError` for settings or data that cannot be used, and for a training that diverges, in one line. Ctrl-C,
+    or the notebook's interrupt, is `KeyboardInterrupt`, when all is saved.
     """
     from bert4rec.checkpoint.run_settings import load_run_settings
 
-    file = None if config is None else os.fspath(config)
-    asked = load_run_settings(file, parse_mapping(settings or {}), looks_around=False)
+    if processes is not None and processes < 1:
+        raise SettingsError(f"processes={processes}: must be at least 1")
+    file, overrides = None if config is None else os.fspath(config), parse_mapping(settings or {})
+    asked = load_run_settings(file, overrides, looks_around=False)
     for note in asked.notes:
         logger.info(note)
     with quiet_libraries("torchrec"):
@@ -85,6 +90,12 @@ def train(settings: Mapping[str, Any] | None = None, *, config: StrPath | None =
 
         if asked.finished is not None:
             return Run(asked.finished)
+        if processes is not None:
+            from bert4rec.launch.training import train_on
+            from bert4rec.launch.views import make_view
+
+            words = [f"--config={file or ''}", *overrides.options]
+            return Run(train_on(words, n_processes=processes, view=make_view()))
         from bert4rec.training.run import run
 
         with preserved():

@@ -40,9 +40,12 @@ def load_run_settings(file: str | None, overrides: Overrides, *, looks_around: b
     """The settings of a training that is asked for by a settings file, if one is named, and `overrides`.
 
     A new run has the settings of the file, a resumed one those with which it was trained last; the overrides count
-    more than either. Where no file is named, one that `looks_around` takes the usual one. Raises `SettingsError`.
+    more than either. Where no file is named, one that `looks_around` takes the usual one; where it is "", there
+    is none. Raises `SettingsError`.
     """
     notes = []
+    if file == "":
+        file, looks_around = None, False
     if overrides.get("run.resume", "auto") not in ("", "auto") and file is None:
         usual = load_config(None, {"run.resume": overrides["run.resume"]})  # no file has a part in it
     else:

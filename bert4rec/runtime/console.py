@@ -3,15 +3,16 @@
 The bar stays whole whatever the terminal's width.
 """
 
+import json
 import logging
 import os
 import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
-from typing import Self
+from typing import Any, Self
 
 from tqdm import tqdm
 
@@ -23,6 +24,8 @@ BAR = "{percentage:3.0f} % |{bar}| {desc}"
 NO_BAR = "{desc}"  # the figures alone, in their place
 
 NOISY = ("torch", "torchrec")  # loggers
+EVENTS = "BERT4REC_EVENTS"  # a variable; set: a program has started this process, and reads events on its stdout
+EVENT = "\x1e"  # how the line of an event begins: JSON text sequences, RFC 7464
 
 logger = logging.getLogger(__name__)
 _open: "list[ProgressBar]" = []
@@ -67,6 +70,13 @@ def quiet_libraries(*names: str) -> Iterator[None]:
             os.environ.update(environment)
 
 
+def tell(**event: Any) -> None:
+    """An event for the program that has started this process, where it reads some: a line of JSON on stdout."""
+    if EVENTS in os.environ and logger.isEnabledFor(logging.INFO):
+        with suppress(OSError):  # of a program that has died
+            print(EVENT + json.dumps(event), flush=True)
+
+
 class ProgressBar:
     """How far the work of a `with` block is: a bar at the foot of a terminal, else a line now and then.
 
@@ -85,7 +95,9 @@ class ProgressBar:
 
     def __enter__(self) -> Self:
         self._began = self._shown_at = time.monotonic()
-        if not self._has_only_lines and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
+        if EVENTS in os.environ:
+            self._pause = SECONDS_BETWEEN_BARS
+        elif not self._has_only_lines and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
             self._pause = SECONDS_BETWEEN_BARS
             _open.append(self)  # first: an interrupt may come as soon as the bar is drawn
             self._bar = tqdm(total=self._total, initial=self._first, bar_format=self._form, ncols=_columns())
@@ -110,6 +122,9 @@ class ProgressBar:
     def show(self, done: int, figures: str, *, line: str = "") -> None:
         """`done` units so far: the `figures` behind the bar, or where there is none the `line`, or else the figures."""
         self._shown_at = time.monotonic()
+        if EVENTS in os.environ:
+            tell(done=done, total=self._total, figures=figures)
+            return
         if self._bar is None:
             logger.info(line or figures)
             return

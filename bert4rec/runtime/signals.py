@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,21 @@ def say_that_it_stopped(text: str) -> None:
     if PARENT not in os.environ:
         with suppress(OSError):  # of a terminal that was closed
             print(text, file=sys.stderr, flush=True)
+
+
+def stop_with_parent() -> None:
+    """Where a command of this program has started this process: stop as after SIGTERM when that one has died.
+
+    Its end closes the pipe that is this process's stdin.
+    """
+    if PARENT in os.environ and stat.S_ISFIFO(os.fstat(0).st_mode):
+        threading.Thread(target=_wait_for_parent, name="parent", daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Interruption:

@@ -20,6 +20,7 @@ from bert4rec.models.kinds import KINDS
 from bert4rec.report.environment import environment
 from bert4rec.report.markdown.page import write_json
 from bert4rec.runtime.collectives import on_rank_zero
+from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.wording import counted
@@ -132,6 +133,7 @@ def describe(context: Context, evaluator: Evaluator) -> None:
         logger.info(evaluator.left_out)
     write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
     logger.info(f"run folder: {folder}")
+    tell(run=str(folder))
 
 
 def _held_out_pairs(config: Config, windows: Split) -> str:

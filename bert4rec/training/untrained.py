@@ -15,6 +15,7 @@ from bert4rec.evaluation.examples import Example
 from bert4rec.report.environment import environment
 from bert4rec.report.markdown.page import write_json
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
+from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.runtime.memory import PeakMemory
 from bert4rec.runtime.processes import Processes
@@ -88,5 +89,6 @@ def _write(
     if validation := report.get("validation", {}).get("full"):
         log.add("validation", 0, epoch=0.0, full=validation)
     logger.info(f"run folder: {folder}")
+    tell(run=str(folder))
     write_files(folder, report, dataset, examples, log)
     log.close()

@@ -13,7 +13,7 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.commands.jobs import benchmark
-from bert4rec.commands.jobs.child import StoppedError
+from bert4rec.launch.child import StoppedError
 from tests.conftest import SMALL
 from tests.runs import report_of
 from tests.terminal import on_terminal

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bert4rec import __version__
-from bert4rec.commands.jobs import child
-from bert4rec.commands.jobs.child import StoppedError, run_child
+from bert4rec.launch import child
+from bert4rec.launch.child import StoppedError, run_child
 
 
 @pytest.fixture
