@@ -1,0 +1,51 @@
+"""The notebooks of examples/, from start to end in a real kernel, with small parameters."""
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def outputs_of(name: str, place: Path, **parameters: Any) -> str:
+    """What the cells of a notebook show, run in the folder `place`; its cell of parameters is followed by these."""
+    notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+    (number,) = [i for i, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", [])]
+    lines = "\n".join(f"{key} = {value!r}" for key, value in parameters.items())
+    notebook.cells.insert(number + 1, nbformat.v4.new_code_cell(lines))
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(place)}}).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert not [output for output in shown if output.output_type == "stream" and output.name == "stderr"]
+    return "\n".join(str(output.get("text", output.get("data", {}).get("text/plain"))) for output in shown)
+
+
+@pytest.fixture(autouse=True)
+def the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{EXAMPLES.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    shown = outputs_of("quickstart", tmp_path, N_CUSTOMERS=300, EPOCHS=2)
+    assert shown.startswith("customer,sku,at,title\nc-0,")
+    assert "Dataset('data/quickstart': 300 users, 3" in shown
+    assert "Run('runs/quickstart': test of 300 users, full catalogue: HR@10 " in shown
+    assert "Tea no. " in shown
+    assert (tmp_path / "runs/quickstart/report.html").exists()
+
+
+def test_collaborative_filtering(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    tastes = [draw.gauss(0, 1) for _ in range(80)]
+    with (tmp_path / "u.data").open("w") as file:
+        for user in range(1, 61):
+            for item in draw.sample(range(1, 80), 30):
+                rating = min(5, max(1, round(3 + tastes[user] + tastes[item] + draw.gauss(0, 0.5))))
+                file.write(f"{user}\t{item}\t{rating}\t{880000000 + item}\n")
+    shown = outputs_of("collaborative_filtering", tmp_path, PATH=str(tmp_path), FACTORS=8, EPOCHS=3)
+    for name in ("dot product", "… in a range", "… with biases", "… and weight decay", "neural", "mean rating"):
+        assert name in shown
