@@ -1,0 +1,131 @@
+"""The host: devices, shared memory, open files, its name, disk, clock."""
+
+import os
+import resource
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+from bert4rec.doctor.finding import Finding
+
+MIB, GB = 2**20, 1e9
+SHARED = 64 * MIB  # what batches of loader workers, gloo and NCCL want at least
+OPEN_FILES = 1024  # of a process: mapped datasets, sockets, pipes of workers
+FREE_DISK = 1 * GB
+CLOCK_TOLERANCE = 2.0  # seconds between this host's clock and that of the disk
+FIRST_YEAR = 2025
+
+
+def host(folder: Path) -> Iterator[Finding]:
+    """All of them; the disk is that of `folder`, or of where it will be made."""
+    yield devices()
+    yield shared_memory()
+    yield open_files()
+    yield host_name()
+    yield disk(folder)
+    yield clock(folder)
+
+
+def devices() -> Finding:
+    """GPUs, or the cores that this process may use."""
+    import torch
+
+    if not torch.cuda.is_available():
+        n_cores = len(os.sched_getaffinity(0))
+        if torch.version.cuda:
+            advice = "`nvidia-smi` says what the driver sees; with --parallelism.device=cpu no GPU is wanted"
+            return Finding("devices", f"{n_cores} CPU cores; no GPU, though torch is built for CUDA", advice)
+        return Finding("devices", f"{n_cores} CPU cores, no GPU (torch is built for CPUs)")
+    names = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    text = ", ".join(f"{gpu.name} ({gpu.total_memory / GB:.0f} GB)" for gpu in names)
+    apart = _apart(len(names))
+    if apart:
+        return Finding("devices", f"{text}; GPUs {apart} cannot reach each other's memory",
+                       "where NCCL hangs, NCCL_P2P_DISABLE=1 lets it go through host memory")  # fmt: skip
+    return Finding("devices", text)
+
+
+def _apart(n_gpus: int) -> str:
+    """The first pair of GPUs without a way between their memories; "" where there is none."""
+    import torch
+
+    pairs = ((a, b) for a in range(n_gpus) for b in range(a + 1, n_gpus))
+    return next((f"{a} and {b}" for a, b in pairs if not torch.cuda.can_device_access_peer(a, b)), "")
+
+
+def shared_memory() -> Finding:
+    """What loader workers hand their batches over in."""
+    name, advice = "shared memory", "start the container with --ipc=host or --shm-size=1g, or mount a larger /dev/shm"
+    try:
+        block = SharedMemory(create=True, size=SHARED)
+        block.close()
+        block.unlink()
+    except OSError as error:
+        return Finding(name, f"no {SHARED // MIB} MiB: {error.strerror}", advice)
+    place = Path("/dev/shm")
+    free = shutil.disk_usage(place).free if place.is_dir() else SHARED
+    if free < SHARED:
+        return Finding(name, f"{free / MIB:,.0f} MiB free in {place}, less than {SHARED // MIB}", advice)
+    return Finding(name, f"{free / GB:.1f} GB free")
+
+
+def open_files() -> Finding:
+    """How many a process may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        way = f"`ulimit -n {OPEN_FILES}`" if hard >= OPEN_FILES else "LimitNOFILE= or /etc/security/limits.conf"
+        return Finding("open files", f"at most {soft:,} a process, less than {OPEN_FILES:,}", f"raise that by {way}")
+    return Finding("open files", "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} a process")
+
+
+def host_name() -> Finding:
+    """Whether this host finds itself by its name, as gloo does."""
+    name = socket.gethostname()
+    try:
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+    except OSError as error:
+        advice = f'add "127.0.0.1 {name}" to /etc/hosts (on several hosts its address), or set GLOO_SOCKET_IFNAME'
+        return Finding("host name", f"{name} does not resolve: {error.strerror}", advice)
+    return Finding("host name", f"{name} is {', '.join(sorted(addresses))}")
+
+
+def disk(folder: Path) -> Finding:
+    """Whether there is room, and leave to write, where runs go."""
+    place = _existing(folder)
+    free = shutil.disk_usage(place).free
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(bytes(MIB))
+            file.flush()
+    except OSError as error:
+        return Finding("disk", f"{place}: cannot be written: {error.strerror}", "name another folder with --run.dir")
+    if free < FREE_DISK:
+        return Finding(
+            "disk", f"{free / GB:.2f} GB free at {place}", "free some, or name another folder with --run.dir"
+        )
+    return Finding("disk", f"{free / GB:,.0f} GB free at {place.absolute()}")
+
+
+def clock(folder: Path) -> Finding:
+    """Whether it is set, and tells the time of the disk, which may be another host's."""
+    now = time.time()
+    if time.gmtime(now).tm_year < FIRST_YEAR:
+        return Finding("clock", time.strftime("%Y-%m-%d %H:%M", time.gmtime(now)), "set it: `timedatectl set-ntp true`")
+    try:
+        with tempfile.NamedTemporaryFile(dir=_existing(folder)) as file:
+            behind = os.fstat(file.fileno()).st_mtime - now
+    except OSError:
+        behind = 0.0  # what is wrong with the disk has been said
+    if abs(behind) > CLOCK_TOLERANCE:
+        return Finding("clock", f"differs by {behind:+.0f} s from that of the disk", "synchronize both by NTP")
+    return Finding("clock", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)))
+
+
+def _existing(folder: Path) -> Path:
+    """It, or the first folder above it that is there."""
+    folder = folder.absolute()
+    return next(place for place in (folder, *folder.parents) if place.is_dir())
