@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.long  # a minute
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

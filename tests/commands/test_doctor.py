@@ -48,6 +48,7 @@ def test_a_dataset_that_is_not_there_and_a_table_that_does_not_fit(
         capsys.readouterr().out
     )
     monkeypatch.setattr("bert4rec.runtime.memory.host_memory", lambda: 10**6)
+    monkeypatch.setattr("bert4rec.runtime.memory.proportional_set_size", lambda: 10**6)
     assert main(["doctor", *OPTIONS, f"--data.dataset_dir={small_folder}"]) == 1
     assert "BAD   plan: this configuration needs " in capsys.readouterr().out
 
