@@ -49,6 +49,7 @@ def settings(make: Callable[..., Config], small_folder: Path, tmp_path: Path) ->
     return SMALL | {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs"), "training.n_epochs": 2}
 
 
+@pytest.mark.long
 def test_two_processes_find_what_those_of_torchrun_find(settings: dict[str, Any], tmp_path: Path) -> None:
     """From Python, with nothing of the training in this process."""
     before = threading.enumerate(), [signal.getsignal(number) for number in (1, 2, 15)]
@@ -90,6 +91,7 @@ def test_an_interrupt_saves_says_how_to_go_on_and_leaves_no_process(settings: di
     assert run.report["training"]["resumed"] == [[step, 2]]
 
 
+@pytest.mark.long
 def test_a_training_ends_with_the_program_that_has_started_it(settings: dict[str, Any], tmp_path: Path) -> None:
     """Killed, as the kernel of a notebook is when it is restarted: the training saves, and stops."""
     long = settings | {"training.n_epochs": 100_000, "training.patience": 0, "run.name": "orphan"}
