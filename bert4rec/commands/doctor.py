@@ -52,15 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _findings(config: Config, n_processes: int) -> Iterator[Finding]:
     from bert4rec.doctor.installation import installation
 
-    is_whole = True
+    finding = None
     for finding in installation():
-        is_whole = is_whole and (finding.is_good or finding.name == "packages")
         yield finding
+    if finding and not finding.is_good:
+        return  # the last one: what follows needs torch and fbgemm
     from bert4rec.doctor.exchange import exchange
     from bert4rec.doctor.host import host
 
-    if not is_whole:
-        return  # what follows needs torch and fbgemm
     yield from host(Path(config.run.dir))
     yield from exchange()
     try:

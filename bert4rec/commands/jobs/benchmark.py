@@ -160,7 +160,10 @@ def _run_all(asked: Asked, jobs: Sequence[Job], results: list[Result], again: st
                 failed.append(job)
                 continue
             seconds[job.contestant].append(time.monotonic() - began)
-        report = read_report(earlier)
+        try:
+            report = read_report(earlier)
+        except DataError as error:
+            raise DataError(f"{error}; move the folder away to make the run again") from None
         if not seconds[job.contestant]:
             seconds[job.contestant].append(report["training"]["seconds"])
         results.append(Result(job.contestant, job.split, job.seed, earlier, report))
