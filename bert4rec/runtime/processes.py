@@ -4,20 +4,24 @@ import gc
 import logging
 import os
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.constants import default_pg_timeout
 
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError
 from bert4rec.runtime.wording import counted
 
-SECONDS_TO_COME = 300.0  # for all processes of a run: torch's own limit for a store
+SECONDS_TO_COME = 1800.0  # for all processes of a run: hosts of a cluster may be minutes apart
+SECONDS_OF_SILENCE = 10.0  # before a process says that it waits
+SHARES_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 STREAM = 0x44524F50  # keeps dropout's draws apart from all others that are seeded by two numbers
 
@@ -88,27 +92,66 @@ def process_seed(seed: int, rank: int) -> int:
 def rendezvous() -> tuple[dist.Store, int, int]:
     """The store in which the processes of a run meet, this one's rank among them, and how many they are.
 
-    Raises `RunInterruptedError` where they do not come together.
+    The others may still be to come. Raises `RunInterruptedError` where the first one does not, and `SettingsError` for
+    a launcher that could not do what it was asked for.
     """
     if "RANK" not in os.environ:
         return dist.TCPStore("localhost", 0, 1, is_master=True), 0, 1
+    _require_restarts_that_work()
+    missing = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise SettingsError(f"RANK is set, but not {', '.join(missing)}: start it with torchrun, or set them all")
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return _store(rank, world_size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), rank, world_size
+
+
+def _store(rank: int, world_size: int, address: str, port: int) -> dist.Store:
+    """That of the launcher where it has one for its processes, else that of the first process."""
+    is_of_launcher = os.environ.get(SHARES_STORE) == "True"
+    patience = timedelta(seconds=SECONDS_TO_COME)
+    where = f"{address}:{port}"
+    waiting = Timer(SECONDS_OF_SILENCE, logger.info, [f"waiting for the first process of this run, at {where}"])
+    waiting.daemon = True
+    waiting.start()
     try:
-        store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=SECONDS_TO_COME)))
+        is_server = rank == 0 and not is_of_launcher
+        return dist.TCPStore(
+            address, port, world_size, is_server, patience, wait_for_workers=False, multi_tenant=is_server
+        )
     except dist.DistError as error:
-        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         reason = str(error).splitlines()[0].rstrip(".")
         raise RunInterruptedError(
-            f"the processes of this run do not meet at {where} ({reason}); start all hosts at the same time, with a "
-            "--master-addr and --master-port that each of them can reach"
+            f"the processes of this run do not meet at {where} ({reason}); start all hosts within "
+            f"{SECONDS_TO_COME / 60:g} minutes, with a --master-addr and --master-port that each of them can reach"
         ) from None
-    return store, rank, world_size
+    finally:
+        waiting.cancel()
+
+
+def _require_restarts_that_work() -> None:
+    """Where torchrun keeps one store for all its starts, new processes would find the addresses of the dead ones."""
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ.get(SHARES_STORE) == "True":
+        raise SettingsError(
+            "torchrun --max_restarts: its processes cannot meet again after a restart, unless it runs with "
+            "--rdzv-backend=c10d (or --standalone) and the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+        )
+
+
+def seconds_since_launch() -> float:
+    """How long ago the launcher of this process was started, or this process where it has none."""
+    pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # proc(5): from the third field
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def process_group(world: Processes, store: dist.Store | None = None, *, deterministic: bool = False) -> Iterator[None]:
+def process_group(
+    world: Processes, store: dist.Store | None = None, *, minutes: float = 30.0, deterministic: bool = False
+) -> Iterator[None]:
     """The group of all processes: NCCL between GPUs, gloo between CPUs; they meet in `store`, if they have not yet.
 
-    With `deterministic`, only algorithms that give the same bits every time. On leaving, garbage is collected before
+    Who waits for another one for so many `minutes` gives up. With `deterministic`, only algorithms that give the same
+    bits every time. On leaving, garbage is collected before
     the group is destroyed: shards that outlive it can abort a process that has finished its work.
     """
     on_gpu = world.device.type == "cuda"
@@ -118,12 +161,14 @@ def process_group(world: Processes, store: dist.Store | None = None, *, determin
     if on_gpu:
         torch.cuda.set_device(world.device)
     store = store or rendezvous()[0]
-    store.set_timeout(default_pg_timeout)
+    patience = timedelta(minutes=minutes)
+    store.set_timeout(patience)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
         store=store,
         rank=world.rank,
         world_size=world.world_size,
+        timeout=patience,
         device_id=world.device if on_gpu else None,
     )
     yield

@@ -7,8 +7,10 @@ dataset, or another one, would leave the others waiting. A few small requests a 
 
 import hashlib
 import json
+import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -22,7 +24,8 @@ import torchrec
 
 from bert4rec.config.load import flat
 from bert4rec.runtime.errors import RunInterruptedError, UserError
-from bert4rec.runtime.processes import SECONDS_TO_COME
+from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME, seconds_since_launch
+from bert4rec.runtime.wording import clock
 
 SECONDS_TO_READ = 10.0  # for all to read the findings before the first one ends, and perhaps the store with it
 NAMED = 3  # differences that are named; more are counted
@@ -41,17 +44,21 @@ PLACES = ("data.", "run.dir", "run.name")  # may differ from host to host: a dat
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Report:
     """What a process publishes of itself: where it is, the checksum of its facts, or why it cannot start.
 
-    `node` is the number of its launcher, of which there may be several on a host.
+    `node` is the number of its launcher, of which there may be several on a host, and `age` the seconds since that was
+    started.
     """
 
     rank: int
     host: str
     node: str = ""
+    age: float = 0.0
     checksum: str = ""
     error: str = ""
 
@@ -79,9 +86,8 @@ def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], 
 
     Raises `UserError`, the same on every process, where it raised one on any of them, facts differ, or one never came.
     """
-    # A launcher that restarts the processes may keep the store.
-    store = dist.PrefixStore(f"preflight/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""))
+    store = dist.PrefixStore("preflight", store)
+    here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""), seconds_since_launch())
     refusal: UserError | None = None
     crash: Exception | None = None
     try:
@@ -128,15 +134,46 @@ def _exchange(store: dist.Store, report: Report, world_size: int) -> str:
 def _examine(store: dist.Store, world_size: int) -> str:
     """What is wrong with the reports of all processes."""
     keys = [f"report/{rank}" for rank in range(world_size)]
-    if not _wait(store, keys, SECONDS_TO_COME):
-        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        more = f" ({len(missing) - 1} more are missing)" if missing[1:] else ""
+    missing = _wait_for_all(store, keys)
+    if missing:
         return (
-            f"process {missing[0]} of {world_size} has not come within {SECONDS_TO_COME:g} s{more}; look at what its "
-            "host says, and start all hosts at the same time"
+            f"{_named(missing, world_size)} has not come within {SECONDS_TO_COME:g} s; look at what its host says, and "
+            "start it within that time"
         )
     reports = [Report(**json.loads(text)) for text in store.multi_get(keys)]
+    late = late_host(reports)
+    if late:
+        logger.info(late)
     return problem_of(reports, lambda rank: json.loads(store.get(f"facts/{rank}")))
+
+
+def _wait_for_all(store: dist.Store, keys: list[str]) -> list[int]:
+    """Which processes have not come in time, by rank; that somebody is waited for is said now and then."""
+    began, pause, left = time.monotonic(), SECONDS_OF_SILENCE, SECONDS_TO_COME
+    while not _wait(store, keys, min(pause, left)):
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        waited, pause = time.monotonic() - began, 2 * pause
+        left = SECONDS_TO_COME - waited
+        if left <= 0:
+            return missing
+        logger.info(f"waiting for {_named(missing, len(keys))} ({clock(waited)})")
+    return []
+
+
+def _named(missing: Sequence[int], world_size: int) -> str:
+    return f"process {missing[0]} of {world_size}{_count(len(missing) - 1, 'is missing', 'are missing')}"
+
+
+def late_host(reports: Sequence[Report]) -> str:
+    """Who came last, where that was long after the first one; "" where all came together.
+
+    By how long ago each host's launcher was started: torchrun waits in silence, and starts the processes in the end.
+    """
+    first, last = (choose(reports, key=lambda report: report.age) for choose in (max, min))
+    seconds = first.age - last.age
+    if last.host == first.host or seconds < SECONDS_OF_SILENCE:
+        return ""
+    return f"{first.host} has waited {clock(seconds)} for {last.host}"
 
 
 def _wait(store: dist.Store, keys: list[str], seconds: float) -> bool:

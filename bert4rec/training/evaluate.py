@@ -53,7 +53,8 @@ def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
     """
     store, rank, world_size = rendezvous()
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, trained))
-    with process_group(world, store, deterministic=config.training.deterministic):
+    patience, is_deterministic = config.parallelism.timeout_minutes, config.training.deterministic
+    with process_group(world, store, minutes=patience, deterministic=is_deterministic):
         # The model lives in this call only, so that its shards are gone when the process group ends.
         return _complete(config, trained, world, dataset, output)
 

@@ -3,6 +3,9 @@
 import itertools
 import random
 import socket
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from bert4rec.runtime.processes import (
     group_of_one,
     process_seed,
     rendezvous,
+    seconds_since_launch,
     seed_everything,
     this_process,
 )
@@ -84,9 +88,68 @@ def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch
             rendezvous()
     assert str(caught.value) == (
         f"the processes of this run do not meet at localhost:{port} (The client socket has timed out after 1000ms "
-        f"while trying to connect to (localhost, {port})); start all hosts at the same time, with a --master-addr and "
-        "--master-port that each of them can reach"
+        f"while trying to connect to (localhost, {port})); start all hosts within 0.0166667 minutes, with a "
+        "--master-addr and --master-port that each of them can reach"
     )
+
+
+def test_a_process_says_that_it_waits_for_the_first_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_OF_SILENCE", 0.2)
+    monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 3.0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(RunInterruptedError):
+        rendezvous()
+    assert capsys.readouterr().out == f"waiting for the first process of this run, at localhost:{port}\n"
+    monkeypatch.setenv("RANK", "0")  # which waits for nobody: it is asked later who has come
+    store, rank, world_size = rendezvous()
+    assert (rank, world_size) == (0, 2)
+    store.set("here", "1")
+    assert store.get("here") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": ""},
+            "RANK is set, but not MASTER_ADDR, MASTER_PORT: start it with torchrun, or set them all",
+        ),
+        (
+            {"RANK": "0", "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"},
+            "torchrun --max_restarts: its processes cannot meet again after a restart, unless it runs with "
+            "--rdzv-backend=c10d (or --standalone) and the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+        ),
+    ],
+)
+def test_a_launcher_that_cannot_do_it_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
+) -> None:
+    for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as caught:
+        rendezvous()
+    assert str(caught.value) == message
+
+
+def test_how_long_ago_the_launcher_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import time; time.sleep(0.5); from bert4rec.runtime.processes import *; print(seconds_since_launch())"
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    began = time.monotonic()
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert 0.5 <= float(printed) <= time.monotonic() - began + 0.02  # the kernel counts hundredths
+    own = seconds_since_launch()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert own <= seconds_since_launch() + 0.02  # the parent's
 
 
 def test_a_group_of_one_ends_with_its_block_and_with_an_error() -> None:

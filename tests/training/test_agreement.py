@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bert4rec.config.tables import Config
-from bert4rec.training.agreement import Facts, Report, facts_of, problem_of
+from bert4rec.training.agreement import Facts, Report, facts_of, late_host, problem_of
 
 FIRST = facts_of(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
 
@@ -142,3 +142,14 @@ def test_the_versions_tell_builds_and_sources_apart(monkeypatch: pytest.MonkeyPa
         checksums.append(facts_of({}, "", "cpu")["versions"]["bert4rec (checksum)"])
     assert len({versions["bert4rec (checksum)"], *checksums}) == 4
     assert checksums[2] == checksums[3]
+
+
+def test_who_came_last_is_named_where_others_waited_for_long() -> None:
+    """By the ages of the launchers, in seconds, whatever the hosts' clocks say."""
+
+    def late(**ages: float) -> str:
+        return late_host([Report(rank, host, age=age) for rank, (host, age) in enumerate(ages.items())])
+
+    assert late(alone=400.0) == ""
+    assert late(first=12.0, second=11.0, third=2.5) == ""
+    assert late(first=14.0, second=317.4, third=15.0) == "second has waited 5:03 for first"

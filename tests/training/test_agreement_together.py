@@ -30,11 +30,11 @@ DIFFERS = (
         (
             ["a", "never comes", "a"],
             [
-                ("UserError", "process 1 of 3 has not come within 2 s; look at what its host says, and start all "
-                 "hosts at the same time"),
+                ("UserError", "process 1 of 3 has not come within 2 s; look at what its host says, and start it "
+                 "within that time"),
                 ("", ""),
-                ("UserError", "process 1 of 3 has not come within 2 s; look at what its host says, and start all "
-                 "hosts at the same time"),
+                ("UserError", "process 1 of 3 has not come within 2 s; look at what its host says, and start it "
+                 "within that time"),
             ],
         ),
     ],

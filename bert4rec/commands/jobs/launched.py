@@ -19,7 +19,15 @@ LOST_ANOTHER = (
     "lost another process of this run; where it has left no message of its own it was killed, for want of memory "
     "perhaps"
 )
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # what gloo says of a dead process
+NO_ANSWER = (
+    "another process of this run has not answered for parallelism.timeout_minutes: its host or the way to it is lost, "
+    "or it is at work for longer"
+)
+# What gloo says of a dead process, and of one that cannot be reached.
+GONE = {
+    "Connection closed by peer": LOST_ANOTHER, "Connection reset by peer": LOST_ANOTHER, "Broken pipe": LOST_ANOTHER,
+    "Timed out waiting": NO_ANSWER,
+}  # fmt: skip
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECONDS_FOR_THE_FIRST = 5.0  # a host's other processes wait so long with an error, since one line is enough
 
@@ -88,10 +96,11 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
         advice = free_the_disk() if resumes else "free the disk, then start it again"
         return show(RunInterruptedError(f"{where}: {error.strerror}; {advice}"))
     except RuntimeError as error:
-        if not any(words in str(error) for words in LOST):
+        gone = next((said for words, said in GONE.items() if words in str(error)), None)
+        if gone is None:
             raise
         advice = how_to_continue() if resumes else "start it again"
-        return show(RunInterruptedError(f"{LOST_ANOTHER}; {advice}"), is_awaited=False)
+        return show(RunInterruptedError(f"{gone}; {advice}"), is_awaited=False)
     return 0
 
 

@@ -49,8 +49,12 @@ def test_a_process_that_was_lost_is_told_from_other_faults(
     def fail(words: str) -> None:
         raise RuntimeError(words)
 
-    assert launched.run(lambda: "gloo: Connection reset by peer", fail, resumes=False) == 1
-    assert capsys.readouterr().err == f"error: {launched.LOST_ANOTHER}; start it again\n"
+    for words, said in (
+        ("gloo: Connection reset by peer", launched.LOST_ANOTHER),
+        ("gloo: Timed out waiting 6000ms for recv operation to complete", launched.NO_ANSWER),
+    ):
+        assert launched.run(lambda words=words: words, fail, resumes=False) == 1
+        assert capsys.readouterr().err == f"error: {said}; start it again\n"
     with pytest.raises(RuntimeError, match="shapes differ"):
         launched.run(lambda: "shapes differ", fail, resumes=False)
 

@@ -1,0 +1,245 @@
+"""Two hosts that train together, and what becomes of that when one is late, dies, or cannot be reached any more."""
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert4rec.checkpoint.run_folder import found
+from bert4rec.config.tables import Config
+from tests.clusters.namespaces import Host, network
+from tests.end_to_end.test_faults import report_of
+from tests.end_to_end.test_scripts import BIN, ROOT, settings_file, start
+
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
+
+FIVE_MINUTES = 300.0
+LONG = {"training.n_epochs": 20}  # enough to be interrupted
+PATIENCE = 0.5  # minutes without an answer; a report is written meanwhile, on two busy cores
+UNSHARED = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # as docs/clusters.md says
+
+
+class Launched:
+    """A command on a host: its lines, and when they came."""
+
+    def __init__(self, host: Host, *command: str, **variables: str) -> None:
+        env = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "", **variables}
+        self.process = host.popen(command, cwd=ROOT, env=env)
+        self.lines: list[tuple[float, str]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend((time.monotonic(), line.rstrip("\n")) for line in self.process.stdout)
+
+    @property
+    def output(self) -> str:
+        """All so far."""
+        return "\n".join(line for _, line in self.lines)
+
+    def wait_for(self, words: str, seconds: float = 120.0) -> float:
+        """When a line with these words came."""
+        return wait_for_either([self], words, seconds)
+
+    def end(self, seconds: float = 180.0) -> int:
+        """The exit status."""
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {seconds:g} s:\n{self.output}") from None
+        self._reader.join()
+        return status
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[Host]]:
+    with network(2, tmp_path) as both:
+        yield both
+
+
+def torchrun(host: Host, file: str, *options: str, n_processes: int = 1, **variables: str) -> Launched:
+    """What docs/clusters.md has a person type on each host."""
+    command = [
+        "torchrun", "--nnodes=2", f"--nproc-per-node={n_processes}", "--rdzv-backend=c10d", "--rdzv-id=films",
+        "--rdzv-endpoint=node-1:29400", *options, "train.py", file, "--resume=auto",
+    ]  # fmt: skip
+    return Launched(host, *command, **variables)
+
+
+def unbroken(config: Config, folder: Path, n_processes: int = 2) -> dict[str, Any]:
+    """The report of the same training on one host."""
+    launcher = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={n_processes}", "train.py"]
+    done = start([*launcher, settings_file(config, folder)])
+    assert done.returncode == 0, done.stderr
+    return report_of(Path(config.run.dir) / config.run_name)
+
+
+def wait_for_checkpoint(run: Path, launched: Launched) -> None:
+    while not found(run / "checkpoints"):
+        assert launched.process.poll() is None, launched.output
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("mode", "n_processes"), [("dmp", 1), ("ddp", 1), ("dmp", 2)])
+def test_two_hosts_train_what_one_does(
+    hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path, mode: str, n_processes: int
+) -> None:
+    settings = {"parallelism.mode": mode, "training.per_device_train_batch_size": 16 // n_processes}
+    whole = unbroken(small_config(**settings, **{"run.name": "one"}), tmp_path, 2 * n_processes)
+    file = settings_file(small_config(**settings, **{"run.name": "two"}), tmp_path)
+    launched = [torchrun(host, file, n_processes=n_processes) for host in hosts]
+    assert [each.end() for each in launched] == [0, 0], launched[0].output
+    assert report_of(tmp_path / "runs" / "two") == whole
+    said = [f"training on {2 * n_processes} processes" in each.output for each in launched]
+    assert sorted(said) == [False, True]  # torchrun decides where the first process is
+
+
+def test_what_differs_is_said_by_both_hosts(
+    hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    files = []
+    for host, rate in zip(hosts, (0.001, 0.01), strict=True):
+        (tmp_path / host.name).mkdir()
+        files.append(settings_file(small_config(**{"training.learning_rate": rate}), tmp_path / host.name))
+    launched = [torchrun(host, file) for host, file in zip(hosts, files, strict=True)]
+    assert [each.end() for each in launched] == [1, 1]
+    differs = r"error: process 1 on (node-\d) differs from process 0 on (node-\d): "
+    pattern = differs + r"training\.learning_rate = (\S+), not (\S+); "
+    found = [re.findall(pattern, each.output) for each in launched]
+    rates = {"node-1": "0.001", "node-2": "0.01"}
+    assert found[0] == found[1]
+    ((second, first, other, one),) = found[0]
+    assert {first, second} == set(rates)
+    assert (other, one) == (rates[second], rates[first])
+
+
+def test_a_host_that_died_comes_back_to_one_that_restarts(
+    hosts: list[Host], make: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Nobody touches the host that is left: torchrun starts its processes anew, and waits for the other one."""
+    whole = unbroken(make(**LONG, **{"run.name": "whole"}), tmp_path)
+    file, run = settings_file(make(**LONG, **{"run.name": "broken"}), tmp_path), tmp_path / "runs" / "broken"
+    stays, goes = (torchrun(host, file, "--max-restarts=3", **UNSHARED) for host in hosts)
+    wait_for_checkpoint(run, stays)
+    hosts[1].kill()
+    goes.end()
+    hosts[1].start()
+    began = time.monotonic()
+    again = torchrun(hosts[1], file, "--max-restarts=3", **UNSHARED)
+    resumed = wait_for_either([stays, again], "resumed after step ")
+    print(f"{resumed - began:.1f} s from the command on the host that came back until training went on")
+    assert [stays.end(), again.end()] == [0, 0], f"{stays.output}\n{again.output}"
+    assert report_of(run) == whole
+
+
+def test_hosts_that_restart_find_each_other_when_the_link_is_back(
+    hosts: list[Host], make: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Nobody touches either of them."""
+    whole = unbroken(make(**LONG, **{"run.name": "whole"}), tmp_path)
+    config = make(**LONG, **{"run.name": "broken", "parallelism.timeout_minutes": PATIENCE})
+    file, run = settings_file(config, tmp_path), tmp_path / "runs" / "broken"
+    launched = [torchrun(host, file, "--max-restarts=3", **UNSHARED) for host in hosts]
+    wait_for_checkpoint(run, launched[0])
+    hosts[1].cut()
+    cut = time.monotonic()
+    errors = [each.wait_for("error: ") for each in launched]
+    hosts[1].mend()
+    mended = time.monotonic()
+    resumed = wait_for_either(launched, "resumed after step ")
+    said = ", ".join(f"{when - cut:.1f}" for when in errors)
+    print(f"the error {said} s after the cut; training went on {resumed - mended:.1f} s after it was mended")
+    assert [each.end() for each in launched] == [0, 0], launched[0].output
+    assert report_of(run) == whole
+
+
+def wait_for_either(launched: list[Launched], words: str, seconds: float = 180.0) -> float:
+    """When one of them said it; the first process may be on either host."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        times = [when for each in launched for when, line in list(each.lines) if words in line]
+        if times:
+            return times[0]
+        time.sleep(0.05)
+    raise AssertionError("\n".join(each.output for each in launched))
+
+
+@pytest.mark.parametrize("loss", ["killed", "cut"])
+def test_the_command_typed_again_goes_on(
+    hosts: list[Host], make: Callable[..., Config], tmp_path: Path, loss: str
+) -> None:
+    whole = unbroken(make(**LONG, **{"run.name": "whole"}), tmp_path)
+    config = make(**LONG, **{"run.name": "broken", "parallelism.timeout_minutes": PATIENCE})
+    file, run = settings_file(config, tmp_path), tmp_path / "runs" / "broken"
+    launched = [torchrun(host, file) for host in hosts]
+    wait_for_checkpoint(run, launched[0])
+    lost = time.monotonic()
+    left = launched if loss == "cut" else launched[:1]
+    if loss == "killed":
+        hosts[1].kill()
+    else:
+        hosts[1].cut()
+    said = ", ".join(f"{each.wait_for('error: ') - lost:.1f}" for each in left)
+    if loss == "killed":
+        hosts[1].start()
+    else:
+        hosts[1].mend()
+    assert [each.end() for each in left] == [1] * len(left)
+    print(f"{loss}: said after {said} s; all had ended after {time.monotonic() - lost:.1f} s")
+    assert [each.output.count("error: ") for each in left] == [1] * len(left), left[0].output
+    again = [torchrun(host, file) for host in hosts]
+    assert [each.end() for each in again] == [0, 0], again[0].output
+    assert any("resumed after step " in each.output for each in again)
+    assert report_of(run) == whole
+
+
+def test_a_host_that_comes_five_minutes_late_is_waited_for(
+    hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Started without torchrun, by variables alone, as platforms do."""
+    file = settings_file(small_config(**{"run.name": "late"}), tmp_path)
+
+    def run(rank: int) -> Launched:
+        given = {"RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        given |= {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
+        return Launched(hosts[rank], "python", "train.py", file, **given)
+
+    first = run(0)
+    time.sleep(FIVE_MINUTES)
+    said = re.findall(r"waiting for process 1 of 2 \((\d+:\d\d)\)", first.output)
+    assert [minutes for minutes, _ in (time.split(":") for time in said)] == ["0", "0", "1", "2"]
+    second = run(1)
+    assert [first.end(), second.end()] == [0, 0], first.output
+    (waited,) = re.findall(r"node-1 has waited (\d):\d\d for node-2", first.output)
+    assert waited in "456"
+    assert (tmp_path / "runs" / "late" / "report.json").exists()
+
+
+def test_torchrun_on_a_late_host_says_so_in_the_end(
+    hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    file = settings_file(small_config(**{"run.name": "late"}), tmp_path)
+    first = torchrun(hosts[0], file)
+    time.sleep(15)
+    second = torchrun(hosts[1], file)
+    assert [first.end(), second.end()] == [0, 0], first.output
+    assert re.search(r"node-1 has waited 0:1\d for node-2", first.output + second.output)
+
+
+def test_a_run_folder_belongs_to_one_of_two_hosts(
+    hosts: list[Host], make: Callable[..., Config], tmp_path: Path
+) -> None:
+    file, run = settings_file(make(**{"run.name": "shared"}), tmp_path), tmp_path / "runs" / "shared"
+    working = Launched(hosts[0], "python", "train.py", file)
+    wait_for_checkpoint(run, working)
+    other = Launched(hosts[1], "python", "train.py", file, f"--resume={run}")
+    assert other.end() == 2
+    assert re.search(rf"error: {run}: another job is at work there .*node-1", other.output), other.output
+    assert working.end() == 0
