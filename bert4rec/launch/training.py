@@ -28,6 +28,7 @@ def train_on(words: Sequence[str], *, n_processes: int, view: View) -> Path:
     Raises what has ended it otherwise: `UserError`, or `KeyboardInterrupt` with what to do; then no process is left.
     """
     folder: list[Path] = []
+    saved: list[str] = []
     errors: list[str] = []
 
     def show(line: str) -> None:
@@ -37,6 +38,8 @@ def train_on(words: Sequence[str], *, n_processes: int, view: View) -> Path:
         event: dict[str, Any] = json.loads(line.removeprefix(EVENT))
         if "run" in event:
             folder.append(Path(event["run"]))
+        elif "stopped" in event:
+            saved.append(event["stopped"])
         else:
             view.progress(**event)
 
@@ -45,17 +48,18 @@ def train_on(words: Sequence[str], *, n_processes: int, view: View) -> Path:
             ["train", *words], n_processes=n_processes, show=show, show_error=errors.append, variables={EVENTS: "1"}
         )
     except StoppedError as stop:
-        raise KeyboardInterrupt(_how_to_go_on(stop, folder, n_processes)) from None
+        raise KeyboardInterrupt(_how_to_go_on(stop, folder, saved, n_processes)) from None
     if status:
         raise _error(status, errors)
     return folder[-1]
 
 
-def _how_to_go_on(stop: StoppedError, folder: Sequence[Path], n_processes: int) -> str:
+def _how_to_go_on(stop: StoppedError, folder: Sequence[Path], saved: Sequence[str], n_processes: int) -> str:
     if not folder:
         return f"stopped by {stop} before the first step: nothing has changed"
+    what = saved[-1] if saved else f"stopped by {stop}: left without saving, the last checkpoint counts"
     settings = f'{{"run.resume": "{folder[-1]}"}}'
-    return f"stopped by {stop}, all is saved; continue with: train({settings}, processes={n_processes})"
+    return f"{what}; continue with: train({settings}, processes={n_processes})"
 
 
 def _error(status: int, lines: Sequence[str]) -> Exception:

@@ -82,13 +82,33 @@ def test_an_interrupt_saves_says_how_to_go_on_and_leaves_no_process(settings: di
     finally:
         signal.signal(signal.SIGINT, heeded)
     folder = Path(settings["run.dir"]) / "long"
-    assert str(caught.value) == (
-        f'stopped by SIGINT, all is saved; continue with: train({{"run.resume": "{folder}"}}, processes=2)'
-    )
     assert not processes_of(folder)
     step = int(max(path.name.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*")))
+    assert str(caught.value) == (
+        f'stopped by SIGINT: saved after step {step}; continue with: train({{"run.resume": "{folder}"}}, processes=2)'
+    )
     run = bert4rec.train({"run.resume": str(folder), "training.n_epochs": 3 + step // 4}, processes=2)
     assert run.report["training"]["resumed"] == [[step, 2]]
+
+
+def test_an_interrupt_that_saves_nothing_does_not_say_that_it_did(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training is stuck, and leaves."""
+    stuck = """import signal; print('\\x1e{"run": "runs/stuck"}\\nstuck', flush=True); signal.pause()"""
+    monkeypatch.setattr("bert4rec.launch.child.MODULE", ["-c", stuck])
+    shown = Shown()
+    shown.line = lambda _: os.kill(os.getpid(), signal.SIGINT)  # type: ignore[method-assign]
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            train_on(words(settings), n_processes=1, view=shown)
+    finally:
+        signal.signal(signal.SIGINT, heeded)
+    assert str(caught.value) == (
+        "stopped by SIGINT: left without saving, the last checkpoint counts; continue with: "
+        'train({"run.resume": "runs/stuck"}, processes=1)'
+    )
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue
+from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 from bert4rec.runtime.installation import exit_for_missing
 from bert4rec.runtime.signals import say_that_it_stopped
@@ -85,6 +86,7 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
         work(prepared)
     except Interrupted as interrupted:  # on all processes together: said once
         if is_first():
+            tell(stopped=str(interrupted))
             say_that_it_stopped(f"{interrupted}; {interrupted.advice}" if resumes else str(interrupted))
         os._exit(interrupted.status)  # at once: the launcher's patience is short, and library threads may be waiting
     except UserError as error:
