@@ -28,7 +28,7 @@ from bert4rec.__main__ import Parser
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, LOCK, METRICS, REPORT, found
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, settings_file
 from bert4rec.config.setting_errors import shown
-from bert4rec.config.tables import Config
+from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.launch.training import train_on
 from bert4rec.report.reading import read_report
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
@@ -51,10 +51,11 @@ FOR_TRIALS = {"evaluation.baselines": []}  # unless the command line says otherw
 SEED = 1  # of the proposals
 
 
-def space(trial: Any, config: Config) -> dict[str, Any]:
+def space(trial: Any, config: Config, n_items: int) -> dict[str, Any]:
     """Suggest the settings of a trial, each by its own name; what is returned are settings that follow from these.
 
-    A setting that the command line names is not searched: the suggestion is what was typed.
+    `config`: all that is not suggested; `n_items`: of the dataset. A setting that the command line names is not
+    searched: the suggestion is what was typed.
     """
     trial.suggest_float("training.learning_rate", 3e-4, 1e-2, log=True)
     trial.suggest_float("parallelism.sparse_learning_rate", 1e-3, 1e-1, log=True)  # of the item table
@@ -64,9 +65,12 @@ def space(trial: Any, config: Config) -> dict[str, Any]:
     trial.suggest_float("model.dropout", 0.0, 0.5, step=0.05)
     if config.model.kind == "bert4rec":
         trial.suggest_float("training.mask_prob", 0.1, 0.6, step=0.05)
-    loss = trial.suggest_categorical("training.loss", ["softmax", "gbce"])  # softmax: up to some 100,000 items
-    if loss == "gbce":  # only where they mean something
-        trial.suggest_int("training.n_train_negatives", 64, 1024, log=True)
+    exact = "softmax" if n_items <= FULL_SOFTMAX_UP_TO else "sampled_softmax"
+    loss = trial.suggest_categorical("training.loss", [exact, "gbce"])
+    if loss != "softmax":  # which has no negatives
+        most = min(1024, n_items - 1)
+        trial.suggest_int("training.n_train_negatives", min(64, most), most, log=True)
+    if loss == "gbce":
         trial.suggest_float("training.gbce_calibration", 0.0, 1.0, step=0.05)
     return {"model.ffn_dim": 4 * width}
 
@@ -94,6 +98,7 @@ class Search:
     file: str | None
     typed: Overrides
     config: Config
+    n_items: int
 
     def trials(self, *states: TrialState) -> list[FrozenTrial]:
         """Those that there are, of all searches that share the study."""
@@ -155,17 +160,17 @@ def open_search(arguments: argparse.Namespace, settings: Sequence[str]) -> Searc
     config = load_config(file, typed)
     if config.training.loss == "mse":
         raise SettingsError(f'training.loss = "mse" is judged by RMSE, and a search by {METRIC}; choose another loss')
-    fingerprint = fingerprint_of(config)
+    dataset = dataset_of(config)
     folder = arguments.folder or Path("searches") / config.data.folder.name
     (folder / LOCKS).mkdir(parents=True, exist_ok=True)
     check_locks(folder)
     with waiting_for(folder / LOCKS / "study"):
-        study = open_study(folder, config, fingerprint)
-    return Search(study, folder, arguments.trials, file, typed, config)
+        study = open_study(folder, config, dataset.metadata["fingerprint"])
+    return Search(study, folder, arguments.trials, file, typed, config, dataset.n_items)
 
 
-def fingerprint_of(config: Config) -> str:
-    """Of the dataset. Raises `UserError` where it does not fit the settings, or has nothing to compare trials by."""
+def dataset_of(config: Config) -> Any:
+    """The dataset. Raises `UserError` where it does not fit the settings, or has nothing to compare trials by."""
     with quiet_libraries():
         from bert4rec.dataset.reader import open_dataset
 
@@ -173,7 +178,7 @@ def fingerprint_of(config: Config) -> str:
         dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=recipe)
     if not len(dataset.splits["validation"]):
         raise SettingsError(f"{dataset.folder}: holds nothing out for validation, by which trials are compared")
-    return str(dataset.metadata["fingerprint"])
+    return dataset
 
 
 def open_study(folder: Path, config: Config, fingerprint: str) -> optuna.Study:
@@ -191,7 +196,8 @@ def open_study(folder: Path, config: Config, fingerprint: str) -> optuna.Study:
                 f"{folder}: its trials have {name} = {shown(saved.get(name))}, now it is {shown(value)}, and both "
                 "cannot be compared; choose another --folder"
             )
-    study.set_user_attr(FACTS, facts)
+    if FACTS not in study.user_attrs:
+        study.set_user_attr(FACTS, facts)
     return study
 
 
@@ -284,12 +290,12 @@ def suggested(search: Search, trial: optuna.Trial) -> dict[str, Any]:
     # Seeded for each trial: two searches with the same seed would propose the same.
     search.study.sampler = optuna.samplers.TPESampler(seed=SEED + trial.number)
     try:
-        derived = space(Suggestions(trial, search.typed), search.config)
+        derived = space(Suggestions(trial, search.typed), search.config, search.n_items)
     except ValueError as error:  # of Optuna, which knows the space of earlier trials
-        problem = f"the space is not that of the trials before: {error}"
+        problem = f"Optuna cannot suggest from this space: {str(error).rstrip('.')}"
         trial.set_user_attr(PROBLEM, problem)
         search.study.tell(trial, state=TrialState.FAIL)
-        raise SettingsError(f"{search.folder}: {problem} Choose another --folder") from None
+        raise SettingsError(f"{search.folder}: {problem}; a space that was changed needs another --folder") from None
     values = trial.params | {name: value for name, value in derived.items() if name not in search.typed}
     # Four digits of a number are enough, and a command with them is read more easily.
     settings = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in values.items()}
@@ -331,7 +337,7 @@ class Watcher:
     """Follows the validations of a training, and ends it where the pruner says so."""
 
     def __init__(self, search: Search, trial: optuna.Trial, run: Path) -> None:
-        self._trial, self._file = trial, run / METRICS
+        self._trial, self._file, self._n_epochs = trial, run / METRICS, search.config.training.n_epochs
         self._known = {*search.trials()[trial.number].intermediate_values}
 
     def line(self, text: str) -> None:
@@ -347,7 +353,7 @@ class Watcher:
         self._known.add(epoch)
         self._trial.report(value, epoch)
         logger.info(f"trial {self._trial.number}: epoch {epoch}, {METRIC} {value:.4f}")
-        if self._trial.should_prune():
+        if epoch < self._n_epochs and self._trial.should_prune():
             raise optuna.TrialPruned
 
     def progress(self, done: int, total: int, figures: str) -> None:

@@ -150,6 +150,8 @@ def test_what_takes_too_long_has_the_names_that_there_are(page: Path) -> None:
                 subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
             elif benchmark := next((word for word in words if word.startswith("benchmarks.")), ""):
                 assert find_spec(benchmark)
+            elif example := next((word for word in words if word.startswith("examples/")), ""):
+                assert (ROOT / example).exists()
             else:
                 name, *options = own_words(words)
                 assert name in COMMANDS

@@ -1,0 +1,356 @@
+"""examples/search.py: searches side by side, killed, with trials that fail; real trainings, in real processes."""
+
+import importlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import matplotlib.image
+import pytest
+
+from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.tables import Config
+from tests.conftest import SMALL
+
+optuna = pytest.importorskip("optuna", reason="optuna is not installed: pip install -r requirements-dev.txt")
+
+from optuna.trial import TrialState  # noqa: E402
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+N_HEADS = 'trial.suggest_categorical("model.n_heads", [1, 2, 4])'
+
+
+@pytest.fixture
+def options(small_folder: Path, tmp_path: Path) -> list[str]:
+    """Of a search over the small dataset, with one epoch a trial, in a folder of this test."""
+    settings = SMALL | {"data.dataset_dir": small_folder, "training.n_epochs": 1}
+    return [f"--folder={tmp_path / 'search'}", "--config=config.toml", *(f"--{k}={v}" for k, v in settings.items())]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, in this process."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module("search")
+
+
+def start(options: list[str], place: Path = EXAMPLES) -> "subprocess.Popen[str]":
+    words = [sys.executable, str(place / "search.py"), *options]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def said(search: "subprocess.Popen[str]", status: int = 0) -> str:
+    """What a search has printed in the end, and that it has ended so."""
+    out, err = search.communicate()
+    assert search.returncode == status, out + err
+    return out + err
+
+
+def trials_of(folder: Path) -> list[Any]:
+    backend = optuna.storages.journal.JournalFileBackend(str(folder / "study.journal"))
+    return optuna.load_study(study_name="search", storage=optuna.storages.JournalStorage(backend)).trials
+
+
+def report_of(folder: Path, number: int) -> dict[str, Any]:
+    return json.loads((folder / f"trial-{number:03d}" / "report.json").read_text())
+
+
+def changed_script(place: Path, old: str, new: str) -> Path:
+    """A copy of the script with another line, as somebody writes it who searches for something else."""
+    place.mkdir()
+    for path in EXAMPLES.glob("search*.py"):
+        text = path.read_text()
+        assert path.name != "search.py" or text.count(old) == 1
+        (place / path.name).write_text(text.replace(old, new))
+    return place
+
+
+# --- Whole searches ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_two_searches_side_by_side_share_the_trials(options: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "search"
+    both = [start(["--trials=5", *options]) for _ in range(2)]
+    texts = [said(search) for search in both]
+    trials = trials_of(folder)
+    assert [(trial.number, trial.state) for trial in trials] == [(n, TrialState.COMPLETE) for n in range(5)]
+    ends = [int(number) for text in texts for number in re.findall(r"^trial (\d+): NDCG@10", text, re.MULTILINE)]
+    assert sorted(ends) == [0, 1, 2, 3, 4]  # each by one of them, once
+    assert len({str(trial.params) for trial in trials}) == 5
+    assert sorted(path.name for path in folder.glob("trial-*")) == [f"trial-{n:03d}" for n in range(5)]
+
+    values = [report_of(folder, n)["validation"]["full"]["NDCG@10"] for n in range(5)]
+    assert [trial.value for trial in trials] == values
+    best = max(range(5), key=lambda n: values[n])
+    results = [text[text.index("\n5 trials finished, 0 stopped early, 0 failed\n") :] for text in texts]
+    assert results[0] == results[1]
+    assert re.search(rf"^ +{best} +{values[best]:.4f} ", results[0].split("settings\n")[1])
+
+    height, width, _ = matplotlib.image.imread(folder / "search.png").shape
+    assert (width, height > 400) == (1260, True)
+
+    program, name, *words = shlex.split(results[0].splitlines()[-1])
+    assert (program, name) == ("bert4rec", "train")
+    printed, trained = load_config(*parse_command_line(words)), load_config(folder / f"trial-{best:03d}/config.toml")
+    assert (printed.model, printed.preprocessing) == (trained.model, trained.preprocessing)
+    assert printed.training == trained.training.model_copy(update={"loss": printed.training.loss})
+    assert (printed.run.name, printed.run.dir, printed.run.resume) == ("search-best", "runs", "")
+    assert "--evaluation.baselines" not in results[0]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_killed_search_goes_on_where_it_was(options: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "search"
+    words = ["--trials=2", *options, "--training.n_epochs=30", "--training.patience=0", "--model.embed_dim=16"]
+    words += ["--training.eval_every_n_epochs=1"]
+    killed = start(words)
+    wait_until(lambda: len(list(folder.glob("trial-000/checkpoints/step-*"))) > 0)
+    killed.kill()
+    killed.communicate()
+    stopped = start(words)
+    resumed = folder / "trial-000/metrics.jsonl"
+    wait_until(lambda: resumed.exists() and re.search(r'"resume".*\n(.*\n)*.*"validation"', resumed.read_text()))
+    stopped.terminate()
+    assert said(stopped, status=130).endswith("\nstopped, all is saved; the same command goes on\n")
+    assert not (folder / "trial-000/report.json").exists()
+
+    text = said(start(words))
+    assert f"{folder}: 2 trials, 1 of them begun before\n" in text
+    assert "\ntrial 0, begun before: " in text
+    trials = trials_of(folder)
+    assert [(trial.number, trial.state) for trial in trials] == [(n, TrialState.COMPLETE) for n in (0, 1)]
+    assert sorted(path.name for path in folder.glob("trial-*")) == ["trial-000", "trial-001"]
+    for trial in trials:
+        report = report_of(folder, trial.number)
+        assert trial.value == report["validation"]["full"]["NDCG@10"]
+        assert report["training"]["epochs"] == 30
+        assert sorted(trial.intermediate_values) == list(range(1, 31))
+    assert [len(report_of(folder, n)["training"]["resumed"]) for n in (0, 1)] == [2, 0]
+
+    assert "\n2 trials finished, 0 stopped early, 0 failed\n" in said(start(words))  # there is nothing left to do
+    assert trials_of(folder) == trials
+
+
+@pytest.mark.long
+def test_a_trial_that_fails_is_recorded_and_the_search_goes_on(options: list[str], tmp_path: Path) -> None:
+    """Three heads do not divide a width of 16."""
+    folder = tmp_path / "search"
+    place = changed_script(tmp_path / "changed", N_HEADS, N_HEADS.replace("[1, 2, 4]", "[2, 3]"))
+    text = said(start(["--trials=4", *options], place))
+    trials = trials_of(folder)
+    failed = [trial for trial in trials if trial.params["model.n_heads"] == 3]
+    assert [trial.state for trial in trials].count(TrialState.FAIL) == len(failed) in (1, 2, 3)
+    problem = "--model.n_heads=3: must divide model.embed_dim = 16; valid: [1, 2, 4, 8, 16]"
+    for trial in failed:
+        assert (trial.state, trial.user_attrs["problem"]) == (TrialState.FAIL, problem)
+        assert f"\ntrial {trial.number} failed: {problem}\n" in text
+    assert len(trials) == 4
+    assert f"\n{4 - len(failed)} trial" in text
+    assert "4 of 4 done, best " in text
+
+
+@pytest.mark.long
+def test_a_trial_that_is_worse_than_others_is_stopped_early(options: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "search"
+    pruner = "optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)"
+    place = changed_script(tmp_path / "changed", pruner, "optuna.pruners.ThresholdPruner(lower=1.1)")
+    words = [*options, "--training.n_epochs=1000", "--training.eval_every_n_epochs=2"]
+    text = said(start(["--trials=1", *words], place), status=1)
+    assert "\ntrial 0: stopped early: worse than others at this epoch; 1 of 1 done\n" in text
+    assert text.endswith("\n0 trials finished, 1 stopped early, 0 failed\nerror: no trial has finished\n")
+    (trial,) = trials_of(folder)
+    lines = (folder / "trial-000/metrics.jsonl").read_text().splitlines()
+    first = next(record for record in map(json.loads, lines) if record["kind"] == "validation")
+    assert trial.state == TrialState.PRUNED
+    assert trial.intermediate_values == {2: first["full"]["NDCG@10"]}
+    assert not (folder / "trial-000/report.json").exists()
+
+
+def wait_until(is_so: Callable[[], object], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+# --- Its parts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(script: ModuleType, options: list[str]) -> Callable[..., Any]:
+    """`opened("--trials=2")`: a search in this process, as two of them may stand side by side."""
+
+    def make(*more: str) -> Any:
+        return script.open_search(*script.make_parser().parse_known_args([*options, *more]))
+
+    return make
+
+
+def test_whoever_has_the_lock_of_a_trial_runs_it(script: ModuleType, opened: Callable[..., Any]) -> None:
+    one, other = opened("--trials=2"), opened("--trials=2")
+    first, lock = script.take_trial(one)
+    settings = script.suggested(one, first)
+    second, second_lock = script.take_trial(other)
+    assert (first.number, second.number) == (0, 1)
+    assert script.take_trial(one) is None
+    assert script.take_trial(other) is None
+    lock.close()  # as the end of a process does
+    again, lock = script.take_trial(other)
+    assert again.number == 0
+    assert script.suggested(other, again) == settings
+    other.study.tell(again, 0.25)
+    second_lock.close()
+    assert [(trial.number, trial.value, trial.state) for trial in one.trials()] == [
+        (0, 0.25, TrialState.COMPLETE), (1, None, TrialState.RUNNING),
+    ]  # fmt: skip
+
+
+def test_validations_are_followed_until_one_is_worse_than_others(
+    script: ModuleType, opened: Callable[..., Any], tmp_path: Path
+) -> None:
+    search = opened("--training.n_epochs=5")
+    for _ in range(5):
+        earlier = search.study.ask()
+        earlier.report(0.5, 4)
+        search.study.tell(earlier, 0.5)
+    trial = search.study.ask()
+    watcher = script.Watcher(search, trial, tmp_path)
+    watcher.line("there is no file yet")
+    rows = [{"kind": "train", "step": 1, "loss": 2.0}] + [
+        {"kind": "validation", "step": epoch, "epoch": float(epoch), "full": {"NDCG@10": value}}
+        for epoch, value in ((2, 0.125), (3, 0.75), (4, 0.25))
+    ]
+    *whole, torn = [json.dumps(row) for row in rows]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*whole, torn[:20]]))
+    watcher.line("epoch 3")
+    watcher.line("epoch 3")
+    assert search.trials()[5].intermediate_values == {2: 0.125, 3: 0.75}
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*whole, torn, ""]))
+    watcher.line("epoch 4: the best so far, 0.75, is better than the median")
+    rows[-2]["full"] = {"NDCG@10": 0.375}
+    worse = search.study.ask()
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    with pytest.raises(optuna.TrialPruned):
+        script.Watcher(search, worse, tmp_path).line("epoch 4")
+    assert search.trials()[6].intermediate_values == {2: 0.125, 3: 0.375, 4: 0.25}
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_items", "losses", "most"),
+    [
+        ("bert4rec", 2000, {"softmax", "gbce"}, 1024),
+        ("sasrec", 130, {"softmax", "gbce"}, 129),
+        ("sasrec", 8, {"softmax", "gbce"}, 7),
+        ("bert4rec", 200_000, {"sampled_softmax", "gbce"}, 1024),
+    ],
+)
+def test_every_point_of_the_space_can_be_trained(
+    script: ModuleType, kind: str, n_items: int, losses: set[str], most: int
+) -> None:
+    study = optuna.create_study()
+    names, found = set(), set()
+    for _ in range(100):
+        trial = study.ask()
+        derived = script.space(trial, load_config(None, {"model.kind": kind}), n_items)
+        assert not trial.params.keys() & derived.keys()
+        config = load_config(None, {"model.kind": kind, **trial.params, **derived})
+        assert config.model.ffn_dim == 4 * config.model.embed_dim
+        assert ("training.gbce_calibration" in trial.params) == (config.training.loss == "gbce")
+        negatives = trial.params.get("training.n_train_negatives")
+        assert (negatives is None) == (config.training.loss == "softmax")
+        assert negatives is None or negatives <= most
+        names, found = names | trial.params.keys(), found | {config.training.loss}
+    assert found == losses
+    assert ("training.mask_prob" in names) == (kind == "bert4rec")
+
+
+def test_what_was_typed_is_not_searched(script: ModuleType, opened: Callable[..., Any]) -> None:
+    search = opened("--training.loss=gbce", "--training.n_train_negatives=7")
+    trial, lock = script.take_trial(search)
+    settings = script.suggested(search, trial)
+    lock.close()
+    assert settings.keys().isdisjoint(["training.loss", "training.n_train_negatives", "model.embed_dim"])
+    assert "training.gbce_calibration" in settings  # which belongs to the loss that was typed
+    config = load_config(*parse_command_line(search.words(settings)))
+    assert (config.training.loss, config.training.n_train_negatives, config.model.embed_dim) == ("gbce", 7, 16)
+    assert config.training.learning_rate == settings["training.learning_rate"]
+    assert config.model.ffn_dim == SMALL["model.ffn_dim"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--run.name=x", "--run.name=x: a search sets run.name itself; its runs stand in --folder"),
+        ("--training.n_epoch=3", "--training.n_epoch: no such option; did you mean --training.n_epochs?"),
+        ("--model.kind=matrix_factorization --training.loss=mse", "is judged by RMSE, and a search by NDCG@10"),
+        ("--data.dataset_dir=nowhere", "nowhere: no dataset folder"),
+        ("--model.max_len=13", "made with model.max_len = 12, the settings say 13"),
+        ("--trial=3", "--trial"),
+    ],
+)
+def test_what_no_trial_could_do_is_refused_before_the_first(
+    script: ModuleType, options: list[str], words: str, message: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["search.py", *options, *words.split()])
+    assert script.main() == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert message in error
+    assert not list(tmp_path.glob("search/trial-*"))
+
+
+def test_trials_that_cannot_be_compared_are_no_search(
+    script: ModuleType, opened: Callable[..., Any], tmp_path: Path
+) -> None:
+    search = opened("--trials=3")
+    assert len(opened("--trials=9", "--checkpoint.keep=1").trials()) == 0
+    message = f"{tmp_path / 'search'}: its trials have training.n_epochs = 1, now it is 3, and both cannot be compared"
+    with pytest.raises(script.SettingsError, match=re.escape(message)):
+        opened("--training.n_epochs=3")
+    trial, lock = script.take_trial(search)
+    trial.suggest_categorical("model.n_heads", [1, 2, 8])
+    with pytest.raises(script.SettingsError, match=r"Optuna cannot suggest from this space: .*[^.]; a space "):
+        script.suggested(search, trial)
+    lock.close()
+    assert [one.state for one in search.trials()] == [TrialState.FAIL]
+
+
+def test_a_file_system_without_locks_is_refused(
+    script: ModuleType, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "locked", lambda file, wait=False: True)  # as bert4rec.runtime.files has it there
+    with pytest.raises(script.SettingsError, match=r"locks, which this file system does not have$"):
+        opened()
+
+
+def test_the_picture_has_a_plot_for_each_setting(script: ModuleType, tmp_path: Path) -> None:
+    study = optuna.create_study(direction="maximize")
+    for number in range(14):
+        trial = study.ask()
+        script.space(trial, Config(), 2000)
+        if number == 3:
+            study.tell(trial, state=TrialState.FAIL)
+        elif number % 5 == 4:
+            trial.report(0.01, 2)
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, number / 100)
+    path = tmp_path / "search.png"
+    script.draw(study, "NDCG@10", path)
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    image = matplotlib.image.imread(path)
+    n_settings = len({name for trial in study.trials for name in trial.params if trial.values})
+    assert image.shape[:2] == (round(120 * (3.0 + 2.1 * -(-n_settings // 4))), 1260)
+    assert image.std() > 0.05  # it is not blank
+    assert [one.name for one in tmp_path.iterdir()] == ["search.png"]
