@@ -1,0 +1,173 @@
+"""The Dockerfile: what it says of itself, and, marked `image`, the image built and trained in, as its own user.
+
+A builder is a Docker daemon, or buildah, which needs none. Where the base image cannot be pulled, the environment
+variable BASE_IMAGE names one that is there.
+"""
+
+import ast
+import configparser
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from torchx.workspace.api import walk_workspace
+
+from bert4rec import __version__
+from tests.conftest import SMALL
+
+ROOT = Path(__file__).parents[2]
+TAG = "localhost/bert4rec-test"
+LINES = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+
+
+def instructions(name: str) -> list[str]:
+    return [line.removeprefix(f"{name} ") for line in LINES if line.startswith(f"{name} ")]
+
+
+@pytest.fixture(scope="module")
+def context() -> set[str]:
+    """The files that .dockerignore lets through, as torchx reads it, which puts them over an image."""
+    files = fsspec.filesystem("file")
+    return {
+        Path(folder, name).relative_to(ROOT).as_posix()
+        for folder, _, names in walk_workspace(files, str(ROOT), ".dockerignore")
+        for name in names
+    }
+
+
+def test_dockerignore_lets_through_what_the_image_needs_and_nothing_else(context: set[str]) -> None:
+    pins = {path.name for path in ROOT.glob("requirements*.txt")} | {"constraints.txt"}
+    assert {path.partition("/")[0] for path in context} == pins | {
+        ".torchxconfig", "LICENSE", "README.md", "bert4rec", "config.toml", "configs", "preprocessing.py",
+        "pyproject.toml", "scripts", "train.py",
+    }  # fmt: skip
+    assert not [path for path in context if "__pycache__" in path]
+    assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("bert4rec/**/*.py")} <= context
+
+
+def test_what_the_launchers_read_is_in_the_working_folder(context: set[str]) -> None:
+    assert "BASH_ENV=scripts/torchx_env.sh" in (ROOT / ".torchxconfig").read_text()
+    assert {".torchxconfig", "scripts/torchx_env.sh", "train.py"} <= context
+    assert instructions("WORKDIR") == ["/app"]
+
+
+def test_every_copied_path_exists(context: set[str]) -> None:
+    sources = [source for line in instructions("COPY") for source in line.split()[:-1]]
+    assert sources[-1] == "."
+    assert {*sources[:-1]} <= context
+    assert "requirements.txt" in sources
+
+
+def test_the_code_comes_after_the_layer_of_the_packages() -> None:
+    (packages,) = [number for number, line in enumerate(LINES) if "-r requirements.txt" in line]
+    assert "-c constraints.txt" in LINES[packages]
+    assert "--no-cache-dir" in LINES[packages]
+    assert LINES.index("COPY . .") > packages
+
+
+def test_the_build_is_chosen_as_by_setup() -> None:
+    assert "TORCH_BUILD=cpu" in instructions("ARG")
+    (choice,) = [line for line in LINES if "case $TORCH_BUILD in" in line]
+    assert " cuda) ;; " in choice
+    assert " cpu) scripts/stand_in.sh " in choice
+
+
+def test_it_runs_as_a_user_without_rights() -> None:
+    assert instructions("USER") == ["1000:1000"]  # numbers, which Kubernetes needs for runAsNonRoot
+    assert instructions("ENTRYPOINT") == []  # torchx puts `bash` in its place
+    assert instructions("VOLUME") == ['["/app/data", "/app/runs"]']
+
+
+SETTINGS = " ".join(f"--{key}={value}" for key, value in (SMALL | {"training.n_epochs": 1}).items())
+INSIDE = f"""set -e
+echo "user $(id -u), $(bert4rec --version)"
+python preprocessing.py {SETTINGS}
+torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- {SETTINGS} 2>&1
+torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate runs/synthetic-dmp
+bert4rec report
+[ ! -w train.py ] && ! command -v cc && ! command -v git && [ ! -s /run/secrets/pip ] && ! ls -d .git tests 2>/dev/null
+echo nothing besides
+"""
+
+
+def output(*words: object) -> str:
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+class Docker:
+    """A daemon builds and runs."""
+
+    def build(self, *options: str, mounts: list[str]) -> None:
+        output("docker", "build", f"--tag={TAG}", *options, ROOT)
+
+    def run(self, script: str) -> str:
+        return output("docker", "run", "--rm", "--shm-size=1g", TAG, "bash", "-c", script)
+
+    def remove(self) -> None:
+        output("docker", "image", "rm", TAG)
+
+
+class Buildah:
+    """Without a daemon, in a change of the root folder: where this runs, nothing more may be allowed."""
+
+    def build(self, *options: str, mounts: list[str]) -> None:
+        volumes = [f"--volume={path}:{path}:ro" for path in mounts]
+        output("buildah", "build", "--isolation=chroot", f"--tag={TAG}", *volumes, *options, ROOT)
+
+    def run(self, script: str) -> str:
+        self.container = output("buildah", "from", "--pull-never", TAG).strip()
+        own = ["--isolation=chroot", "--hostname=localhost"]  # or nothing would resolve the name of the host
+        return output("buildah", "run", *own, self.container, "bash", "-c", script)
+
+    def remove(self) -> None:
+        output("buildah", "rm", self.container)
+        output("buildah", "rmi", TAG)
+
+
+@pytest.fixture
+def builder() -> Iterator[Docker | Buildah]:
+    docker = shutil.which("docker")
+    if docker and subprocess.run([docker, "info"], capture_output=True, check=False).returncode == 0:
+        found: Docker | Buildah = Docker()
+    elif shutil.which("buildah"):
+        found = Buildah()
+    else:
+        pytest.skip("no Docker daemon and no buildah on this machine: install one (Debian: apt-get install buildah)")
+    yield found
+    found.remove()
+
+
+def settings_of_pip(file: Path) -> list[str]:
+    """Writes this machine's into `file`; the files and folders of the machine that they name."""
+    settings = configparser.ConfigParser(interpolation=None)
+    settings["global"] = {}
+    for line in output(sys.executable, "-m", "pip", "config", "list").splitlines():
+        name, _, value = line.partition("=")
+        settings["global"][name.partition(".")[2]] = ast.literal_eval(value)
+    with file.open("w") as opened:
+        settings.write(opened)
+    words = [word for value in settings["global"].values() for word in value.split()]
+    paths = [word.removeprefix("file://").removesuffix("/simple") for word in words]  # an index stands beside its files
+    return sorted({path for path in paths if path.startswith("/") and os.path.exists(path)})
+
+
+@pytest.mark.image
+@pytest.mark.timeout(3600)
+def test_the_image_prepares_trains_evaluates_and_reports(builder: Docker | Buildah, tmp_path: Path) -> None:
+    mounts = settings_of_pip(tmp_path / "pip.conf")
+    base = [f"--build-arg=BASE_IMAGE={os.environ['BASE_IMAGE']}"] if "BASE_IMAGE" in os.environ else []
+    secret = f"--secret=id=pip,src={tmp_path / 'pip.conf'}"
+    builder.build("--build-arg=TORCH_BUILD=cpu", secret, *base, mounts=mounts)
+    said = builder.run(INSIDE)
+    assert said.startswith(f"user 1000, bert4rec {__version__}\n")
+    assert "training on 2 processes (cpu)" in said
+    assert "Job finished: SUCCEEDED" in said
+    assert "Test of runs/synthetic-dmp" in said
+    assert said.endswith("nothing besides\n")

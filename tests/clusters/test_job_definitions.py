@@ -1,0 +1,171 @@
+"""The job definitions that docs/clusters.md leads to, field by field; no cluster is asked.
+
+torchx is started as the page types it, with --dryrun; the manifests are those of examples/kubernetes/.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bert4rec.config.load import load_config, parse_command_line
+
+ROOT = Path(__file__).parents[2]
+MANIFESTS = ROOT / "examples/kubernetes"
+TRAINING = "train.py --mode=dmp --resume=auto --data.dataset_dir=shared/data/synthetic --run.dir=shared/runs"
+TORCHRUN = "torchrun --rdzv_backend c10d --rdzv_endpoint ${{{host}:=localhost}}:29500 --rdzv_id '{name}' --nnodes 2"
+IN_A_SHELL = TORCHRUN + " --nproc_per_node 8 --tee 3 --role '' " + TRAINING
+VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "BASH_ENV": "scripts/torchx_env.sh",
+    "TORCHX_TRACKING_EXPERIMENT_NAME": "default-experiment",
+    "LOGLEVEL": "WARNING",
+}
+
+
+def definition(scheduler: str) -> dict[str, Any]:
+    """What torchx would send for the line of docs/clusters.md that names `scheduler`."""
+    text = (ROOT / "docs/clusters.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = [line for line in text.splitlines() if line.startswith("torchx run") and f" -s {scheduler} " in line]
+    words = [sys.executable, "-m", "torchx.cli.main", "run", "--dryrun", *shlex.split(line)[2:]]
+    environment = {key: value for key, value in os.environ.items() if key != "LOGLEVEL"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = yaml.safe_load(done.stdout.partition("=== SCHEDULER REQUEST ===")[2])
+    return found
+
+
+def variables(listed: list[dict[str, str]]) -> dict[str, str]:
+    return {variable["name"]: variable["value"] for variable in listed}
+
+
+def test_kubernetes() -> None:
+    pytest.importorskip("kubernetes", reason="torchx needs the package kubernetes: `make setup`")
+    job = definition("kubernetes")
+    name, spec = job["metadata"]["name"], job["spec"]
+    assert (job["apiVersion"], job["kind"]) == ("batch.volcano.sh/v1alpha1", "Job")
+    assert (spec["queue"], spec["maxRetry"], spec["schedulerName"]) == ("default", 3, "volcano")
+    assert spec["plugins"] == {"env": [], "svc": ["--publish-not-ready-addresses"]}
+
+    assert [(task["name"], task["replicas"]) for task in spec["tasks"]] == [("train-0", 1), ("train-1", 1)]
+    # The first pod has the rendezvous, and the second finds it by the name that Volcano gives it.
+    for task, host in zip(spec["tasks"], ("TORCHX_RANK0_HOST", "VC_TRAIN_0_HOSTS"), strict=True):
+        own = {"TORCHX_RANK0_HOST": "localhost"} if task["name"] == "train-0" else {}
+        assert task["policies"] == [
+            {"event": "PodEvicted", "action": "RestartJob"},
+            {"event": "PodFailed", "action": "RestartJob"},
+        ]
+        pod = task["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["command"] == ["bash", "-c", IN_A_SHELL.format(host=host, name=name)]
+        assert container["image"] == "REGISTRY/bert4rec:TAG"
+        assert variables(container["env"]) == VARIABLES | {"TORCHX_JOB_ID": f"kubernetes://torchx/{name}"} | own
+        limits = {"cpu": "64000m", "memory": "512000M", "nvidia.com/gpu": "8"}
+        assert container["resources"]["limits"] == limits
+        assert container["resources"]["requests"] == limits | {"cpu": "63900m", "memory": "510976M"}
+        assert pod["restartPolicy"] == "Never"
+        places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert places == {"dshm": "/dev/shm", "mount-0": "/app/shared"}
+        assert pod["volumes"] == [
+            {"name": "dshm", "emptyDir": {"medium": "Memory"}},
+            {"name": "mount-0", "persistentVolumeClaim": {"claimName": "bert4rec"}},
+        ]
+
+
+def test_aws_batch() -> None:
+    request = definition("aws_batch")
+    name, job = request["name"], request["job_def"]
+    assert (request["queue"], job["type"]) == ("training", "multinode")
+    assert job["retryStrategy"] == {"attempts": 3, "evaluateOnExit": [{"onExitCode": "0", "action": "EXIT"}]}
+    nodes = job["nodeProperties"]
+    assert (nodes["numNodes"], nodes["mainNode"]) == (2, 0)
+    (both,) = nodes["nodeRangeProperties"]
+    assert both["targetNodes"] == "0:1"
+    container = both["container"]
+    host = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+    assert container["command"] == ["bash", "-c", IN_A_SHELL.format(host=host, name=name)]
+    assert (container["image"], container["instanceType"]) == ("REGISTRY/bert4rec:TAG", "p4d.24xlarge")
+    of_torchx = {"TORCHX_JOB_ID": f"aws_batch://torchx/{name}", "TORCHX_ROLE_IDX": "0", "TORCHX_ROLE_NAME": "train"}
+    assert variables(container["environment"]) == VARIABLES | of_torchx
+    assert {need["type"]: need["value"] for need in container["resourceRequirements"]} == {
+        "VCPU": "96", "MEMORY": "1132416", "GPU": "8",
+    }  # fmt: skip
+    assert container["linuxParameters"]["sharedMemorySize"] == 1132416
+    assert container["volumes"] == [
+        {"name": "mount_0", "efsVolumeConfiguration": {"fileSystemId": "fs-0123456789abcdef0"}}
+    ]
+    (mount,) = container["mountPoints"]
+    assert mount == {"containerPath": "/app/shared", "readOnly": False, "sourceVolume": "mount_0"}
+
+
+def manifest(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((MANIFESTS / name).read_text(encoding="utf-8")))
+
+
+def assert_settings(options: list[str]) -> None:
+    """Every option exists and has a value that it may have."""
+    path, overrides = parse_command_line(options)
+    load_config(path, overrides)
+
+
+def test_pytorchjob_starts_the_same_pod_on_both_hosts() -> None:
+    (job,) = manifest("pytorchjob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    assert {kind: (of["replicas"], of["restartPolicy"]) for kind, of in replicas.items()} == {
+        "Master": (1, "OnFailure"), "Worker": (1, "OnFailure"),
+    }  # fmt: skip
+    assert replicas["Master"]["template"] == replicas["Worker"]["template"]
+
+
+def test_pytorchjob_command() -> None:
+    (container,) = pod()["containers"]
+    assert container["name"] == "pytorch"
+    launcher, (program, *options) = container["command"][:8], container["command"][8:]
+    assert launcher == [
+        "torchrun", "--nnodes=2", "--nproc-per-node=8", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=bert4rec",
+        "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)", "--rdzv-conf=join_timeout=3600",
+    ]  # fmt: skip
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
+    assert program == "train.py"
+    assert "--resume=auto" in options
+    assert_settings(options)
+
+
+def test_pytorchjob_leaves_time_to_save() -> None:
+    """Until processes leave without saving, until torchrun kills them, until the pod is killed."""
+    (container,) = pod()["containers"]
+    _, overrides = parse_command_line(container["command"][9:])
+    of_torchrun = float(variables(container["env"])["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+    assert overrides["checkpoint.seconds_on_signal"] < of_torchrun < pod()["terminationGracePeriodSeconds"]
+
+
+def test_pytorchjob_volumes() -> None:
+    (container,) = pod()["containers"]
+    claim, preparation = manifest("prepare.yaml")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    shared = {"name": "shared", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
+    assert pod()["volumes"] == [shared, shm]
+    data = {"name": "shared", "mountPath": "/app/data", "subPath": "data"}
+    runs = {"name": "shared", "mountPath": "/app/runs", "subPath": "runs"}
+    assert container["volumeMounts"] == [data, runs, {"name": "shm", "mountPath": "/dev/shm"}]
+
+    prepares = preparation["spec"]["template"]["spec"]
+    assert prepares["volumes"] == [shared]
+    (before,) = prepares["containers"]
+    assert before["volumeMounts"] == [data]
+    assert before["image"] == container["image"]
+    assert before["command"][:2] == ["bert4rec", "prepare"]
+    assert_settings(before["command"][2:])
+
+
+def pod() -> dict[str, Any]:
+    (job,) = manifest("pytorchjob.yaml")
+    found: dict[str, Any] = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    return found
