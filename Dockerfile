@@ -29,7 +29,8 @@ RUN --mount=type=secret,id=pip \
     esac && \
     python3 -m venv /opt/venv && \
     PIP_CONFIG_FILE=/run/secrets/pip pip --disable-pip-version-check --no-input install --no-cache-dir \
-        -c constraints.txt -r requirements.txt -r requirements-onnx.txt 'setuptools>=77' "$@" && \
+        -c constraints.txt -r requirements.txt -r requirements-onnx.txt 'setuptools>=77' "$@" || \
+    { echo "pip failed. TORCH_BUILD=cpu needs the index of torch's CPU builds: see docs/clusters.md" >&2 && exit 1; } && \
     pip check && \
     rm -rf /tmp/fbgemm-gpu
 

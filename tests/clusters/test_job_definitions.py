@@ -40,8 +40,8 @@ def definition(scheduler: str) -> dict[str, Any]:
     return found
 
 
-def variables(listed: list[dict[str, str]]) -> dict[str, str]:
-    return {variable["name"]: variable["value"] for variable in listed}
+def variables(listed: list[dict[str, Any]]) -> dict[str, Any]:
+    return {variable["name"]: variable.get("value") for variable in listed}
 
 
 def test_kubernetes() -> None:
@@ -126,11 +126,12 @@ def test_pytorchjob_starts_the_same_pod_on_both_hosts() -> None:
 def test_pytorchjob_command() -> None:
     (container,) = pod()["containers"]
     assert container["name"] == "pytorch"
-    launcher, (program, *options) = container["command"][:8], container["command"][8:]
+    launcher, (program, *options) = container["command"][:9], container["command"][9:]
     assert launcher == [
         "torchrun", "--nnodes=2", "--nproc-per-node=8", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=bert4rec",
-        "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)", "--rdzv-conf=join_timeout=3600",
+        "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)", "--local-addr=$(POD_IP)", "--rdzv-conf=join_timeout=3600",
     ]  # fmt: skip
+    assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in container["env"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
     assert program == "train.py"
     assert "--resume=auto" in options
@@ -140,7 +141,7 @@ def test_pytorchjob_command() -> None:
 def test_pytorchjob_leaves_time_to_save() -> None:
     """Until processes leave without saving, until torchrun kills them, until the pod is killed."""
     (container,) = pod()["containers"]
-    _, overrides = parse_command_line(container["command"][9:])
+    _, overrides = parse_command_line(container["command"][10:])
     of_torchrun = float(variables(container["env"])["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
     assert overrides["checkpoint.seconds_on_signal"] < of_torchrun < pod()["terminationGracePeriodSeconds"]
 
