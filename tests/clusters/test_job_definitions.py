@@ -129,7 +129,8 @@ def test_pytorchjob_command() -> None:
     launcher, (program, *options) = container["command"][:9], container["command"][9:]
     assert launcher == [
         "torchrun", "--nnodes=2", "--nproc-per-node=8", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=bert4rec",
-        "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)", "--local-addr=$(POD_IP)", "--rdzv-conf=join_timeout=3600",
+        "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)", "--local-addr=$(POD_IP)",
+        "--rdzv-conf=join_timeout=3600,read_timeout=600",
     ]  # fmt: skip
     assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in container["env"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
