@@ -5,6 +5,7 @@ torchx is started as the page types it, with --dryrun; the manifests are those o
 
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 import yaml
 
 from bert4rec.config.load import load_config, parse_command_line
+from tests.conftest import SMALL
+from tests.end_to_end.test_scripts import BIN
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "examples/kubernetes"
@@ -103,6 +106,12 @@ def test_aws_batch() -> None:
     assert mount == {"containerPath": "/app/shared", "readOnly": False, "sourceVolume": "mount_0"}
 
 
+def pod() -> dict[str, Any]:
+    (job,) = manifest("pytorchjob.yaml")
+    found: dict[str, Any] = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    return found
+
+
 def manifest(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((MANIFESTS / name).read_text(encoding="utf-8")))
 
@@ -139,6 +148,34 @@ def test_pytorchjob_command() -> None:
     assert_settings(options)
 
 
+@pytest.mark.long
+def test_pytorchjob_command_trains_on_two_pods(small_folder: Path, tmp_path: Path) -> None:
+    """Two torchruns on this machine, with one process each instead of eight."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    by_kubernetes = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "POD_IP": "127.0.0.1"}
+    (container,) = pod()["containers"]
+    command = " ".join(container["command"]).replace("--nproc-per-node=8", "--nproc-per-node=1")
+    for name, value in by_kubernetes.items():
+        command = command.replace(f"$({name})", value)
+    small = {**SMALL, "training.n_epochs": 1, "data.dataset_dir": small_folder, "run.dir": tmp_path}
+    words = [*shlex.split(command), *(f"--{key}={value}" for key, value in small.items())]
+    set_by_manifest = {name: value for name, value in variables(container["env"]).items() if value}
+    variables_of_pod = {"PATH": f"{BIN}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""} | set_by_manifest
+    pods = [
+        subprocess.Popen(
+            words, cwd=ROOT, env=os.environ | variables_of_pod | by_kubernetes | {"RANK": str(rank), "WORLD_SIZE": "2"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [each.communicate(timeout=240)[0] for each in pods]
+    assert [each.returncode for each in pods] == [0, 0], said
+    assert "training on 2 processes (cpu)" in "".join(said)
+    assert (tmp_path / "synthetic-dmp/report.json").exists()
+
+
 def test_pytorchjob_leaves_time_to_save() -> None:
     """Until processes leave without saving, until torchrun kills them, until the pod is killed."""
     (container,) = pod()["containers"]
@@ -165,9 +202,3 @@ def test_pytorchjob_volumes() -> None:
     assert before["image"] == container["image"]
     assert before["command"][:2] == ["bert4rec", "prepare"]
     assert_settings(before["command"][2:])
-
-
-def pod() -> dict[str, Any]:
-    (job,) = manifest("pytorchjob.yaml")
-    found: dict[str, Any] = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
-    return found
