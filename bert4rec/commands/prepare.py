@@ -7,6 +7,7 @@ from typing import get_args
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, settings_help
 from bert4rec.config.tables import Source
+from bert4rec.config.urls import without_secrets
 from bert4rec.runtime.console import close_bars, log_to_terminal
 from bert4rec.runtime.signals import say_that_it_stopped
 
@@ -59,11 +60,14 @@ def _training(prog: str, settings: list[str]) -> str:
 
 
 def _for_training(settings: list[str]) -> list[str]:
-    """Without the word that a dataset may be replaced: a run's `config.toml` should not say it again."""
+    """Without the word that a dataset may be replaced: a run's `config.toml` should not say it again.
+
+    Neither with the secrets of an address, of which a training wants the name alone.
+    """
     words, kept = iter(settings), []
     for word in words:
         if word == REPLACE:
             next(words, None)  # its value
         elif not word.startswith(f"{REPLACE}="):
-            kept.append(word)
+            kept.append(without_secrets(word))
     return kept

@@ -29,6 +29,7 @@ from bert4rec.config.setting_errors import (
 from bert4rec.config.source_of_path import Recognized, recognize
 from bert4rec.config.suggestions import did_you_mean, nearest_keys, nearest_values
 from bert4rec.config.tables import GENERATED, Config
+from bert4rec.config.urls import without_secrets
 from bert4rec.config.values import expand_user
 from bert4rec.runtime.errors import SettingsError
 
@@ -108,7 +109,7 @@ def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> 
         advice = "set data.source to what the file is (table, ml-1m, …), or leave it out so that the file is recognized"
     else:
         return
-    reason = f'reads no file, but data.path = "{config.data.path}"; {advice}'
+    reason = f'reads no file, but data.path = "{without_secrets(config.data.path)}"; {advice}'
     raise SettingsError(origins.blame("data.source", config.data.source, reason))
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from bert4rec.config.suggestions import OTHER_SOURCES, did_you_mean, nearest_keys, nearest_values
 from bert4rec.config.tables import Config
+from bert4rec.config.urls import without_secrets
 
 SHORT_OPTIONS = {"mode": "parallelism.mode", "resume": "run.resume"}
 ALL = "--help lists all"
@@ -27,8 +28,8 @@ class Origins:
     def blame(self, name: str, value: Any, reason: str) -> str:
         """A line about a setting as it was typed, or else behind the name of the file that it or the reason is in."""
         if name in self.typed:
-            return f"{self.typed[name]}: {reason}"
-        line = f"{name} = {shown(value)}: {reason}"
+            return f"{without_secrets(self.typed[name])}: {reason}"
+        line = f"{name} = {shown(without_secrets(value) if isinstance(value, str) else value)}: {reason}"
         is_of_file = any(re.search(rf"\b{re.escape(setting)}\b", line) for setting in self.in_file)
         return f"{self.file}: {line}" if is_of_file else line
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert4rec.config.file_kinds import BYTE_ORDER_MARK, PACKED, SUFFIXES, compression_by_bytes, format_by_bytes
+from bert4rec.config.urls import is_url, without_secrets
 from bert4rec.runtime.errors import DataError
 
 HEAD = 1 << 16  # bytes that are looked at
@@ -38,8 +39,11 @@ class Recognized:
 def recognize(path: str) -> Recognized:
     """The source of the file at `path`, of the one in the folder there, or of the first that fits the pattern.
 
+    Of an address by its name alone, since a training should not need the network for it.
     Raises `DataError`, with what to type, for what is not there or not known.
     """
+    if is_url(path):
+        return _of_url(without_secrets(path))
     place = Path(path)
     if glob.has_magic(path) and not place.exists():
         return _of_pattern(path)
@@ -61,6 +65,13 @@ def has_sequences(file: Path) -> bool:
 def likely_separator(line: str) -> str:
     """What separates the fields of `line`: that of `SEPARATORS` which it has most of."""
     return max(reversed(SEPARATORS), key=line.count)
+
+
+def _of_url(url: str) -> Recognized:
+    name = Path(url).name
+    if what := SUFFIXES.get(Path(_unpacked(Path(name))).suffix, (None, ""))[1]:
+        return Recognized("table", f"{name} is {what} by its name")
+    raise DataError(f"{url}: not recognized by its name; {SAY}")
 
 
 def _of_pattern(pattern: str) -> Recognized:

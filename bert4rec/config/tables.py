@@ -10,7 +10,18 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
 from bert4rec.config.abilities import is_trained
-from bert4rec.config.values import Count, Positive, Seed, Share, ShareOrTime, Time, UserPath, Whole, name_of_path
+from bert4rec.config.values import (
+    Count,
+    DataPath,
+    Positive,
+    Seed,
+    Share,
+    ShareOrTime,
+    Time,
+    UserPath,
+    Whole,
+    name_of_path,
+)
 
 Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
@@ -40,13 +51,19 @@ class Data(Table):
     source: Source = Field(
         "synthetic", description="format of the interactions; where only data.path is given it is recognized"
     )
-    path: UserPath = Field("", description="file, folder or pattern of the interactions; synthetic, random: none")
+    path: DataPath = Field(
+        "",
+        description="file, folder or pattern of the interactions, or an address: s3://, gs://, hf://, https://; "
+        "synthetic, random: none",
+    )
     dataset_dir: UserPath = Field(
         "",
         description='dataset folder; "" = data/<name of the file or folder> for table, sequences, else data/<source>',
     )
     replace: bool = Field(False, description="replace a dataset that another input made, where one stands there")
-    titles_path: UserPath = Field("", description='file with item titles; "" = beside MovieLens data, if it is there')
+    titles_path: DataPath = Field(
+        "", description='file with item titles, or its address; "" = beside MovieLens data, if it is there'
+    )
     user_column: str = Field("user", description="table: column of the user ids")
     item_column: str = Field("item", description="table: column of the item ids")
     time_column: str = Field("", description='table: times as numbers, dates or ISO 8601; "" = none, file order counts')

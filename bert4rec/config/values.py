@@ -1,11 +1,13 @@
-"""Kinds of values that settings take: numbers within limits, times, paths."""
+"""Kinds of values that settings take: numbers within limits, times, paths, addresses."""
 
 import os
 import re
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+
+from bert4rec.config.urls import check_url, is_url, without_secrets
 
 ENDINGS = (
     ".csv", ".tsv", ".txt", ".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".ipc", ".dat",
@@ -32,7 +34,8 @@ def expand_user(path: str) -> str:
 
 def name_of_path(path: str) -> str:
     """What a file, a folder or a pattern is called, without endings; of `logs/*.csv` it is "logs", of nothing ""."""
-    parts = os.path.abspath(path).split(os.sep) if path else []
+    whole = without_secrets(path) if is_url(path) else os.path.abspath(path)
+    parts = whole.split(os.sep) if path else []
     return next((name for part in reversed(parts) if (name := _plain_name(part))), "")
 
 
@@ -42,6 +45,12 @@ def _plain_name(part: str) -> str:
         part = stem
     plain = re.sub(r"\[[^]]*\]|[*?]", "", part)
     return part if plain == part else plain.strip(" .-_")
+
+
+def _on_this_machine(path: str) -> str:
+    if is_url(path):
+        raise ValueError("must be a path of this machine; only data.path and data.titles_path may be addresses")
+    return path
 
 
 def _as_text(value: Any) -> Any:
@@ -67,6 +76,9 @@ Whole: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
-UserPath: TypeAlias = Annotated[str, AfterValidator(expand_user)]
+UserPath: TypeAlias = Annotated[str, AfterValidator(expand_user), AfterValidator(_on_this_machine)]
+DataPath: TypeAlias = Annotated[  # what is saved of a run is often shown to others
+    str, AfterValidator(expand_user), AfterValidator(check_url), PlainSerializer(without_secrets, when_used="json")
+]
 Time: TypeAlias = Annotated[str, BeforeValidator(_as_text), AfterValidator(lambda text: text and _share_or_time(text))]
 ShareOrTime: TypeAlias = Annotated[float | str, BeforeValidator(_as_text), AfterValidator(_share_or_time)]

@@ -25,6 +25,7 @@ from bert4rec.prepare.read.synthetic import Generated
 from bert4rec.prepare.split.oracle import oracle_ranks
 from bert4rec.prepare.stages.item_table import item_table
 from bert4rec.prepare.stages.limited_rows import limit_rows
+from bert4rec.prepare.stages.local_files import LocalFiles, local_files
 from bert4rec.prepare.stages.metadata import describe_rows
 from bert4rec.prepare.stages.numbered_histories import NumberedHistories
 from bert4rec.prepare.stages.ordered_rows import order_rows
@@ -61,8 +62,13 @@ def prepare(config: Config) -> Path:
     _refuse_another_input(config)
     known = read_known(Path(config.data.extends)) if config.data.extends else None
     warnings: list[str] = []
-    with new_dataset(folder) as new, _without_other_bars():
-        metadata, size = _make_dataset(config, new, known, warnings)
+    progress = Progress()
+    with (
+        new_dataset(folder) as new,
+        _without_other_bars(),
+        local_files(config.data, new / WORK / "copies", progress) as local,
+    ):
+        metadata, size = _make_dataset(config, local, new, known, warnings, progress)
         _refuse_another_input(config)  # again: another preparation may have ended meanwhile
     logger.info(f"\n{describe(metadata)}\n")
     _warn(*warnings)  # again: above the progress they are soon forgotten
@@ -70,19 +76,22 @@ def prepare(config: Config) -> Path:
     return folder
 
 
-def _make_dataset(config: Config, new: Path, known: Known | None, warnings: list[str]) -> tuple[dict[str, Any], int]:
+def _make_dataset(
+    config: Config, local: LocalFiles, new: Path, known: Known | None, warnings: list[str], progress: Progress
+) -> tuple[dict[str, Any], int]:
     """All stages, into the folder `new`: what `metadata.json` says besides the checksums, and the bytes of the folder.
 
-    `known`: the ids that are kept; what is to be warned of is added to `warnings`.
+    `local`: the files that `config` names; `known`: the ids that are kept; what is to be warned of is added to
+    `warnings`.
     """
-    data, settings, progress, work = config.data, config.preprocessing, Progress(), new / WORK
+    data, settings, work = local.data, config.preprocessing, new / WORK
     source = open_source(data, settings, text_ids=_text_ids(known))
     source.item_titles(data.titles_path, dtype=pl.String())  # rather refused now than after minutes
     warnings += _look(data.source, source)
 
     run_bytes = int(settings.memory_gb * 1e9) // RUNS
     raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
-    warnings += _look_at_rows(raw, source.bad, known, data.path, progress)
+    warnings += _look_at_rows(raw, source.bad, known, local, progress)
     titles = source.item_titles(data.titles_path, dtype=raw.item_type)
 
     has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
@@ -134,14 +143,14 @@ def _look(name: str, source: Interactions | Generated) -> list[str]:
     return _warn(*warnings)
 
 
-def _look_at_rows(raw: RawRows, bad: BadRows, known: Known | None, path: str, progress: Progress) -> list[str]:
+def _look_at_rows(raw: RawRows, bad: BadRows, known: Known | None, local: LocalFiles, progress: Progress) -> list[str]:
     """Show the first unusable rows; what is warned of. `DataError` where there is no row."""
     for line in bad.shown:
-        progress.log(f"unusable: {line}")
+        progress.log(f"unusable: {local.named(line)}")
     if hidden := bad.total - len(bad.shown):
         progress.log(f"unusable: {hidden:,} rows more")
     if not len(raw):
-        raise DataError(f"{path}: holds no interactions; name another file in data.path")
+        raise DataError(f"{local.data.path}: holds no interactions; name another file in data.path")
     if known is None or raw.known.n_rows:
         return []
     n = len(known.users)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bert4rec.runtime.console import BAR, ProgressBar
+from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar
 from bert4rec.runtime.wording import clock, rounded
 
 SHORTEST = 0.05  # seconds for which a speed means something
@@ -14,18 +14,23 @@ logger = logging.getLogger(__name__)
 
 
 class Stage(ProgressBar):
-    """One stage of the work: of `total` units (bytes, rows, users) some are done, and with them some rows."""
+    """One stage of the work: of `total` units (bytes, rows, users) some are done, and with them some rows.
+
+    `total` = 0: nobody knows of how many.
+    """
 
     def __init__(self, name: str, total: int) -> None:
-        super().__init__(total, form=f"{name:8} {BAR}")
-        self._name, self.n_rows = name, 0
+        super().__init__(total, form=f"{name:8} {BAR if total else NO_BAR}")
+        self._name, self._is_measured, self.n_rows = name, total > 0, 0
 
     def advance(self, done: int, n_rows: int) -> None:
         """So far `done` of the total; `n_rows` more rows than at the last call."""
         self.n_rows += n_rows
         if self.is_due():
-            figures = f"{self.n_rows:,} rows  {self.rate()}  {clock(self.seconds_left(done))} left"
-            self.show(done, figures, line=f"  {self._name} {100 * done // self._total:3} %  {figures}")
+            left = f"  {clock(self.seconds_left(done))} left" if self._is_measured else ""
+            share = f" {100 * done // self._total:3} %" if self._is_measured else ""
+            figures = f"{self.n_rows:,} rows  {self.rate()}{left}"
+            self.show(done, figures, line=f"  {self._name}{share}  {figures}")
 
     def rate(self) -> str:
         """Rows per second, for people."""

@@ -23,6 +23,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bert4rec.config.urls import is_url, without_secrets
 from bert4rec.dataset.schema import DATASET_FORMAT, METADATA, STATE
 from bert4rec.prepare.order.chunks import Chunks, chunked
 from bert4rec.runtime.errors import DataError
@@ -76,8 +77,10 @@ def created_from(source: str, path: str) -> dict[str, str]:
     """What `metadata.json` says of the input: enough to know it again, nothing of where it lies on this machine."""
     if not path:
         return {"source": source}
-    digest = hashlib.sha256(os.path.realpath(path).encode()).hexdigest()
-    return {"source": source, "name": os.path.basename(os.path.abspath(path)), "path_sha256": digest[:16]}
+    place, name = os.path.realpath(path), os.path.basename(os.path.abspath(path))
+    if is_url(path):
+        place, name = path, without_secrets(path)
+    return {"source": source, "name": name, "path_sha256": hashlib.sha256(place.encode()).hexdigest()[:16]}
 
 
 def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data: bool) -> None:

@@ -138,6 +138,22 @@ def test_what_is_not_there_is_refused_with_what_to_type(tmp_path: Path) -> None:
         recognize(f"{tmp_path}/*.csv")
 
 
+def test_an_address_is_recognized_by_its_name_alone() -> None:
+    for url, reason in (
+        ("s3://nowhere/Log.CSV.gz", "Log.CSV.gz is a CSV file by its name"),
+        ("gs://nowhere/logs/*.parquet", "*.parquet is a Parquet file by its name"),
+        ("https://no.such.host.invalid/log.jsonl?sig=a.csv", "log.jsonl is a file of JSON lines by its name"),
+    ):
+        found = recognize(url)
+        assert (found.source, found.reason) == ("table", reason)
+    with pytest.raises(DataError) as caught:
+        recognize("https://ann:pw@no.such.host.invalid/log.txt?sig=5ec2e7")
+    assert str(caught.value) == (
+        "https://no.such.host.invalid/log.txt: not recognized by its name; say what it is: --data.source=table "
+        "(columns by their names), sequences (lines of a user and items), ml-1m, …"
+    )
+
+
 def test_sequences_are_told_from_ratings(tmp_path: Path) -> None:
     assert has_sequences(write(tmp_path, "ml-1m.txt", PAIRS))
     assert not has_sequences(write(tmp_path, "u.data", b"1\t2\t5\t881\n2\t3\t4\t882\n"))
@@ -179,6 +195,8 @@ def test_a_path_beside_a_generated_source_that_was_chosen_is_an_error(tmp_path: 
         (file + 'source = "synthetic"\n', [],
          f'{tmp_path}/my.toml: data.source = "synthetic": reads no file, but data.path = "log.csv"; set data.source to '
          "what the file is (table, ml-1m, …), or leave it out so that the file is recognized"),
+        ("", ["--data.source=random", "--data.path=https://host/log.csv?sig=5ec2e7"],
+         '--data.source=random: reads no file, but data.path = "https://host/log.csv"; leave one of them out'),
     ]:  # fmt: skip
         with pytest.raises(SettingsError) as caught:
             load(tmp_path, content, *arguments)

@@ -44,6 +44,16 @@ def test_the_shipped_file_names_every_key_with_its_default() -> None:
             "--run.dir=~no-such-user/runs",
             "--run.dir=~no-such-user/runs: there is no home folder ~no-such-user on this machine; write the whole path",
         ),
+        (
+            "--data.dataset_dir=s3://bucket/dataset",
+            "--data.dataset_dir=s3://bucket/dataset: must be a path of this machine; only data.path and "
+            "data.titles_path may be addresses",
+        ),
+        (
+            "--data.titles_path=ftp://ann:pw@host/titles.csv",
+            "--data.titles_path=ftp://host/titles.csv: ftp:// is not read; s3://, gs://, hf://, https:// and http:// "
+            "are",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(argument: str, message: str) -> None:
@@ -75,6 +85,10 @@ def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
         ("table", "a/.csv", "data/.csv"),
         ("table", "/*", "data/table"),
         ("sequences", "s3rec/LastFM.txt", "data/LastFM"),
+        ("table", "s3://shop/2024/log.csv.gz", "data/log"),
+        ("table", "s3://shop/logs/*.parquet", "data/logs"),
+        ("table", "gs://shop/*.parquet", "data/shop"),
+        ("table", "https://host/a/log.csv?X-Amz-Signature=a/b.c", "data/log"),
     ],
 )
 def test_the_dataset_folder_is_named_after_the_data(source: str, path: str, folder: str) -> None:
@@ -90,6 +104,15 @@ def test_a_relative_path_is_named_after_the_folder_it_stands_for(
     monkeypatch.chdir(tmp_path / "shop")
     for path in (".", "*.csv", "../shop", "./"):
         assert load_config(None, {"data.source": "table", "data.path": path}).data.folder == Path("data/shop")
+
+
+def test_an_address_is_whole_for_the_preparation_and_saved_without_its_secrets() -> None:
+    url = "https://ann:pw@host/log.csv?X-Amz-Signature=5ec2e7"
+    config = load_config(None, {"data.path": url, "data.titles_path": f"{url}&a"})
+    assert (config.data.source, config.data.path, config.data.titles_path) == ("table", url, f"{url}&a")
+    saved = tomli.loads(config.to_toml())["data"]
+    assert (saved["path"], saved["titles_path"]) == ("https://host/log.csv", "https://host/log.csv")
+    assert load_config(None, {"data.path": "s3://b/log.csv"}).to_toml().count('path = "s3://b/log.csv"') == 1
 
 
 def test_what_follows_from_several_tables() -> None:

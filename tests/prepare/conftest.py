@@ -1,11 +1,12 @@
 """What several tests of the left side share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import preprocessing
+from tests.prepare.storage import Storage, serving
 
 Prepare = Callable[..., Path]
 
@@ -36,3 +37,18 @@ def small() -> list[str]:
         "--model.max_len=8",
         "--preprocessing.sliding_step=3",
     ]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    """One for all tests: Polars keeps what it knows of a bucket as long as the process lives."""
+    with serving(tmp_path_factory.mktemp("storage")) as storage:
+        yield storage
+
+
+@pytest.fixture
+def storage(server: Storage, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    """That server, with the variables that name it."""
+    for name, value in server.variables().items():
+        monkeypatch.setenv(name, value)
+    return server

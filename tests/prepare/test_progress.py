@@ -27,6 +27,15 @@ def test_a_line_every_ten_seconds_says_how_far_a_stage_is(
     ]
 
 
+def test_a_stage_of_which_nobody_knows_the_end_says_how_much_is_done(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Stage("fetch", 0) as stage:
+        clock[0] = 110.0
+        stage.advance(0, 24_000)
+    assert capsys.readouterr().out == "  fetch  24,000 rows  2,400 rows/s\n"
+
+
 def test_a_stage_that_ends_well_is_a_line_with_its_speed(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 import preprocessing
 from bert4rec.dataset.schema import columns
 from bert4rec.prepare import pipeline, writer
-from bert4rec.prepare.writer import SplitWriter, new_dataset, write_metadata
+from bert4rec.prepare.writer import SplitWriter, created_from, new_dataset, write_metadata
 from bert4rec.runtime.errors import DataError
 from tests.folders import contents
 
@@ -284,6 +284,14 @@ def test_what_is_noted_of_the_input_tells_nothing_of_the_machine(prepare: Prepar
     }  # fmt: skip
     assert str(tmp_path) not in text
     assert "log.csv" not in (folder / "README.md").read_text()
+
+
+def test_of_an_address_the_login_and_the_query_are_not_noted() -> None:
+    urls = [f"https://ann:pw@host/log.csv?X-Amz-Signature={sign * 400}" for sign in "ab"]
+    notes = [created_from("table", url) for url in urls]
+    assert [note["name"] for note in notes] == ["https://host/log.csv"] * 2
+    digests = [hashlib.sha256(url.encode()).hexdigest()[:16] for url in urls]  # another query may be another input
+    assert [note["path_sha256"] for note in notes] == digests
 
 
 def test_a_dataset_that_another_input_has_made_meanwhile_is_not_replaced(

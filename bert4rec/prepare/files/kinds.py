@@ -53,12 +53,17 @@ def format_of(path: Path) -> Format:
     start, suffix = _start(path), path.suffix.lower()
     if found := format_by_bytes(start):
         return found
-    by_suffix = [unread for unread in UNREAD if suffix in unread.suffixes]
-    for unread in by_suffix or [unread for unread in UNREAD if start.startswith(unread.magic)]:
-        raise DataError(f"{path}: is {unread.name}, which is not read: {unread.advice}")
+    refuse_unread(str(path), start)
     if named := NAMES.get(_by_suffix(suffix)):
         raise DataError(f"{path}: not {named}, or damaged; bring the whole file")
     return _kind_of_text(path)
+
+
+def refuse_unread(name: str, start: bytes = b"") -> None:
+    """Raise `DataError` where the file called `name`, with these first bytes, has a format that is not read."""
+    by_suffix = [unread for unread in UNREAD if Path(name).suffix.lower() in unread.suffixes]
+    for unread in by_suffix or [unread for unread in UNREAD if start.startswith(unread.magic)]:
+        raise DataError(f"{name}: is {unread.name}, which is not read: {unread.advice}")
 
 
 def _start(path: Path) -> bytes:

@@ -47,7 +47,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     `text_ids`: fields of a table whose ids "7.0" are not 7. Raises `DataError` for what is not there.
     """
     source, is_table = SOURCES[data.source], data.source == "table"
-    columns = _named_columns(data) if is_table else dict(source.columns)
+    columns = named_columns(data) if is_table else dict(source.columns)
     if preprocessing.only_read:
         if data.source != "goodreads":
             raise DataError("preprocessing.only_read = true: only the source goodreads has is_read; set it to false")
@@ -68,8 +68,8 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     return replace(found, decimal_ids=find_decimal_ids(found, names))
 
 
-def _named_columns(data: Data) -> dict[str, str]:
-    """The columns that the settings of a table name, by their fields."""
+def named_columns(data: Data) -> dict[str, str]:
+    """The columns that the settings of a table name, by their fields. `DataError` where two fields are one column."""
     named = {"user": data.user_column, "item": data.item_column, "time": data.time_column, "rating": data.rating_column}
     columns = {field: name for field, name in named.items() if name}
     if data.title_column in columns.values():

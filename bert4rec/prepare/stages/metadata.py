@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.config.tables import Config
+from bert4rec.config.urls import is_url
 from bert4rec.dataset.statistics import lengths_of
 from bert4rec.prepare.order.filters import FILTERS
 from bert4rec.prepare.read.interactions import Interactions
@@ -23,7 +24,7 @@ def describe_rows(
     n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
     bad = source.bad
     return {
-        "created_from": created_from(config.data.source, config.data.path) | _checksum(Path(config.data.path)),
+        "created_from": created_from(config.data.source, config.data.path) | _checksum(config.data.path),
         "source": config.data.source,
         "max_len": config.model.max_len,
         "preprocessing": config.preprocessing.recipe,
@@ -46,9 +47,10 @@ def describe_rows(
     }
 
 
-def _checksum(path: Path) -> dict[str, str]:
-    """Of an input that is one file, and not a large one: a report knows by it what others have published."""
-    if not path.is_file() or path.stat().st_size > MOST_HASHED:
+def _checksum(name: str) -> dict[str, str]:
+    """Of one file of this machine, and no large one: a report knows by it what others have published."""
+    path = Path(name)
+    if is_url(name) or not path.is_file() or path.stat().st_size > MOST_HASHED:
         return {}
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}

@@ -1,0 +1,151 @@
+"""What is copied: text as its lines, tables with the columns that are needed, both in the order of the file."""
+
+import gzip
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert4rec.prepare.files.bad_rows import LINE
+from bert4rec.prepare.files.tables import FIRST_ROWS, Table
+from bert4rec.prepare.read.remote import copy_remote
+from bert4rec.runtime.errors import DataError
+from tests.prepare.storage import Storage
+
+TABLE = b"user,item\na,1\nb,2\n"
+
+
+def copied(url: str, folder: Path, columns: list[str] | None = None) -> dict[str, tuple[Path, int]]:
+    """Of each address where its copy is, and how many rows that has."""
+    found: dict[str, tuple[Path, int]] = {}
+    for path, name, n_rows in copy_remote(url, folder, columns):
+        found[name] = (path, found.get(name, (path, 0))[1] + n_rows)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (TABLE, TABLE),
+        (TABLE[:-1], TABLE),
+        (TABLE.replace(b"\n", b"\r\n"), TABLE),
+        (gzip.compress(TABLE), TABLE),
+        (pa.compress(TABLE, codec="zstd", asbytes=True), TABLE),
+        (b'\xef\xbb\xbfuser\n\n"a\nb"\n\n', b'\xef\xbb\xbfuser\n\n"a\nb"\n\n'),
+        ("user,é ☃\n".encode(), "user,é ☃\n".encode()),
+        (b"", b""),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["http", "s3", "gs"])
+def test_text_is_copied_line_by_line(
+    storage: Storage, tmp_path: Path, scheme: str, content: bytes, lines: bytes
+) -> None:
+    storage.write("texts/log.csv", content)
+    url = f"{storage.http}/texts/log.csv" if scheme == "http" else f"{scheme}://texts/log.csv"
+    ((name, (path, n_rows)),) = copied(url, tmp_path).items()
+    assert (name, path.read_bytes(), n_rows) == (url, lines, lines.count(b"\n"))
+
+
+def test_long_text_keeps_its_order(storage: Storage, tmp_path: Path) -> None:
+    content = b"".join(b"%d,%d\n" % (row, row * row) for row in range(700_000))
+    storage.write("texts/long.csv", content)
+    ((path, n_rows),) = copied("s3://texts/long.csv", tmp_path).values()
+    assert (path.read_bytes(), n_rows) == (content, 700_000)
+
+
+def table_of(n_rows: int) -> pl.DataFrame:
+    """A column of every type that a field may have, and others."""
+    number = pl.int_range(n_rows, eager=True).alias("number")
+    return pl.DataFrame(
+        {
+            "user": number.cast(pl.String), "item": (number * 7 % 100).cast(pl.UInt16),
+            "kind": (number % 3).cast(pl.String).cast(pl.Categorical),
+            "at": pl.datetime_range(
+                datetime(2020, 1, 1, tzinfo=UTC), interval="1s", closed="left", eager=True, time_unit="ms",
+                end=datetime(2020, 1, 1, tzinfo=UTC) + pl.duration(seconds=n_rows),
+            ) if n_rows else pl.Series([], dtype=pl.Datetime("ms", "UTC")),
+            "stars": (number % 9).cast(pl.Float32) / 2, "price": number.cast(pl.Decimal(12, 2)),
+            "tags": [["x"]] * n_rows, "note": ["long text that nobody reads " * 9] * n_rows,
+        },
+        schema_overrides={"tags": pl.List(pl.String), "note": pl.String},
+    )  # fmt: skip
+
+
+FIELDS = ["at", "user", "item", "kind", "stars", "price"]
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, FIRST_ROWS, FIRST_ROWS + 1, 50_000])
+@pytest.mark.parametrize("name", ["log.parquet", "log.feather"])
+def test_a_table_has_the_same_values_types_and_columns(
+    storage: Storage, tmp_path: Path, name: str, n_rows: int
+) -> None:
+    whole = storage.write(f"tables/{name}", b"")
+    kind = "parquet" if name.endswith("parquet") else "arrow file"
+    if kind == "parquet":
+        pq.write_table(table_of(n_rows).to_arrow(), whole, row_group_size=3_000)
+    else:
+        table_of(n_rows).write_ipc(whole)
+    ((path, n_copied),) = copied(f"s3://tables/{name}", tmp_path, FIELDS).values()
+    here, there = Table(path, "arrow stream"), Table(whole, kind)
+    assert (n_copied, here.columns) == (n_rows, there.columns)
+    rows = [
+        [frame for frame, _ in table.rows({f: f for f in FIELDS}, None, block_bytes=0, only_first=False)]  # type: ignore[arg-type]
+        for table in (here, there)
+    ]
+    empty = pl.DataFrame(schema={LINE: pl.Int64})
+    if n_rows:
+        assert pl.concat(rows[0]).drop(LINE).equals(pl.concat(rows[1]).drop(LINE))
+        assert pl.concat(rows[0]).schema == pl.concat(rows[1]).schema
+    else:
+        assert all(frame.is_empty() for frame in rows[0] or [empty])
+
+
+def test_only_the_needed_columns_of_a_table_travel(storage: Storage, tmp_path: Path) -> None:
+    noise = pl.int_range(300_000, eager=True).hash().alias("noise")
+    whole = storage.write("tables/wide.parquet", b"")
+    frame = pl.DataFrame({"user": noise % 1000, "item": noise % 77, "a": noise, "b": noise.reverse(), "c": noise + 1})
+    frame.write_parquet(whole, row_group_size=10_000)
+    storage.sent.clear()
+    ((_, n_rows),) = copied("s3://tables/wide.parquet", tmp_path, ["user", "item"]).values()
+    assert n_rows == 300_000
+    assert sum(storage.sent) < 0.3 * whole.stat().st_size
+
+
+def test_of_a_table_without_a_needed_column_the_first_rows_alone_are_copied(storage: Storage, tmp_path: Path) -> None:
+    table_of(5_000).write_parquet(storage.write("tables/some.parquet", b""))
+    ((path, n_rows),) = copied("s3://tables/some.parquet", tmp_path, ["user", "sku"]).values()
+    assert (n_rows, [*Table(path, "arrow stream").columns]) == (FIRST_ROWS, table_of(0).columns)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_files_of_a_pattern_come_in_the_order_of_their_names(
+    storage: Storage, tmp_path: Path, scheme: str, suffix: str
+) -> None:
+    for number in (2, 10, 1):
+        frame = pl.DataFrame({"user": [number], "item": [number]}).with_columns(pl.lit(1).alias(f"only in {number}"))
+        path = storage.write(f"parts/logs/p{number}.{suffix}", b"")
+        frame.write_csv(path) if suffix == "csv" else frame.write_parquet(path)
+    storage.write(f"parts/logs/q1.{suffix}", b"no part")
+    found = copied(f"{scheme}://parts/logs/p*.{suffix}", tmp_path, ["user", "item"])
+    names = [f"p1.{suffix}", f"p10.{suffix}", f"p2.{suffix}"]
+    assert [*found] == [f"{scheme}://parts/logs/{name}" for name in names]
+    assert [path.name for path, _ in found.values()] == [f"{i:06d}-{name}" for i, name in enumerate(names)]
+    assert sorted(tmp_path.iterdir()) == [path for path, _ in found.values()]
+
+
+def test_an_address_of_the_web_is_no_pattern_and_its_query_is_sent_but_not_shown(
+    storage: Storage, tmp_path: Path
+) -> None:
+    storage.write("texts/a[1].csv", TABLE)
+    found = copied(f"{storage.http}/texts/a[1].csv?X-Amz-Signature=5ec2e7", tmp_path)
+    ((name, (path, _)),) = found.items()
+    assert (name, path.name) == (f"{storage.http}/texts/a[1].csv", "000000-a[1].csv")
+
+
+def test_a_format_that_is_not_read_is_refused_by_its_name_before_anything_travels(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^s3://b/log\.xlsx: is an Excel workbook, which is not read: save the sheet"):
+        copied("s3://b/log.xlsx", tmp_path)
