@@ -37,10 +37,14 @@ def _problem(error: Exception, url: str, kind: Format | None) -> str:
     text, scheme = str(error), url.partition("://")[0]
     found = STATUS.search(text)
     status = int(found[1]) if found else 0
+    if any(place in text for place in NO_LOGIN):
+        return f"no login is set; {LOGIN[scheme]}"
+    if "error decoding response" in text:  # Hugging Face says so of both, and Polars does not look at its status
+        return f"no such file, or one that you may not read; correct the address, or {LOGIN[scheme]}"
     if isinstance(error, FileNotFoundError) or status == 404:
-        return _missing(text)
-    if isinstance(error, PermissionError) or status in (401, 403) or any(place in text for place in NO_LOGIN):
-        return f"access denied{f' ({status})' if status else ''}; {LOGIN[scheme]}"
+        return f"no such {'bucket' if 'NoSuchBucket' in text else 'file'} (404); correct the address"
+    if isinstance(error, PermissionError) or status in (401, 403):
+        return f"access denied ({status or 403}); {LOGIN[scheme]}"
     if status:
         return f"the server answers with status {status}; correct the address, or repeat the command later"
     if problem := _of_the_content(error, text, kind):
@@ -48,12 +52,6 @@ def _problem(error: Exception, url: str, kind: Format | None) -> str:
     if any(words in text for words in UNREACHED):
         return f"cannot be reached ({_reason(text)}); correct the address, or repeat the command later"
     return f"interrupted ({_reason(text)}); nothing was written: repeat the command"
-
-
-def _missing(text: str) -> str:
-    if "NoSuchBucket" in text:
-        return "no such bucket (404); correct the address"
-    return "no such file (404); correct the address"
 
 
 def _of_the_content(error: Exception, text: str, kind: Format | None) -> str:

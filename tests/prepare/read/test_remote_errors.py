@@ -86,11 +86,13 @@ LOGIN_OF_GOOGLE = (
     "Error performing token request: Error performing GET http://169.254.169.254/computeMetadata/v1/x in 1ms"
 )
 RAISED = [  # as Polars raises them where no server of this test can say so
-    (OSError(LOGIN_OF_GOOGLE), "gs://b/x.csv", "access denied; set GOOGLE_APPLICATION_CREDENTIALS to the key file"),
+    (OSError(LOGIN_OF_GOOGLE), "gs://b/x.csv", "no login is set; set GOOGLE_APPLICATION_CREDENTIALS to the key"),
     (OSError("HTTP status client error (401 Unauthorized) for url (https://huggingface.co/x)"), "hf://datasets/u/r/x.csv",
      "access denied (401); set HF_TOKEN to a token that may read it"),
     (pl.exceptions.ComputeError("error sending request for url (https://huggingface.co/x?sig=5ec2e7)"),
      "hf://datasets/u/r/x.parquet", "cannot be reached (error sending request for url …); correct the address, or"),
+    (pl.exceptions.ComputeError('error decoding response: expected value, response value: {"error":"Invalid username"}'),
+     "hf://datasets/u/r/x.csv", "no such file, or one that you may not read; correct the address, or set HF_TOKEN to a"),
     (OSError("Server returned error response: status code: 503 Service Unavailable"), "https://h/x.csv",
      "the server answers with status 503; correct the address, or repeat the command later"),
 ]  # fmt: skip
