@@ -9,6 +9,7 @@ from pathlib import Path
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, found
 from bert4rec.config.load import read_options
 from bert4rec.config.setting_errors import SHORT_OPTIONS
+from bert4rec.config.urls import without_secrets
 
 SCRIPT = "train.py"
 COMMAND = "train"
@@ -55,7 +56,8 @@ def _name(option: str) -> str:
 
 def _typed() -> list[str]:
     """The options of this process, if it was started to train."""
-    return sys.argv[1 if _is_script() else 2 :] if _is_started() else []
+    words = sys.argv[1 if _is_script() else 2 :] if _is_started() else []
+    return [without_secrets(word) for word in words]
 
 
 def _is_started() -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from bert4rec.config.urls import without_secrets
+
 
 def environment(device: torch.device, world_size: int) -> dict[str, Any]:
     """Versions, machine, processes."""
@@ -18,5 +20,5 @@ def environment(device: torch.device, world_size: int) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
         "threads_per_process": torch.get_num_threads(),
         "world_size": world_size,
-        "command": sys.argv,
+        "command": [without_secrets(word) for word in sys.argv],
     }

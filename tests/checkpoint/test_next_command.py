@@ -46,6 +46,8 @@ def test_the_launcher_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr("sys.argv", [*argv, "--mode=ddp"])
     assert train_command("--resume=runs/x") == f"{command} --resume=runs/x"
     assert how_to_continue() == f"continue with: {command} --mode=ddp --resume=auto"
+    monkeypatch.setattr("sys.argv", [*argv, "--data.path=https://host/log.csv?sig=5ec2e7"])
+    assert how_to_continue() == f"continue with: {command} --data.path=https://host/log.csv --resume=auto"
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:

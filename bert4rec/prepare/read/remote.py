@@ -1,6 +1,6 @@
 """Files that lie elsewhere, copied by Polars' cloud readers: of a typed table no more than the columns that are needed.
 
-Memory holds a few parts of a file at a time, and rows stay in the order of the file.
+Memory holds a few parts of a file at a time (of a Parquet file row groups), and rows stay in the order of the file.
 """
 
 import glob
@@ -19,7 +19,7 @@ from bert4rec.prepare.read.remote_errors import readable
 from bert4rec.runtime.errors import DataError
 
 FILE = "file\n"  # column with the address of each row's file; a header has no name with a line end
-ROWS_PER_FRAME = 1 << 18
+LONGEST = 60  # letters of a name: keys of a bucket may be longer than names of files, which have at most 255 bytes
 
 Typed: TypeAlias = Literal["parquet", "arrow file"]
 Copied: TypeAlias = tuple[Path, str, int]  # a file on the disk, its address, how many rows more have been copied
@@ -92,12 +92,12 @@ def _files(url: str, kind: Typed) -> list[str]:
 def _frames(table: pl.LazyFrame, url: str, kind: Typed | None = None) -> Iterator[pl.DataFrame]:
     """The rows in their order, read no faster than they are taken."""
     with readable(url, kind):
-        yield from table.collect_batches(chunk_size=ROWS_PER_FRAME, lazy=True)
+        yield from table.collect_batches(lazy=True)
 
 
 def _place(folder: Path, number: int, url: str) -> Path:
-    """The names count up: a pattern gives the files in their order."""
-    return folder / f"{number:06d}-{Path(without_secrets(url)).name}"
+    """The names count up: a pattern gives the files in their order. Of a long name the end tells what it is."""
+    return folder / f"{number:06d}-{Path(without_secrets(url)).name[-LONGEST:]}"
 
 
 def _is_pattern(url: str) -> bool:

@@ -146,6 +146,13 @@ def test_an_address_of_the_web_is_no_pattern_and_its_query_is_sent_but_not_shown
     assert (name, path.name) == (f"{storage.http}/texts/a[1].csv", "000000-a[1].csv")
 
 
+def test_a_name_that_is_too_long_for_a_file_of_this_machine_is_cut(storage: Storage, tmp_path: Path) -> None:
+    name = f"{'a' * 240}.csv"
+    storage.write(f"texts/{name}", TABLE)
+    ((url, (path, _)),) = copied(f"s3://texts/{name}", tmp_path).items()
+    assert (url, path.name) == (f"s3://texts/{name}", f"000000-{'a' * 56}.csv")
+
+
 def test_a_format_that_is_not_read_is_refused_by_its_name_before_anything_travels(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^s3://b/log\.xlsx: is an Excel workbook, which is not read: save the sheet"):
         copied("s3://b/log.xlsx", tmp_path)

@@ -91,8 +91,8 @@ RAISED = [  # as Polars raises them where no server of this test can say so
      "access denied (401); set HF_TOKEN to a token that may read it"),
     (pl.exceptions.ComputeError("error sending request for url (https://huggingface.co/x?sig=5ec2e7)"),
      "hf://datasets/u/r/x.parquet", "cannot be reached (error sending request for url …); correct the address, or"),
-    (pl.exceptions.ComputeError('error decoding response: expected value, response value: {"error":"Invalid username"}'),
-     "hf://datasets/u/r/x.csv", "no such file, or one that you may not read; correct the address, or set HF_TOKEN to a"),
+    (pl.exceptions.ComputeError('error decoding response: expected value, response value: {"error":"no"}'),
+     "hf://datasets/u/r/x.csv", "no such file, or one that you may not read; correct the address, or set HF_TOKEN to"),
     (OSError("Server returned error response: status code: 503 Service Unavailable"), "https://h/x.csv",
      "the server answers with status 503; correct the address, or repeat the command later"),
 ]  # fmt: skip
