@@ -40,15 +40,12 @@ def small() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
-    """One for all tests: Polars keeps what it knows of a bucket as long as the process lives."""
-    with serving(tmp_path_factory.mktemp("storage")) as storage:
-        yield storage
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    """One server for all tests, and the variables that name it: Polars keeps what it knows of a bucket.
 
-
-@pytest.fixture
-def storage(server: Storage, monkeypatch: pytest.MonkeyPatch) -> Storage:
-    """That server, with the variables that name it."""
-    for name, value in server.variables().items():
-        monkeypatch.setenv(name, value)
-    return server
+    They are set once: threads of Polars read them, which must not be while they change.
+    """
+    with serving(tmp_path_factory.mktemp("storage")) as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.variables().items():
+            patch.setenv(name, value)
+        yield server
