@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, Self
@@ -66,8 +66,16 @@ def quiet_libraries(*names: str) -> Iterator[None]:
             for name, before in levels.items():
                 logging.getLogger(name).setLevel(before)
             root.handlers, root.level = handlers, level
-            os.environ.clear()
-            os.environ.update(environment)
+            _restore_environment(environment)
+
+
+def _restore_environment(before: Mapping[str, str]) -> None:
+    """Variable by variable, of those that have changed: a thread of a library may read the others meanwhile."""
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    for name, value in before.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def tell(**event: Any) -> None:

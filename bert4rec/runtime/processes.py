@@ -137,10 +137,11 @@ def _require_restarts_that_work() -> None:
         )
 
 
-def seconds_since_launch() -> float:
-    """How long ago the launcher of this process was started, or this process where it has none."""
-    pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # proc(5): from the third field
+def age_of_launcher() -> float:
+    """How many seconds ago the torchrun of this process was started; 0 where there is none."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return 0.0
+    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()  # proc(5): from the third field
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 

@@ -24,7 +24,7 @@ import torchrec
 
 from bert4rec.config.load import flat
 from bert4rec.runtime.errors import RunInterruptedError, UserError
-from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME, seconds_since_launch
+from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME, age_of_launcher
 from bert4rec.runtime.wording import clock
 
 SECONDS_TO_READ = 10.0  # for all to read the findings before the first one ends, and perhaps the store with it
@@ -87,7 +87,7 @@ def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], 
     Raises `UserError`, the same on every process, where it raised one on any of them, facts differ, or one never came.
     """
     store = dist.PrefixStore("preflight", store)
-    here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""), seconds_since_launch())
+    here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""), age_of_launcher())
     refusal: UserError | None = None
     crash: Exception | None = None
     try:
@@ -157,6 +157,8 @@ def _wait_for_all(store: dist.Store, keys: list[str]) -> list[int]:
         if left <= 0:
             return missing
         logger.info(f"waiting for {_named(missing, len(keys))} ({clock(waited)})")
+    if pause > SECONDS_OF_SILENCE:
+        logger.info(f"all {len(keys)} processes are there ({clock(time.monotonic() - began)})")
     return []
 
 
@@ -167,7 +169,7 @@ def _named(missing: Sequence[int], world_size: int) -> str:
 def late_host(reports: Sequence[Report]) -> str:
     """Who came last, where that was long after the first one; "" where all came together.
 
-    By how long ago each host's launcher was started: torchrun waits in silence, and starts the processes in the end.
+    By how long ago each host's torchrun was started: it waits in silence, and starts the processes in the end.
     """
     first, last = (choose(reports, key=lambda report: report.age) for choose in (max, min))
     seconds = first.age - last.age

@@ -1,6 +1,7 @@
 """Devices and processes."""
 
 import itertools
+import os
 import random
 import socket
 import subprocess
@@ -18,7 +19,6 @@ from bert4rec.runtime.processes import (
     group_of_one,
     process_seed,
     rendezvous,
-    seconds_since_launch,
     seed_everything,
     this_process,
 )
@@ -141,15 +141,21 @@ def test_a_launcher_that_cannot_do_it_is_one_line(
     assert str(caught.value) == message
 
 
-def test_how_long_ago_the_launcher_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = "import time; time.sleep(0.5); from bert4rec.runtime.processes import *; print(seconds_since_launch())"
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    began = time.monotonic()
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert 0.5 <= float(printed) <= time.monotonic() - began + 0.02  # the kernel counts hundredths
-    own = seconds_since_launch()
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert own <= seconds_since_launch() + 0.02  # the parent's
+def test_how_long_ago_torchrun_was_started() -> None:
+    """This process stands for it."""
+    program = "from bert4rec.runtime.processes import age_of_launcher; print(age_of_launcher())"
+
+    def read(**variables: str) -> tuple[float, float]:
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | variables, capture_output=True, text=True, check=True
+        )
+        return float(done.stdout), time.monotonic()
+
+    assert read()[0] == 0
+    age, end = read(TORCHELASTIC_RUN_ID="none")
+    later, later_end = read(TORCHELASTIC_RUN_ID="none")
+    assert later - age == pytest.approx(later_end - end, abs=1.0)  # a process takes a while to end
+    assert age < later
 
 
 def test_a_group_of_one_ends_with_its_block_and_with_an_error() -> None:
