@@ -38,6 +38,7 @@ def copied(url: str, folder: Path, columns: list[str] | None = None) -> dict[str
         ("user,é ☃\n".encode(), "user,é ☃\n".encode()),
         (b"", b""),
     ],
+    ids=["plain", "no last line end", "CRLF", "gzip", "zstd", "byte order mark", "UTF-8", "empty"],
 )
 @pytest.mark.parametrize("scheme", ["http", "s3", "gs"])
 def test_text_is_copied_line_by_line(
