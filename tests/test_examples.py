@@ -15,7 +15,10 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def outputs_of(name: str, place: Path, **parameters: Any) -> str:
-    """What the cells of a notebook show, run in the folder `place`; its cell of parameters is followed by these."""
+    """What the cells of a notebook show, run in the folder `place`; its cell of parameters is followed by these.
+
+    There must be a picture among it.
+    """
     notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
     (number,) = [i for i, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", [])]
     lines = "\n".join(f"{key} = {value!r}" for key, value in parameters.items())
@@ -23,6 +26,7 @@ def outputs_of(name: str, place: Path, **parameters: Any) -> str:
     NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(place)}}).execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert not [output for output in shown if output.output_type == "stream" and output.name == "stderr"]
+    assert len([output for output in shown if "image/png" in output.get("data", {})]) == 1
     return "\n".join(str(output.get("text", output.get("data", {}).get("text/plain"))) for output in shown)
 
 

@@ -52,10 +52,11 @@ def new_figure(
     Without pyplot, which has a screen and figures of whoever calls this.
     """
     from matplotlib import rc_context
-    from matplotlib.figure import Figure
+
+    from bert4rec.report.html.picture import Picture
 
     with rc_context(STYLE):
-        figure = Figure(figsize=(columns * width, height), layout="constrained")
+        figure = Picture(figsize=(columns * width, height), layout="constrained")
         yield figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
