@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test test-long test-nodes test-image test-pythons lint wheel bench bench-large clean
+.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-pythons lint wheel bench bench-large clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -29,6 +29,10 @@ AS_ROOT = $(if $(filter 0,$(shell id -u)),,unshare --user --map-root-user --net)
 
 test-nodes: setup ## two hosts as network namespaces: trained on, one late, one killed, one unreachable
 	$(call run,$(strip $(AS_ROOT) python -m pytest -m nodes tests/clusters))
+
+test-slurm: setup ## trainings on a Slurm of two nodes on this machine, as root; installs Slurm where it is missing (Debian, Ubuntu)
+	$(call run,./scripts/install_slurm.sh)
+	$(call run,python -m pytest -m slurm)
 
 test-image: setup ## the image of the Dockerfile, built and trained in; BASE_IMAGE=… where its base cannot be pulled
 	$(call run,python -m pytest -m image tests/clusters)
