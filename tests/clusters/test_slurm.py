@@ -67,7 +67,7 @@ class Slurm:
     def wait(self, job: str) -> list[str]:
         """Until the job has ended; the states that accounting has."""
         while (states := self.records(job))[-1:] == [] or states[-1].split()[0] not in ENDED:
-            time.sleep(1.0)
+            self.pause()
         return states
 
     def torchx_wait(self, job: str) -> str:
@@ -76,7 +76,12 @@ class Slurm:
             (state,) = re.findall(r"State: (\w+)", self.type("torchx", "status", f"slurm://torchx/{job}"))
             if state in TORCHX_ENDED:
                 return str(state)
-            time.sleep(2.0)
+            self.pause()
+
+    def pause(self) -> None:
+        """A little while, in which something happens: the backfill scheduler looks at its queue again only then."""
+        time.sleep(2.0)
+        self.type("scontrol", "update", "NodeName=node1", "Comment=nothing new")
 
     def wait_for_a_checkpoint(self, run: str) -> None:
         while not found(self.runs / run / "checkpoints"):
@@ -153,7 +158,7 @@ def test_before_the_time_limit_a_run_is_saved_and_goes_on_and_a_cancelled_one_do
     job = slurm.torchx("--run.name=limited", f"--training.n_epochs={LONG}", **limit)
     while "resumed after step" not in slurm.output(job):
         assert not {*slurm.records(job)} & ENDED, slurm.output(job)
-        time.sleep(2.0)
+        slurm.pause()
     (step,) = re.findall(r"stopped by SIGTERM: saved after step (\d+)", slurm.output(job))
     assert f"resumed after step {step}," in slurm.output(job)
     slurm.type("scancel", job)
