@@ -14,7 +14,7 @@ for program in slurmctld slurmd slurmdbd munged mariadbd sbatch sacct unshare se
 done
 [ -n "$missing" ] || exit 0
 command -v apt-get >/dev/null || fail "no$missing here, and no apt-get: install Slurm with slurmdbd, munge and MariaDB."
-echo "test-slurm: installing Slurm, munge and MariaDB:$missing is missing"
+echo "test-slurm: installing Slurm, munge and MariaDB; missing:$missing"
 apt-get -qq update || fail "apt-get update failed: see above."
 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends \
     slurm-wlm slurmdbd munge mariadb-server util-linux >/dev/null || fail "apt-get install failed: see above."

@@ -34,6 +34,6 @@ def test_without_apt_the_programs_that_are_missing_are_named(tmp_path: Path) -> 
 
 def test_what_is_missing_is_installed_from_the_distribution(tmp_path: Path) -> None:
     status, shown, error = run(tmp_path, "0", *PROGRAMS[1:], "apt-get")
-    assert (status, shown) == (0, "test-slurm: installing Slurm, munge and MariaDB: slurmctld is missing\n")
+    assert (status, shown) == (0, "test-slurm: installing Slurm, munge and MariaDB; missing: slurmctld\n")
     packages = "slurm-wlm slurmdbd munge mariadb-server util-linux"
     assert error == f"apt-get -qq update\napt-get -qq install --no-install-recommends {packages}\n"

@@ -24,6 +24,7 @@ TRAINING = {
     "training.n_epochs": 12, "training.per_device_train_batch_size": 4, "training.patience": 0,
     "training.eval_every_n_epochs": 6, "checkpoint.every_steps": 10,
 }  # fmt: skip
+SAVED = r"stopped by SIGTERM: saved after step (\d+)"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
 TORCHX_ENDED = {"SUCCEEDED", "FAILED", "CANCELLED"}
 
@@ -147,7 +148,7 @@ def test_a_job_that_is_taken_away_ends_as_if_it_had_not_been(
     n_parts = 2 if submit is Slurm.torchx else 1  # of a heterogeneous job
     assert slurm.wait(job) == ["REQUEUED"] * n_parts + ["COMPLETED"] * n_parts, slurm.output(job)
     output = slurm.output(job)
-    (step,) = re.findall(r"stopped by SIGTERM: saved after step (\d+)", output)
+    (step,) = re.findall(SAVED, output)
     assert f"resumed after step {step}," in output
     assert report_of(slurm.runs / run) == report_of(slurm.runs / "whole")
     print(*(line for line in output.splitlines() if re.search(r"CANCELLED|saved after|resumed after", line)), sep="\n")
@@ -159,12 +160,14 @@ def test_before_the_time_limit_a_run_is_saved_and_goes_on_and_a_cancelled_one_do
     while "resumed after step" not in slurm.output(job):
         assert not {*slurm.records(job)} & ENDED, slurm.output(job)
         slurm.pause()
-    (step,) = re.findall(r"stopped by SIGTERM: saved after step (\d+)", slurm.output(job))
+    (step,) = re.findall(SAVED, slurm.output(job))
     assert f"resumed after step {step}," in slurm.output(job)
+    slurm.pause()  # for a step or two
     slurm.type("scancel", job)
     assert [state.split()[0] for state in slurm.wait(job)] == ["REQUEUED"] * 2 + ["CANCELLED"] * 2
-    time.sleep(10.0)  # longer than a job that was put back waits
+    time.sleep(15.0)  # longer than a job that was put back waits, and than a save takes
     assert slurm.type("squeue", "--noheader") == ""
+    assert len(re.findall(SAVED, slurm.output(job))) == 2
 
 
 def test_a_job_that_cannot_train_is_not_put_back_by_the_example(slurm: Slurm) -> None:
