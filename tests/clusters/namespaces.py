@@ -28,9 +28,9 @@ class Host:
         self._init = subprocess.Popen(
             ["unshare", *OWN, "--fork", "--kill-child", "--mount-proc", "sh", "-c", "echo; exec sleep infinity"],
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,  # in the end it complains that it was killed
         )
-        assert self._init.stdout is not None
-        self._init.stdout.readline()  # now the namespaces are there
+        _wait_until_up(self._init)
         link = f"to-{self.name}"
         _within(self._switch, f"ip link add {link} type veth peer name eth0 netns {self.pid}")
         _within(self._switch, f"ip link set {link} master bridge up")
@@ -79,12 +79,13 @@ class Host:
 @contextmanager
 def network(n_hosts: int, folder: Path) -> Iterator[list[Host]]:
     """`n_hosts` that are up and know one another by name; the file of names is in `folder`."""
-    switch = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE)
+    switch = subprocess.Popen(
+        ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     with ExitStack() as ending:
         ending.callback(switch.wait)
         ending.callback(switch.kill)
-        assert switch.stdout is not None
-        switch.stdout.readline()
+        _wait_until_up(switch)
         _within(switch.pid, "ip link add bridge type bridge && ip link set bridge up")
         names = folder / "hosts"
         cores = sorted(os.sched_getaffinity(0))
@@ -96,6 +97,13 @@ def network(n_hosts: int, folder: Path) -> Iterator[list[Host]]:
             ending.callback(host.kill)
             host.start()
         yield hosts
+
+
+def _wait_until_up(unshare: "subprocess.Popen[bytes]") -> None:
+    """Until the namespaces are there, of which the first process has written a line."""
+    assert unshare.stdout is not None
+    assert unshare.stderr is not None
+    assert unshare.stdout.readline(), f"{unshare.stderr.read().decode()}root, or a user namespace, is what it takes"
 
 
 def _within(pid: int, command: str) -> None:
