@@ -13,6 +13,7 @@ from typing import Any
 
 NETWORK = "10.97.0"  # in namespaces alone: it meets no network of the machine
 OWN = ["--net", "--uts", "--mount", "--pid"]  # the namespaces of a host
+UNSHARE = ["setpriv", "--pdeathsig", "KILL", "unshare"]  # the kernel ends it, should this process be killed
 
 
 class Host:
@@ -26,7 +27,7 @@ class Host:
     def start(self) -> None:
         """Come up, with the link to the switch."""
         self._init = subprocess.Popen(
-            ["unshare", *OWN, "--fork", "--kill-child", "--mount-proc", "sh", "-c", "echo; exec sleep infinity"],
+            [*UNSHARE, *OWN, "--fork", "--kill-child", "--mount-proc", "sh", "-c", "echo; exec sleep infinity"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,  # in the end it complains that it was killed
         )
@@ -80,7 +81,7 @@ class Host:
 def network(n_hosts: int, folder: Path) -> Iterator[list[Host]]:
     """`n_hosts` that are up and know one another by name; the file of names is in `folder`."""
     switch = subprocess.Popen(
-        ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*UNSHARE, "--net", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     with ExitStack() as ending:
         ending.callback(switch.wait)
