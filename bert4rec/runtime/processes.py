@@ -151,9 +151,9 @@ def process_group(
 ) -> Iterator[None]:
     """The group of all processes: NCCL between GPUs, gloo between CPUs; they meet in `store`, if they have not yet.
 
-    Who waits for another one for so many `minutes` gives up. With `deterministic`, only algorithms that give the same
-    bits every time. On leaving, garbage is collected before
-    the group is destroyed: shards that outlive it can abort a process that has finished its work.
+    A process that has waited for another one for so many `minutes` gives up. With `deterministic`, only algorithms
+    that give the same bits every time. On leaving, garbage is collected before the group is destroyed: shards that
+    outlive it can abort a process that has finished its work.
     """
     on_gpu = world.device.type == "cuda"
     _use_cores(world.local_world_size)

@@ -154,7 +154,7 @@ def _wait_for_all(store: dist.Store, keys: list[str]) -> list[int]:
         missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
         waited, pause = time.monotonic() - began, 2 * pause
         left = SECONDS_TO_COME - waited
-        if left <= 0:
+        if left <= 0 or not missing:  # the last one may have come just now
             return missing
         logger.info(f"waiting for {_named(missing, len(keys))} ({clock(waited)})")
     if pause > SECONDS_OF_SILENCE:

@@ -13,7 +13,8 @@ from typing import Any
 
 NETWORK = "10.97.0"  # in namespaces alone: it meets no network of the machine
 OWN = ["--net", "--uts", "--mount", "--pid"]  # the namespaces of a host
-UNSHARE = ["setpriv", "--pdeathsig", "KILL", "unshare"]  # the kernel ends it, should this process be killed
+WITH_US = ["setpriv", "--pdeathsig", "KILL"]  # the kernel ends what this process has started, should it be killed
+UNSHARE = [*WITH_US, "unshare"]
 
 
 class Host:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.clusters.namespaces import UNSHARE, WITH_US
+
 NODES = {"node1": "127.0.0.11", "node2": "127.0.0.12"}
 PROGRAMS = ("munged", "mariadb-install-db", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "unshare", "setpriv")
-# The kernel ends what this process has started, should it be killed before it can.
-WITH_US = ["setpriv", "--pdeathsig", "KILL"]
-AS_A_NODE = [*WITH_US, "unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
+AS_A_NODE = [*UNSHARE, "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
 
 DATABASE = """\
 DbdHost=localhost

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,20 @@ def test_what_it_says_is_shown_line_by_line_and_its_progress_as_numbers(settings
     assert shown.done[-1] == 14
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT is `KeyboardInterrupt`, also where the shell that has started the tests ignores it."""
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, heeded)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_saves_says_how_to_go_on_and_leaves_no_process(settings: dict[str, Any]) -> None:
     long = settings | {"training.n_epochs": 100_000, "training.patience": 0, "run.name": "long"}
     shown = Shown(lambda: os.kill(os.getpid(), signal.SIGINT))
-    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt) as caught:
-            train_on(words(long), n_processes=2, view=shown)
-    finally:
-        signal.signal(signal.SIGINT, heeded)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train_on(words(long), n_processes=2, view=shown)
     folder = Path(settings["run.dir"]) / "long"
     assert not processes_of(folder)
     step = int(max(path.name.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*")))
@@ -91,6 +96,7 @@ def test_an_interrupt_saves_says_how_to_go_on_and_leaves_no_process(settings: di
     assert run.report["training"]["resumed"] == [[step, 2]]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_saves_nothing_does_not_say_that_it_did(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,12 +105,8 @@ def test_an_interrupt_that_saves_nothing_does_not_say_that_it_did(
     monkeypatch.setattr("bert4rec.launch.child.MODULE", ["-c", stuck])
     shown = Shown()
     shown.line = lambda _: os.kill(os.getpid(), signal.SIGINT)  # type: ignore[method-assign]
-    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt) as caught:
-            train_on(words(settings), n_processes=1, view=shown)
-    finally:
-        signal.signal(signal.SIGINT, heeded)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train_on(words(settings), n_processes=1, view=shown)
     assert str(caught.value) == (
         "stopped by SIGINT: left without saving, the last checkpoint counts; continue with: "
         'train({"run.resume": "runs/stuck"}, processes=1)'

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from bert4rec.config.tables import Config
+from bert4rec.training import agreement
 from bert4rec.training.agreement import Facts, Report, facts_of, late_host, problem_of
 
 FIRST = facts_of(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
@@ -153,3 +156,12 @@ def test_who_came_last_is_named_where_others_waited_for_long() -> None:
     assert late(alone=400.0) == ""
     assert late(first=12.0, second=11.0, third=2.5) == ""
     assert late(first=14.0, second=317.4, third=15.0) == "second has waited 5:03 for first"
+
+
+def test_a_process_that_comes_as_one_looks_who_is_missing_is_not_missing() -> None:
+    class Store(dist.HashStore):
+        def wait(self, keys: list[str], timeout: timedelta) -> None:
+            self.set(keys[0], "here")
+            raise dist.DistStoreError("timed out")
+
+    assert agreement._wait_for_all(Store(), ["report/0"]) == []

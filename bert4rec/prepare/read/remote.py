@@ -54,7 +54,7 @@ def _copy_lines(url: str, folder: Path) -> Iterator[Copied]:
             yield path, without_secrets(file), len(part)
     if not places:
         if _is_pattern(url):
-            raise DataError(f"{url}: no file fits this pattern, or all are empty; correct it")
+            raise DataError(f"{without_secrets(url)}: no file fits this pattern, or all are empty; correct it")
         path = _place(folder, 0, url)
         path.touch()
         yield path, without_secrets(url), 0
