@@ -242,7 +242,7 @@ class Parallelism(Table):
         0.0, ge=0, description="of the tables, decoupled (AdamW), at each step of every row; 0 = none"
     )
     cache_load_factor: float = Field(0.2, gt=0, lt=1, description="fused_uvm_caching: share of the rows on the GPU")
-    timeout_minutes: Positive = Field(30.0, description="without an answer of another process, after which a run ends")
+    timeout_minutes: Positive = Field(30.0, description="a run ends when another process has not answered so long")
 
 
 class Evaluation(Table):

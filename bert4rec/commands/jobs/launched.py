@@ -21,8 +21,8 @@ LOST_ANOTHER = (
     "perhaps"
 )
 NO_ANSWER = (
-    "another process of this run has not answered for parallelism.timeout_minutes: its host or the way to it is lost, "
-    "or it is at work for longer"
+    "another process of this run has not answered for parallelism.timeout_minutes: its host or the network is lost, "
+    "or it works alone for longer than that"
 )
 # What gloo says of a dead process, and of one that cannot be reached.
 GONE = {
