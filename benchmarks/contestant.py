@@ -87,7 +87,7 @@ def _mean_length(windows: Split) -> float:
 def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log: MetricsLog | None) -> Trainer:
     """As a run has it, but nobody validates."""
     model, optimizers = build(config, world, dataset.sizes, plan)
-    windows, drawn = dataset.splits["train"], sampler(config, dataset)
+    windows, drawn = dataset.splits["train"], sampler(config, dataset, world)
     batches = training_batches(
         config, training_examples(config, windows, n_items=dataset.n_items), world, sampler=drawn
     )

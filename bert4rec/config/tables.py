@@ -208,6 +208,9 @@ class Training(Table):
         0.05, ge=0, lt=1, description="mse: share held out to choose the best epoch by; 0 = the last weights are tested"
     )
     n_train_negatives: Count = Field(256, description="items; drawn for each step, shared by its positions")
+    negatives_shared_by: Count | Literal["all"] = Field(
+        "all", description="processes that share a draw: 1 = each has its own, 8 = each eight consecutive ones have one"
+    )
     negatives_power: Share = Field(0.0, description="items are drawn by their popularity to this power; 0 = uniformly")
     gbce_calibration: Share = Field(0.75, description="gbce: share of overconfidence to undo (gSASRec's t); 0 = BCE")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 = autocast; weights stay fp32")

@@ -1,4 +1,4 @@
-"""Negatives for the sampled losses: one draw a step, the same on every process."""
+"""Negatives for the sampled losses: one draw a step for each group of processes."""
 
 from typing import NamedTuple
 
@@ -31,15 +31,17 @@ class NegativeSampler:
     `popularity` [n_items] counts training positions; an item without any counts as one that has one, so that every
     item is at some time a negative. Power 0 draws uniformly and without repeats, which varies least and
     needs no popularity; `n` is then at most `n_items`. Other powers draw with repeats. The draws
-    depend on (`seed`, step) alone: so any number of processes trains the same model, and a run can begin anywhere.
+    depend on (`seed`, step, `group`) alone: processes of one group draw the same, and a run can begin anywhere.
 
     Only the sums of blocks of items are kept; `popularity` itself may be memory-mapped.
     """
 
     def __init__(
-        self, *, n_items: int, n: int, power: float, seed: int, popularity: npt.NDArray[np.integer] | None = None
-    ) -> None:
-        self._n_items, self._n, self._power, self._seed, self._popularity = n_items, n, power, seed, popularity
+        self, *, n_items: int, n: int, power: float, seed: int, popularity: npt.NDArray[np.integer] | None = None,
+        group: int = 0,
+    ) -> None:  # fmt: skip
+        self._n_items, self._n, self._power, self._popularity = n_items, n, power, popularity
+        self._seed, self._stream = seed, STREAM + group
         if power:
             slabs = (np.arange(first, min(first + SLAB, n_items)) for first in range(0, n_items, SLAB))
             blocks = [np.add.reduceat(self._weights(slab), np.arange(0, len(slab), BLOCK)) for slab in slabs]
@@ -47,7 +49,7 @@ class NegativeSampler:
 
     def draw(self, step: int) -> Negatives:
         """The negatives of `step`."""
-        generator = np.random.default_rng([self._seed, step, STREAM])
+        generator = np.random.default_rng([self._seed, step, self._stream])
         if not self._power:
             items = generator.choice(self._n_items, self._n, replace=False, shuffle=False)
             expected = np.full(self._n, self._n / self._n_items)

@@ -101,6 +101,7 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
         return  # what is learnt is learnt
     yield from _fitting(job, memory, [{"loss": "sampled_softmax"}] if has_smaller_loss else [])
     yield from itertools.islice(_fitting(job, memory, optimizers), 1)
+    yield from _fewer_negatives(job, memory) if needs_negatives(job.loss) else []
     yield from _first_fitting(
         "--model.max_len={}, the dataset prepared again with it", lengths,
         lambda n: replace(job, model={**job.model, "max_len": n}), _most_of(memory),
@@ -131,15 +132,30 @@ def _changed(job: Job, fields: Mapping[str, Any]) -> tuple[str, Job]:
 
 def _more_processes(job: Job, memory: Memory) -> Iterator[str]:
     """The smallest number of processes with the same memory that suffices, in whole hosts of as many as now."""
-    step = job.local_world_size
-    text = f"{{}} processes, {step} a host as large as now"
+    text = f"{{}} processes, {job.local_world_size} a host as large as now"
     if job.mode == "ddp":
         typed, job = _changed(job, SHARDED)
         if fitting_plan(job, memory):
             return  # with as many as now
         text = f"{typed} on {text}"
+    groups = 1 if job.negatives_shared_by == "all" else job.negatives_shared_by  # none may be left with too few
+    step = math.lcm(job.local_world_size, groups)
     counts = range(job.world_size + step, MOST_PROCESSES + 1, step)
     yield from _first_fitting(text, counts, lambda n: replace(job, world_size=n), memory)
+
+
+def _fewer_negatives(job: Job, memory: Memory) -> Iterator[str]:
+    """Fewer negatives for a process: as many in all, where the processes can draw their own; else fewer in all."""
+    if job.negatives_shared_by == "all" and job.world_size > 1:
+        own = replace(job, n_train_negatives=math.ceil(job.n_train_negatives / job.world_size), negatives_shared_by=1)
+        if plan := fitting_plan(own, memory):
+            changes = f"--training.negatives_shared_by=1 --training.n_train_negatives={own.n_train_negatives}"
+            yield f"{changes} ({_most(plan)})"
+            return
+    yield from _first_fitting(
+        "--training.n_train_negatives={}", _round_numbers(job.n_train_negatives),
+        lambda n: replace(job, n_train_negatives=n), _most_of(memory),
+    )  # fmt: skip
 
 
 def _round_numbers(below: int) -> list[int]:

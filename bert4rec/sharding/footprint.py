@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
@@ -55,8 +55,9 @@ class Job:
     """What is trained, and on what: all that a plan depends on but the available memory.
 
     `kind` of model, with its keywords in `model`; `local_world_size` counts the processes of a host, `batch_size` the
-    sequences of a process and step. `sparse_optimizer` updates the tables, `optimizer` the dense part; nothing is
-    updated where a model is only evaluated (`trains` is False): then there are no gradients.
+    sequences of a process and step, `negatives_shared_by` the processes that share a draw of `n_train_negatives`.
+    `sparse_optimizer` updates the tables, `optimizer` the dense part; nothing is updated where a model is only
+    evaluated (`trains` is False): then there are no gradients.
     """
 
     kind: str
@@ -71,6 +72,7 @@ class Job:
     mask_prob: float
     loss: str = "softmax"
     n_train_negatives: int = 0
+    negatives_shared_by: int | Literal["all"] = "all"
     sharding_type: str = "row_wise"
     compute_kernel: str = "fused"
     sparse_weight_decay: float = 0.0

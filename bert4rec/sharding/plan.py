@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ShardingPlan
 
+from bert4rec.config.abilities import needs_negatives
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.runtime.wording import counted
@@ -63,8 +64,10 @@ class Plan:
 def make_plan(job: Job, memory: Memory) -> Plan:
     """Plan `job` for processes with `memory`; needs no process group and allocates nothing.
 
-    The plan may not fit (`Plan.fits`). Raises `SettingsError` where TorchRec finds no plan even without a limit.
+    The plan may not fit (`Plan.fits`). Raises `SettingsError` where TorchRec finds no plan even without a limit, and
+    where the processes cannot be cut into the groups that share negatives.
     """
+    _check_groups(job)
     if job.mode == "ddp":
         return _replicated(job, memory)
     with contextlib.suppress(PlannerError):
@@ -87,6 +90,17 @@ def fitting_plan(job: Job, memory: Memory) -> Plan | None:
     except PlannerError:
         return None
     return plan if plan.fits else None
+
+
+def _check_groups(job: Job) -> None:
+    """Raise `SettingsError` where the processes that draw negatives cannot be cut into groups as they should."""
+    shared_by, n = job.negatives_shared_by, job.world_size
+    if job.trains and needs_negatives(job.loss) and shared_by != "all" and n % shared_by:
+        valid = ", ".join([*(str(part) for part in range(1, n + 1) if n % part == 0), '"all"'])
+        raise SettingsError(
+            f"training.negatives_shared_by = {shared_by}: {counted(n, 'process')} cannot be cut into such groups; "
+            f"valid with {n}: {valid}"
+        )
 
 
 def headline(plan: Plan) -> str:

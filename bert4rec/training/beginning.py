@@ -7,6 +7,7 @@ from typing import Any
 from bert4rec.checkpoint.resume import QUARANTINE, Resumption, changes, quarantine_newer, wants_fresh_optimizers
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, step_folder
 from bert4rec.checkpoint.store import verify
+from bert4rec.config.abilities import needs_negatives
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError
@@ -27,10 +28,10 @@ def begin(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
 
 
 def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: MetricsLog | None) -> None:
-    saved, state = resumption.metadata, trainer.state
+    saved, state, world_size = resumption.metadata, trainer.state, context.world.world_size
     is_reset = wants_fresh_optimizers(saved, context.settings)
     previous = _dropout_draws_from(saved["world_size"], saved["config"])
-    current = _dropout_draws_from(context.world.world_size, context.settings)
+    current = _dropout_draws_from(world_size, context.settings)
     trainer.checkpoints.restore(resumption.checkpoint, optimizers=not is_reset, random=previous == current)
     _check_best(context, resumption, trainer)
     n_newer = on_rank_zero(lambda: quarantine_newer(resumption))
@@ -39,6 +40,9 @@ def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: Met
         logger.info(f"moved {counted(n_newer, 'newer checkpoint')} to {QUARANTINE}/")
     if previous != current:
         logger.info(f"{current} in place of {previous}: dropout draws other numbers")
+    draws_before, draws = _draws(saved["world_size"], saved["config"]), _draws(world_size, context.settings)
+    if draws_before != draws:
+        logger.info(f"{draws} of negatives a step in place of {draws_before}")
     if is_reset:
         logger.info("with fresh optimizers")
     if saved["global_batch"] != context.global_batch:
@@ -47,7 +51,7 @@ def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: Met
     for name, (old, new) in changed.items():
         logger.info(f"{name} = {new} in place of {old}")
     if log:
-        log.add_note("resume", state.step, world_size=context.world.world_size, changed=changed)
+        log.add_note("resume", state.step, world_size=world_size, changed=changed)
 
 
 def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> None:
@@ -63,6 +67,14 @@ def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> N
     except DataError as error:
         logger.warning(f"{error}; the search for the best weights starts again here")
         state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
+
+
+def _draws(world_size: int, settings: Mapping[str, Any]) -> str:
+    """How often negatives are drawn for a step of a sampled loss; "" for others."""
+    training = settings["training"]
+    shared_by = training.get("negatives_shared_by", "all")  # runs of earlier versions do not have it
+    n = 1 if shared_by == "all" else world_size // shared_by
+    return counted(n, "draw") if needs_negatives(training["loss"]) else ""
 
 
 def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:

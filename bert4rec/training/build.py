@@ -61,6 +61,7 @@ def job(
         mask_prob=training.mask_prob,
         loss=training.loss,
         n_train_negatives=training.n_train_negatives,
+        negatives_shared_by=training.negatives_shared_by,
         sharding_type=parallelism.sharding_type,
         compute_kernel=parallelism.compute_kernel,
         sparse_weight_decay=parallelism.sparse_weight_decay,
@@ -207,8 +208,8 @@ def training_batches(
     )
 
 
-def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
-    """What draws the negatives of a sampled loss."""
+def sampler(config: Config, dataset: Dataset, world: Processes) -> NegativeSampler | None:
+    """What draws the negatives of a sampled loss for this process and those of its group."""
     training = config.training
     if not needs_negatives(training.loss):
         return None
@@ -218,6 +219,7 @@ def sampler(config: Config, dataset: Dataset) -> NegativeSampler | None:
         power=training.negatives_power,
         seed=training.seed,
         popularity=dataset.popularity if training.negatives_power else None,
+        group=0 if training.negatives_shared_by == "all" else world.rank // training.negatives_shared_by,
     )
 
 

@@ -153,7 +153,7 @@ def _trainer(
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
     batches = training_batches(
         config, training_examples(config, dataset.splits["train"], n_items=dataset.n_items), world,
-        sampler=sampler(config, dataset), start=state.position,
+        sampler=sampler(config, dataset, world), start=state.position,
     )  # fmt: skip
     metadata = context.checkpoint_metadata()
     manager = checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)

@@ -228,7 +228,9 @@ def _trainer(
     """The real one, of resolved settings."""
     state = more.pop("state", None) or State()
     examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
-    batches = training_batches(config, examples, _world(), sampler=sampler(config, dataset), start=state.position)
+    batches = training_batches(
+        config, examples, _world(), sampler=sampler(config, dataset, _world()), start=state.position
+    )
     return make_trainer(config, _world(), model, optimizers, batches, writer, state=state, **more)
 
 
@@ -343,7 +345,7 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     plan = plan_of_all(config, _world(), dataset.sizes)
     model, optimizers = build(config, _world(), dataset.sizes, plan)
     examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
-    batch = training_batches(config, examples, _world(), sampler=sampler(config, dataset))[0]
+    batch = training_batches(config, examples, _world(), sampler=sampler(config, dataset, _world()))[0]
     optimizers.begin_step(1.0)
     model(batch).backward()
     optimizers.step()

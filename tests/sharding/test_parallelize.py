@@ -154,6 +154,25 @@ def compare(train: Train, way: tuple[int, str, str], optimizer: str, loss: str, 
         assert np.abs(assemble([alone[0]["final"]], table) - assemble([alone[0]["initial"]], table)).max() > 0.01
 
 
+def test_as_many_draws_of_negatives_train_the_same_model(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Whatever the number of processes that share one of them: two and four processes with two draws a step."""
+
+    def losses(n_processes: int, shared_by: int | str) -> list[float]:
+        settings = {
+            "training.n_epochs": 4, "training.per_device_train_batch_size": 48 // n_processes, "model.dropout": 0.0,
+            "training.loss": "sampled_softmax", "training.n_train_negatives": 20, "training.negatives_power": 0.5,
+            "training.negatives_shared_by": shared_by, "training.learning_rate": 0.003,
+        }  # fmt: skip
+        result = pools(n_processes).run(jobs.train, small_config(**settings), tmp_path / f"{n_processes} {shared_by}")
+        return list(result[0]["losses"])
+
+    own = losses(2, 1)
+    np.testing.assert_allclose(losses(4, 2), own, rtol=0, atol=1e-4)
+    assert np.abs(np.subtract(losses(2, "all"), own)).max() > 1e-3
+
+
 WEIGHTS = ["item_table.embeddings.item.weight", "user_table.embeddings.user.weight"]
 
 

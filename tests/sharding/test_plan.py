@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bert4rec.models.kinds import KINDS
+from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, needed
 from bert4rec.sharding.plan import Plan, headline, make_plan, page, size, summary
@@ -29,6 +30,17 @@ def test_more_processes_than_rows_or_columns_hold_every_number_once(n_items: int
     assert sum(part.n_rows * part.n_columns for part in shards) == (n_items + 2) * 68
     assert shards[-1].row + shards[-1].n_rows == n_items + 2
     assert f"on {holders} of 64 processes" in page(plan)
+
+
+def test_groups_that_share_negatives_leave_no_process_over() -> None:
+    job = make_job(100, 6, loss="gbce", n_train_negatives=20, negatives_shared_by=4)
+    with pytest.raises(SettingsError) as caught:
+        make_plan(job, NO_LIMIT)
+    assert str(caught.value) == (
+        'training.negatives_shared_by = 4: 6 processes cannot be cut into such groups; valid with 6: 1, 2, 3, 6, "all"'
+    )
+    for possible in ({"negatives_shared_by": 3}, {"loss": "softmax"}, {"trains": False}):
+        make_plan(replace(job, **possible), NO_LIMIT)
 
 
 @pytest.mark.parametrize("kernel", ["fused", "fused_uvm", "fused_uvm_caching"])

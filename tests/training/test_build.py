@@ -1,6 +1,7 @@
 """What of the settings goes where."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ WORLD = Processes(rank=1, local_rank=1, world_size=6, local_world_size=3, device
 def test_a_job_to_the_last_field() -> None:
     changes = {
         "model.embed_dim": 8, "model.n_layers": 3, "model.max_len": 20, "model.output_bias": False,
-        "training.loss": "gbce", "training.n_train_negatives": 7, "training.optimizer": "sgd",
+        "training.loss": "gbce", "training.n_train_negatives": 7, "training.negatives_shared_by": 2,
+        "training.optimizer": "sgd",
         "training.per_device_train_batch_size": 5, "training.mask_prob": 0.3, "parallelism.sharding_type": "table_wise",
     }  # fmt: skip
     config = resolve(load_config(None, changes), "cpu", 98)
@@ -32,8 +34,8 @@ def test_a_job_to_the_last_field() -> None:
             "head": "tied", "output_bias": False,
         },
         mode="dmp", device_type="cpu", world_size=6, local_world_size=3, sparse_optimizer="rowwise_adagrad",
-        optimizer="sgd", batch_size=5, mask_prob=0.3, loss="gbce", n_train_negatives=7, sharding_type="table_wise",
-        compute_kernel="fused", cache_load_factor=0.2,
+        optimizer="sgd", batch_size=5, mask_prob=0.3, loss="gbce", n_train_negatives=7, negatives_shared_by=2,
+        sharding_type="table_wise", compute_kernel="fused", cache_load_factor=0.2,
     )  # fmt: skip
     assert job(config, Sizes(items=98), device_type="cpu", world_size=6, local_world_size=3) == expected
 
@@ -44,13 +46,31 @@ def test_only_a_sampled_loss_has_negatives(
 ) -> None:
     """As many as there are items: drawn uniformly without repeats, so each comes once; by popularity some do twice."""
     n_items = small_dataset.n_items
-    assert sampler(small_config(**{"training.loss": "softmax"}), small_dataset) is None
+    assert sampler(small_config(**{"training.loss": "softmax"}), small_dataset, WORLD) is None
     sampled = {"training.loss": "gbce", "training.n_train_negatives": n_items, "training.negatives_power": power}
-    drawing = sampler(small_config(**sampled), small_dataset)
+    drawing = sampler(small_config(**sampled), small_dataset, WORLD)
     assert drawing is not None
     ids = drawing.draw(0).ids
     assert len(ids) == n_items
     assert (sorted(ids.tolist()) == list(range(2, n_items + 2))) == are_unlike
+
+
+@pytest.mark.parametrize(("shared_by", "groups"), [("all", [0, 0, 0, 0]), (1, [0, 1, 2, 3]), (2, [0, 0, 1, 1])])
+def test_consecutive_processes_share_a_draw(
+    small_config: Callable[..., Config], small_dataset: Dataset, shared_by: int | str, groups: list[int]
+) -> None:
+    """The first group's is the one that all share where all do; the others differ from it and from each other."""
+
+    def draws(rank: int, shared_by: int | str) -> list[tuple[int, ...]]:
+        changes = {"training.loss": "gbce", "training.n_train_negatives": 20, "training.negatives_shared_by": shared_by}
+        drawing = sampler(small_config(**changes), small_dataset, replace(WORLD, rank=rank, world_size=4))
+        assert drawing is not None
+        return [tuple(drawing.draw(step).ids.tolist()) for step in range(3)]
+
+    of_rank = [draws(rank, shared_by) for rank in range(4)]
+    assert [of_rank.index(drawn) for drawn in of_rank] == [groups.index(group) for group in groups]
+    assert of_rank[0] == draws(0, "all")
+    assert len({drawn for steps in of_rank for drawn in steps}) == 3 * len(set(groups))
 
 
 def test_all_baselines_unless_they_were_chosen_or_would_take_long(
