@@ -32,8 +32,9 @@ class StoredTensors:
         return tuple(self._stored[name].size)
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of its numbers."""
-        return self._stored[name].properties.dtype
+        """Of its numbers as they are read: those of half precision become float32, in which they are the same."""
+        stored = self._stored[name].properties.dtype
+        return torch.float32 if stored == torch.float16 else stored
 
     def read(self, name: str) -> Tensor:
         """All of it."""

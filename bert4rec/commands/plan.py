@@ -186,6 +186,13 @@ def _times(plan: "Plan") -> Iterator[str]:
         f"forward {time.forward_compute:.3g} ms of lookups, {time.forward_communication:.3g} ms of messages; "
         f"backward {time.backward_compute:.3g} and {time.backward_communication:.3g}"
     )
+    from bert4rec.sharding.footprint import message_bytes
+    from bert4rec.sharding.plan import size
+
+    if n_bytes := message_bytes(plan.job):
+        yield (
+            f"  messages: {size(n_bytes)} of vectors to a process ({plan.job.messages}), and as much of gradients back"
+        )
     where = machine(plan.job)
     speeds = {"GPU memory": where.hbm_mem_bw, "host memory": where.ddr_mem_bw, "GPU to host": where.hbm_to_ddr_mem_bw,
               "within a host": where.intra_host_bw, "between hosts": where.inter_host_bw}  # fmt: skip

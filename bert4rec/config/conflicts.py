@@ -79,6 +79,9 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     if mode == "dmp" and not keeps_its_arithmetic(optimizer, parallelism.sharding_type):
         valid = 'valid there: "sgd", "adagrad", on CUDA "adam"'
         yield "parallelism.sparse_optimizer", f"is another algorithm when a row is cut column_wise; {valid}"
+    for name in ("table_precision", "messages") if mode == "ddp" else ():
+        if getattr(parallelism, name) != "fp32":
+            yield f"parallelism.{name}", 'only for tables in shards, with mode = "dmp"; valid with mode = "ddp": "fp32"'
     if run.init_from and not is_trained(config.model.kind):
         yield "run.init_from", f'model.kind = "{config.model.kind}" is not trained: it has no weights'
     is_dense = mode == "ddp" or can_be_dense(parallelism.sharding_type, parallelism.compute_kernel)

@@ -30,6 +30,12 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
             'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; with mode = "dmp" it goes there '
             'with sharding_type = "row_wise" only; else valid: "sgd", "adagrad", "rowwise_adagrad", or --mode=ddp'
         )
+    if parallelism.table_precision != "fp32" and updates == "dense_shards":
+        raise SettingsError(
+            f'parallelism.table_precision = "{parallelism.table_precision}": fbgemm alone updates such rows, and here '
+            'an ordinary optimizer does; set it to "fp32", or take a sampled loss, sparse_weight_decay = 0 and, on '
+            "CPU, another sparse_optimizer than adam"
+        )
     if config.training.compile and on_cpu and not _has_compiler():
         raise SettingsError(
             "training.compile = true: torch.compile needs a C++ compiler on CPU; install g++, or set it to false"

@@ -244,6 +244,12 @@ class Parallelism(Table):
     sparse_weight_decay: float = Field(
         0.0, ge=0, description="of the tables, decoupled (AdamW), at each step of every row; 0 = none"
     )
+    table_precision: Literal["fp32", "fp16"] = Field(
+        "fp32", description="dmp: of the tables' rows, where fbgemm updates them; their optimizer state stays fp32"
+    )
+    messages: Literal["fp32", "fp16", "bf16"] = Field(
+        "fp32", description="dmp: of vectors between processes; unless fp32, their gradients travel as bf16"
+    )
     cache_load_factor: float = Field(0.2, gt=0, lt=1, description="fused_uvm_caching: share of the rows on the GPU")
     timeout_minutes: Positive = Field(30.0, description="a run ends when another process has not answered so long")
 

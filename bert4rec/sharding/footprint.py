@@ -17,9 +17,10 @@ from bert4rec.config.abilities import Updates, needs_negatives, table_updates
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.losses import SCORES_AT_ONCE
 from bert4rec.models.ranking_model import RankingModel
-from bert4rec.models.tables.table import is_of_table
+from bert4rec.models.tables.table import is_of_table, set_precision
 
 FLOAT = 4  # bytes of a weight, a gradient, a score
+BYTES = {"fp32": FLOAT, "fp16": 2, "bf16": 2}  # of a number in a table or a message
 MIB = 2**20
 
 # What the program itself limits.
@@ -77,12 +78,16 @@ class Job:
     compute_kernel: str = "fused"
     sparse_weight_decay: float = 0.0
     cache_load_factor: float = 0.2
+    table_precision: str = "fp32"
+    messages: str = "fp32"
     trains: bool = True
 
     @cached_property
     def built(self) -> RankingModel:
         """The model on `meta`, which holds no weights."""
-        return KINDS[self.kind](**self.model, loss=self.loss)
+        model = KINDS[self.kind](**self.model, loss=self.loss)
+        set_precision(model.tables, self.table_precision)
+        return model
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the model: whoever gets the job can build it."""
@@ -163,8 +168,8 @@ class Shard(NamedTuple):
 
 def shard(job: Job, table: str, rank: int, place: tuple[int, int], size: tuple[int, int]) -> Shard:
     """The part of a table that begins at `place` (row, column) and is `size` (rows, columns) large, on `rank`."""
-    weights = size[0] * size[1] * FLOAT
-    state = {"sgd": 0, "adagrad": weights, "rowwise_adagrad": size[0] * FLOAT, "adam": 2 * weights}
+    weights, whole = (size[0] * size[1] * n_bytes for n_bytes in (BYTES[job.table_precision], FLOAT))
+    state = {"sgd": 0, "adagrad": whole, "rowwise_adagrad": size[0] * FLOAT, "adam": 2 * whole}
     state_bytes = state[job.sparse_optimizer] + step_count_bytes(job, table)
     return Shard(table, rank, place[0], size[0], place[1], size[1], weights, state_bytes)
 
@@ -216,7 +221,25 @@ def _cache_bytes(job: Job, part: Shard) -> int:
     if job.compute_kernel != "fused_uvm_caching":
         return 0
     slots = CACHE_SET * max(1, math.ceil(int(part.n_rows * job.cache_load_factor) / CACHE_SET))
-    return slots * (part.n_columns * FLOAT + 16) + 4 * part.n_rows
+    return slots * (part.n_columns * BYTES[job.table_precision] + 16) + 4 * part.n_rows
+
+
+def message_bytes(job: Job) -> int:
+    """Bytes of the vectors that a process looks up in a step, in messages: as many come as go back as gradients.
+
+    Those of its own rows count too: they pass through the same messages; only its own share of the whole catalogue
+    does not count. 0 where there are no other processes.
+    """
+    if job.mode == "ddp" or job.world_size == 1:
+        return 0
+    left_out = "candidate" if job.scores_whole_catalogue and job.sharding_type == "row_wise" else ""
+    values = (
+        n * table.embedding_dim
+        for table in job.tables.values()
+        for feature, n in job.n_ids.items()
+        if feature in table.feature_names and feature != left_out
+    )
+    return BYTES[job.messages] * sum(values)
 
 
 def _passing(job: Job, shards: Sequence[Shard]) -> int:

@@ -20,7 +20,7 @@ from torchrec.distributed.model_parallel import (
 
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.dense_shard import DenseShard
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables.table import Table, set_precision
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.initialization import initialize
@@ -39,6 +39,7 @@ def parallelize(
     `repeatable`, gradients are summed in the same order at every step, also the first one after a restart.
     """
     partition = Partition(dist.get_rank(), dist.get_world_size())
+    set_precision(model.tables, plan.job.table_precision)
     for table in model.tables:
         table.partition = partition
     # After its first step DDP puts the gradients into an order of its own, and with it the sums of three or more
@@ -65,7 +66,7 @@ def parallelize(
     _give_a_row_to_empty_kernels(sharded)
     for table in model.tables:
         if plan.job.updates[table.config.name] == "dense_shards":
-            table.dense_shard = _dense_shard(table, device)
+            table.dense_shard = _dense_shard(table, device, plan.job)
     if plan.job.trains:
         initialize(unwrap(sharded), seed)
         sharded.init_data_parallel()
@@ -78,7 +79,7 @@ class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]
     def __init__(self, job: Job, learning_rate: float) -> None:
         super().__init__()
         self._of_table = {
-            name: sharder(job.sparse_optimizer if updates == "fused" else "sgd", learning_rate)
+            name: sharder(job, job.sparse_optimizer if updates == "fused" else "sgd", learning_rate)
             for name, updates in job.updates.items()
         }
 
@@ -97,7 +98,7 @@ def _give_a_row_to_empty_kernels(model: nn.Module) -> None:
     for kernel in kernels(model):
         if kernel.use_cpu and not kernel.weights_host.numel():
             del kernel.weights_host  # a buffer, through which no gradient would reach the other processes
-            kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D))
+            kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D, dtype=kernel.weights_precision.as_dtype()))
 
 
 def kernels(model: nn.Module) -> list[Kernel]:
@@ -107,13 +108,16 @@ def kernels(model: nn.Module) -> list[Kernel]:
     return [module for lookup in lookups for module in lookup.modules() if isinstance(module, Kernel)]
 
 
-def _dense_shard(table: Table, device: torch.device) -> DenseShard:
+def _dense_shard(table: Table, device: torch.device, job: Job) -> DenseShard:
     """The rows that this process holds: TorchRec gives each as many, the last one what is left."""
     (value,) = table.collection.state_dict().values()
     rows_per_process = -(-table.config.num_embeddings // table.partition.n_processes)
     (weight,) = local_parts(value) or [torch.empty(0, table.config.embedding_dim, device=device)]
     first = table.partition.rank * rows_per_process
-    return DenseShard(weight, first=first, rows_per_process=rows_per_process, partition=table.partition)
+    message = torch.float32 if job.messages == "fp32" else torch.bfloat16  # as TorchRec's, for the others
+    return DenseShard(
+        weight, first=first, rows_per_process=rows_per_process, partition=table.partition, message=message
+    )
 
 
 def unwrap(model: nn.Module) -> Any:

@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import KernelConfig, Perf, Storage, Topology, TopologyFactory, TrainerConfig
-from torchrec.distributed.types import CacheParams, ShardingPlan
+from torchrec.distributed.types import CacheParams, CommOp, ShardingPlan
 
 from bert4rec.config.abilities import SHARDING_TYPES, keeps_its_arithmetic
 from bert4rec.runtime.memory import Memory
@@ -65,16 +66,30 @@ def place(job: Job, memory: Memory) -> Placement:
         constraints=constraints,
         stats=[answer],
     )
-    sharding_plan = planner.plan(job.built, [sharder(job.sparse_optimizer)])
+    sharding_plan = planner.plan(job.built, [sharder(job, job.sparse_optimizer)])
     sharding_types = {option.name: option.sharding_type for option in answer.options}
     return Placement(_shards(job, answer.options), sharding_plan, sharding_types, _step_times(answer.options))
 
 
-def sharder(optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
-    """What turns a collection of tables into shards that are updated in backward."""
-    return EmbeddingCollectionSharder(
-        fused_params={"optimizer": FUSED_OPTIMIZERS[optimizer], "learning_rate": learning_rate, "eps": EPSILON}
-    )
+def sharder(job: Job, optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
+    """What turns a collection of tables into shards that are updated in backward by `optimizer`."""
+    fused = {"optimizer": FUSED_OPTIMIZERS[optimizer], "learning_rate": learning_rate, "eps": EPSILON}
+    # Rounded to the nearest, rows of fp16 would stay where they are once updates are small; fbgemm has it on CUDA only.
+    fused["stochastic_rounding"] = job.table_precision == "fp16"
+    return EmbeddingCollectionSharder(fused_params=fused, qcomm_codecs_registry=_codecs(job))
+
+
+def _codecs(job: Job) -> dict[str, Any] | None:
+    """What turns vectors into messages, and gradients on their way back; None where nothing is to be turned.
+
+    Gradients are bf16 where vectors are fp16: most are below 6e-5, where fp16 loses digits and soon everything.
+    """
+    if job.messages == job.table_precision == "fp32":
+        return None
+    back = CommType.FP32 if job.messages == "fp32" else CommType.BF16
+    # Made by hand: TorchRec's own registry falls back from bf16 to fp16 on CPU, though gloo sends both.
+    codecs = get_qcomm_codecs(QCommsConfig(forward_precision=CommType(job.messages), backward_precision=back))
+    return {CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL.name: codecs}
 
 
 def allowed_types(sharding_type: str, sparse_optimizer: str) -> list[str]:

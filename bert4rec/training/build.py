@@ -66,6 +66,8 @@ def job(
         compute_kernel=parallelism.compute_kernel,
         sparse_weight_decay=parallelism.sparse_weight_decay,
         cache_load_factor=parallelism.cache_load_factor,
+        table_precision=parallelism.table_precision,
+        messages=parallelism.messages,
         trains=trains,
     )
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
 from torch.distributed._shard.sharding_spec import ShardMetadata
 
 from bert4rec.checkpoint import store
@@ -21,24 +22,26 @@ CUTS = {
 }
 
 
-def sharded(cut: str) -> ShardedTensor:
+def sharded(cut: str, dtype: torch.dtype) -> ShardedTensor:
     shards = []
     for rows, columns in CUTS[cut]:
-        part = TABLE[rows, columns].contiguous()
+        part = TABLE[rows, columns].contiguous().to(dtype)
         place = ShardMetadata([rows.start, columns.start], list(part.shape), "rank:0/cpu")
         shards.append(Shard(part, place))
-    metadata = ShardedTensorMetadata([shard.metadata for shard in shards], TABLE.size())
+    metadata = ShardedTensorMetadata([shard.metadata for shard in shards], TABLE.size(), TensorProperties(dtype=dtype))
     return ShardedTensor._init_from_local_shards_and_global_metadata(shards, metadata)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("cut", CUTS)
 def test_rows_come_in_their_order_however_they_were_cut(
-    group_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+    group_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(store, "PIECE_BYTES", 48)  # three whole rows
+    """Half precision is read as float32."""
+    monkeypatch.setattr(store, "PIECE_BYTES", 12 * dtype.itemsize)  # three whole rows
     weight = torch.tensor([0.5, -0.0])
-    save(tmp_path / "one", {"table": sharded(cut), "weight": weight, "scale": torch.tensor(7)}, {})
+    save(tmp_path / "one", {"table": sharded(cut, dtype), "weight": weight, "scale": torch.tensor(7)}, {})
     dist.destroy_process_group()
     stored = StoredTensors(tmp_path / "one")
     assert {*stored} == {"table", "weight", "scale"}

@@ -14,6 +14,17 @@ def test_the_defaults_go_together() -> None:
     assert list(conflicts(Config())) == []
 
 
+@pytest.mark.parametrize(("name", "value"), [("table_precision", "fp16"), ("messages", "bf16")])
+def test_half_precision_is_for_tables_in_shards(name: str, value: str) -> None:
+    settings = {f"parallelism.{name}": value, "parallelism.mode": "ddp"}
+    with pytest.raises(SettingsError) as caught:
+        load_config(None, settings)
+    assert str(caught.value).endswith(
+        f'parallelism.{name} = "{value}": only for tables in shards, with mode = "dmp"; valid with mode = "ddp": "fp32"'
+    )
+    load_config(None, settings | {"parallelism.mode": "dmp"})
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [

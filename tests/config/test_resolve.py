@@ -33,6 +33,19 @@ def test_what_auto_becomes_must_fit_the_sharding() -> None:
         resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", 100)
 
 
+def test_rows_of_half_precision_are_for_updates_by_fbgemm() -> None:
+    half = {"parallelism.table_precision": "fp16"}
+    for fused in ({"training.loss": "gbce"}, {"parallelism.sharding_type": "table_wise"}, {"model.head": "linear"}):
+        assert resolve(load_config(None, half | fused), "cpu", 1000).parallelism.table_precision == "fp16"
+    gbce = {"training.loss": "gbce"}
+    for ordinary in (
+        {}, gbce | {"parallelism.sparse_optimizer": "adam"}, gbce | {"parallelism.sparse_weight_decay": 0.1}
+    ):  # fmt: skip
+        with pytest.raises(SettingsError, match='table_precision = "fp16": fbgemm alone updates such rows') as caught:
+            resolve(load_config(None, half | ordinary), "cpu", 1000)
+        assert "\n" not in str(caught.value)
+
+
 def test_adam_of_shards_on_cpu_goes_with_row_wise_ones_only() -> None:
     settings = {"parallelism.sparse_optimizer": "adam"}
     assert resolve(load_config(None, settings), "cpu", 100_000).parallelism.sparse_optimizer == "adam"

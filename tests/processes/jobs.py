@@ -45,6 +45,7 @@ from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, o
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.runtime.processes import Processes, seed_everything, this_process
 from bert4rec.runtime.signals import Interruption
+from bert4rec.sharding.footprint import message_bytes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
@@ -350,6 +351,26 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     model(batch).backward()
     optimizers.step()
     return plan.held(dist.get_rank()), held_bytes(model, optimizers.states())
+
+
+def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
+    """Bytes of vectors that a step brings to a process at most, by the plan, and of all numbers in its messages."""
+    dataset = _open(config)
+    config = resolve(config, "cpu", dataset.n_items)
+    plan = plan_of_all(config, _world(), dataset.sizes)
+    model, optimizers = build(config, _world(), dataset.sizes, plan)
+    examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
+    batch = training_batches(config, examples, _world(), sampler=sampler(config, dataset, _world()))[0]
+    send, counted = dist.all_to_all_single, []
+
+    def counting(output: torch.Tensor, *args: Any, **keywords: Any) -> Any:
+        counted.append(output.numel() * output.element_size() if output.is_floating_point() else 0)
+        return send(output, *args, **keywords)
+
+    with mock.patch.object(dist, "all_to_all_single", counting):
+        optimizers.begin_step(1.0)
+        model(batch).backward()
+    return message_bytes(plan.job), [n_bytes for n_bytes in counted if n_bytes]
 
 
 def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:

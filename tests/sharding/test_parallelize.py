@@ -173,6 +173,80 @@ def test_as_many_draws_of_negatives_train_the_same_model(
     assert np.abs(np.subtract(losses(2, "all"), own)).max() > 1e-3
 
 
+SAMPLED = {
+    "training.loss": "sampled_softmax", "training.n_train_negatives": 20, "parallelism.sparse_optimizer": "adagrad",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", ["sampled_softmax", "softmax"])
+def test_messages_of_half_the_bytes(pools: Any, small_config: Callable[..., Config], loss: str) -> None:
+    """What two processes send in a step, vectors and then gradients; the plan knows the most that it can be."""
+
+    def sent(messages: str) -> list[tuple[int, list[int]]]:
+        settings = SAMPLED | {"training.loss": loss, "parallelism.messages": messages}
+        return list(pools(2).run(jobs.message_bytes_of_a_step, small_config(**settings)))
+
+    whole = sent("fp32")
+    for half in (sent("fp16"), sent("bf16")):
+        for (planned, counted), (planned_whole, counted_whole) in zip(half, whole, strict=True):
+            assert len(counted_whole) == 2
+            assert [2 * n_bytes for n_bytes in counted] == counted_whole
+            assert 2 * planned == planned_whole >= counted_whole[0] > 0.5 * planned_whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [
+        ({"parallelism.table_precision": "fp16"}, 2e-3),
+        ({"parallelism.messages": "fp16"}, 2e-3),
+        ({"parallelism.messages": "bf16"}, 1e-2),
+        ({"parallelism.messages": "fp16", "training.loss": "softmax"}, 2e-3),
+    ],
+)
+def test_ten_steps_in_half_precision_are_nearly_those_in_full(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, changes: dict[str, Any], tolerance: float
+) -> None:
+    """Three processes; the losses of all steps, and no table that is the same."""
+
+    def trained(settings: dict[str, Any]) -> list[dict[str, Any]]:
+        batch = {"training.per_device_train_batch_size": 40, "training.n_epochs": STEPS, "model.dropout": 0.0}
+        folder = tmp_path / " ".join(map(str, settings.values()))
+        return list(pools(3).run(jobs.train, small_config(**SAMPLED | batch | settings), folder))
+
+    full = trained({name: value for name, value in changes.items() if name == "training.loss"})
+    half = trained(changes)
+    assert len(full[0]["losses"]) == STEPS
+    np.testing.assert_allclose(half[0]["losses"], full[0]["losses"], rtol=0, atol=tolerance)
+    assert half[0]["losses"] != full[0]["losses"]
+    assert half[0]["initial"][TABLES[0]][0][2].dtype == (np.float16 if "table" in str(changes) else np.float32)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+def test_what_was_planned_in_half_precision_is_held(
+    pools: Any, small_config: Callable[..., Config], optimizer: str
+) -> None:
+    half = {"parallelism.table_precision": "fp16", "parallelism.sparse_optimizer": optimizer}
+    for planned, held in pools(3).run(jobs.planned_and_held, small_config(**SAMPLED | half)):
+        assert planned == held
+
+
+def test_rows_of_half_precision_are_resumed_to_the_bit(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Checkpoints keep them as they are."""
+    config = small_config(**SAMPLED, **{"parallelism.table_precision": "fp16", "training.n_epochs": 2})
+    whole = pools(2).run(jobs.train_part, config, tmp_path / "whole")
+    pools(2).run(jobs.train_part, config, tmp_path / "broken", until=5)
+    checkpoint = max((tmp_path / "broken").glob("step-*"))
+    resumed = pools(2).run(jobs.train_part, config, tmp_path / "broken", resume_from=checkpoint)
+    for before, after in zip(whole, resumed, strict=True):
+        ((_, _, expected),), ((_, _, found),) = before["weights"][TABLES[0]], after["weights"][TABLES[0]]
+        assert found.dtype == np.float16
+        np.testing.assert_array_equal(found, expected)
+        assert 0 < len(after["losses"]) < len(before["losses"])
+        assert before["losses"][-len(after["losses"]) :] == after["losses"]
+
+
 WEIGHTS = ["item_table.embeddings.item.weight", "user_table.embeddings.user.weight"]
 
 

@@ -17,12 +17,16 @@ class DenseShard:
     """Rows `first` … of a table, of which every process but the last holds `rows_per_process`.
 
     `weight` [rows, d] is a parameter that shares its memory with TorchRec's. Its gradient comes averaged over the
-    processes, as DistributedDataParallel and TorchRec's own do.
+    processes, as DistributedDataParallel and TorchRec's own do, in messages of type `message`.
     """
 
-    def __init__(self, weight: Tensor, *, first: int, rows_per_process: int, partition: Partition) -> None:
+    def __init__(
+        self, weight: Tensor, *, first: int, rows_per_process: int, partition: Partition,
+        message: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
         self.weight = nn.Parameter(weight.detach())
         self.first, self._rows_per_process, self._partition = first, rows_per_process, partition
+        self._message = message
         self._gradient: Tensor | None = None  # memory as large as the shard, which is not to be found anew each step
 
     def connect(self, vectors: Tensor, ids: Tensor) -> Tensor:
@@ -38,7 +42,8 @@ class DenseShard:
             sent = torch.bincount(ids // self._rows_per_process, minlength=self._partition.n_processes)
             received = torch.empty_like(sent)
             dist.all_to_all_single(received, sent)
-            gradient = _exchange(gradient[order], sent.tolist(), received.tolist())
+            arrived = _exchange(gradient[order].to(self._message), sent.tolist(), received.tolist())
+            gradient = arrived.to(gradient.dtype)
             ids = _exchange(ids[order], sent.tolist(), received.tolist())
         if self.weight.grad is None:
             self._gradient = torch.zeros_like(self.weight) if self._gradient is None else self._gradient.zero_()

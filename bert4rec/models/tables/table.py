@@ -1,10 +1,11 @@
 """A table of vectors by id, which can be sharded: its lookups, and the ways in which gradients reach its rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -12,6 +13,7 @@ from bert4rec.models.tables.deferred_update import DeferredUpdate
 from bert4rec.models.tables.dense_shard import DenseShard
 from bert4rec.runtime.collectives import Partition
 
+PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
 ID_ROWS = 64  # rows of a KeyedJaggedTensor that holds ids of nobody in particular
 
 
@@ -61,6 +63,13 @@ class Table(nn.Module):
 
     def _find(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
         return {name: jagged.values() for name, jagged in self.collection(features).items()}
+
+
+def set_precision(tables: Iterable[Table], precision: str) -> None:
+    """Let `tables`, of which nothing is allocated yet, have rows of "fp32" or "fp16"; vectors looked up are fp32."""
+    for table in tables:
+        table.config = replace(table.config, data_type=PRECISIONS[precision])
+        table.collection = EmbeddingCollection(tables=[table.config], device=torch.device("meta"))
 
 
 def spread(n_ids: int, n_rows: int, device: torch.device) -> Tensor:
