@@ -82,7 +82,7 @@ def sharder(job: Job, optimizer: str, learning_rate: float = 0.0) -> EmbeddingCo
 def _codecs(job: Job) -> dict[str, Any] | None:
     """What turns vectors into messages, and gradients on their way back; None where nothing is to be turned.
 
-    Gradients are bf16 where vectors are fp16: most are below 6e-5, where fp16 loses digits and soon everything.
+    Gradients are bf16 where vectors are fp16: below 6e-5 fp16 loses digits and soon everything, bf16 does not.
     """
     if job.messages == job.table_precision == "fp32":
         return None

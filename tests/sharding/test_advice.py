@@ -147,12 +147,12 @@ def test_a_batch_that_is_too_large_is_answered_with_smaller_ones_and_shorter_one
 
 
 def test_fewer_negatives_are_advised_as_many_in_all_where_processes_can_have_their_own() -> None:
-    """704 for each of 1,024 processes; where groups have their own already, fewer of them."""
-    job = job_of({"n_items": 10**7, "world_size": 1024, "sparse_optimizer": "adam", "n_train_negatives": 720_896})
+    """A sixteenth for each of 16 processes; where groups have their own already, fewer of them."""
+    job = job_of({"n_items": 10**7, "world_size": 16, "sparse_optimizer": "adam", "n_train_negatives": 720_896})
     job, memory = replace(job, loss="sampled_softmax"), Memory(host=None, device=8 * 10**9)
-    own = "--training.negatives_shared_by=1 --training.n_train_negatives=704"
+    own = "--training.negatives_shared_by=1 --training.n_train_negatives=45056"
     assert [text.split(" (")[0] for text in fitting_changes(job, memory) if "n_train_neg" in text] == [own]
-    assert make_plan(replace(job, negatives_shared_by=1, n_train_negatives=704), memory).fits
+    assert make_plan(replace(job, negatives_shared_by=1, n_train_negatives=45_056), memory).fits
     advised = [text.split(" (")[0] for text in fitting_changes(replace(job, negatives_shared_by=8), memory)]
     n = next(int(text.rpartition("=")[2]) for text in advised if text.startswith("--training.n_train_negatives="))
     for more, fits in ((1, True), (2, False)):
