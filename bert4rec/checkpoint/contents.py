@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from bert4rec.checkpoint.store import load
 from bert4rec.checkpoint.stored_tensors import MODEL
@@ -19,6 +18,7 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.sharded_tensors import local_parts
+from bert4rec.sharding.torchrec_internals import ShardedTensor
 
 
 class Owner(ABC):

@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
-from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.checkpoint.api import CheckpointException
 
 from bert4rec.checkpoint.run_folder import METADATA, REPLACED, UNFINISHED
@@ -25,6 +23,7 @@ from bert4rec.runtime.errors import DataError, UserError
 from bert4rec.runtime.files import put_back, put_in_place, sync, write_whole
 from bert4rec.sharding.footprint import PIECE_BYTES
 from bert4rec.sharding.sharded_tensors import local_parts, sharded_like
+from bert4rec.sharding.torchrec_internals import Shard, ShardedTensor, ShardMetadata
 
 Tensors: TypeAlias = Mapping[str, Any]
 """Name → Tensor, the same on every process, or ShardedTensor."""

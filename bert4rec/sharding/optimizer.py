@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
-from torch.distributed._shard.sharding_spec import ShardMetadata
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.config.abilities import Updates
 from bert4rec.models.tables.deferred_update import DeferredUpdate
 from bert4rec.models.tables.table import Table, is_of_table, saved_name
-from bert4rec.sharding.parallelize import kernels, unwrap
+from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.placement import EPSILON
 from bert4rec.sharding.sharded_tensors import sharded_like
+from bert4rec.sharding.torchrec_internals import Shard, ShardedTensor, ShardMetadata, kernels, set_step_count
 
 ORDINARY: dict[str, Any] = {
     "sgd": torch.optim.SGD,
@@ -78,7 +77,7 @@ class Optimizers:
         self._ordinary_tables = [table for table in tables if updates[table.config.name] != "fused"]
         fused = [table for table in tables if updates[table.config.name] == "fused"]
         self._fused: Any = model.fused_optimizer if fused else None
-        self._kernels = kernels(model) if fused else []
+        self._kernels = kernels(unwrap(model)) if fused else []
         self._deferred = DeferredUpdate() if can_skip and fused else None
         for table in fused:
             table.deferred = self._deferred
@@ -100,8 +99,7 @@ class Optimizers:
         To be called before forward.
         """
         for kernel in self._kernels:  # they count every lookup, also those of evaluations and of steps left out
-            kernel.iter_cpu.fill_(self.n_updates)
-            kernel.iter.fill_(self.n_updates)
+            set_step_count(kernel, self.n_updates)
         for optimizer, rate in self._rates:
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen as Kernel
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
@@ -27,6 +26,7 @@ from bert4rec.sharding.initialization import initialize
 from bert4rec.sharding.placement import sharder
 from bert4rec.sharding.plan import Plan
 from bert4rec.sharding.sharded_tensors import local_bytes, local_parts
+from bert4rec.sharding.torchrec_internals import give_a_row_to_empty_kernel, kernels
 
 
 def parallelize(
@@ -63,7 +63,8 @@ def parallelize(
             static_graph=not keeps_order, find_unused_parameters=keeps_order
         ),
     )
-    _give_a_row_to_empty_kernels(sharded)
+    for kernel in kernels(unwrap(sharded)):  # row-wise, the last processes have none where there are few rows
+        give_a_row_to_empty_kernel(kernel)
     for table in model.tables:
         if plan.job.updates[table.config.name] == "dense_shards":
             table.dense_shard = _dense_shard(table, device, plan.job)
@@ -87,25 +88,6 @@ class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]
         """Called by TorchRec for each collection, which holds one table."""
         (table,) = module.embedding_configs()
         return self._of_table[table.name].shard(module, *args, **keywords)
-
-
-def _give_a_row_to_empty_kernels(model: nn.Module) -> None:
-    """Let processes without rows take part: fbgemm takes a table of no size for one that is not on the CPU.
-
-    Row-wise, the last processes have none where there are few rows. No lookup reaches the row that is given here, and
-    no state dict shows it.
-    """
-    for kernel in kernels(model):
-        if kernel.use_cpu and not kernel.weights_host.numel():
-            del kernel.weights_host  # a buffer, through which no gradient would reach the other processes
-            kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D, dtype=kernel.weights_precision.as_dtype()))
-
-
-def kernels(model: nn.Module) -> list[Kernel]:
-    """What looks up the rows of tables that this process holds, and updates them, under `dmp`."""
-    sharded = [module for module in unwrap(model).modules() if isinstance(module, ShardedEmbeddingCollection)]
-    lookups = [lookup for collection in sharded for lookup in collection._lookups]
-    return [module for lookup in lookups for module in lookup.modules() if isinstance(module, Kernel)]
 
 
 def _dense_shard(table: Table, device: torch.device, job: Job) -> DenseShard:

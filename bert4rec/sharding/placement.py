@@ -1,22 +1,27 @@
 """Which process holds which part of the tables: TorchRec's planner, asked for processes that need not exist."""
 
-import copy
 from typing import Any, NamedTuple
 
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
-from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
-from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import KernelConfig, Perf, Storage, Topology, TopologyFactory, TrainerConfig
 from torchrec.distributed.types import CacheParams, CommOp, ShardingPlan
 
 from bert4rec.config.abilities import SHARDING_TYPES, keeps_its_arithmetic
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job, Shard, held, needed, shard
+from bert4rec.sharding.torchrec_internals import (
+    ChosenOptions,
+    Perf,
+    Storage,
+    Topology,
+    make_topology,
+    perf_estimator,
+    with_input_lengths,
+)
 
 FUSED_OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
@@ -57,7 +62,7 @@ def place(job: Job, memory: Memory) -> Placement:
     hbm, ddr = (max(0, limit - taken) for limit, taken in zip(limits, others, strict=True))
     topology, constraints = machine(job, hbm=hbm, ddr=ddr), _constraints(job)
     estimators = [_Times(job, topology, constraints), _Sizes(job)]
-    answer = _Answer()
+    answer = ChosenOptions()
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=job.batch_size,
@@ -101,13 +106,9 @@ def allowed_types(sharding_type: str, sparse_optimizer: str) -> list[str]:
 
 def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
     """The processes as TorchRec sees them; `hbm` and `ddr` are bytes of GPU and host memory of each."""
-    trainer = TrainerConfig(
-        world_size=job.world_size,
-        local_world_size=job.local_world_size,
-        ddr_cap_bytes=ddr,
-        hbm_cap_bytes=hbm if job.device_type == "cuda" else None,
+    return make_topology(
+        world_size=job.world_size, local_world_size=job.local_world_size, device_type=job.device_type, hbm=hbm, ddr=ddr
     )
-    return TopologyFactory.create_topology(trainer, kernel_config=KernelConfig(compute_device=job.device_type))
 
 
 def _constraints(job: Job) -> dict[str, ParameterConstraints]:
@@ -160,9 +161,7 @@ class _Times:
 
     def __init__(self, job: Job, topology: Topology, constraints: dict[str, ParameterConstraints]) -> None:
         self._job = job
-        self._torchrec = EmbeddingPerfEstimatorFactory.create(
-            DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints
-        )
+        self._torchrec = perf_estimator(topology, constraints)
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: Any) -> None:
         """Fill `perf` of every shard."""
@@ -175,25 +174,14 @@ class _Times:
                 self._without_candidates(option, sharder_data_map)
 
     def _without_candidates(self, option: Any, sharder_data_map: Any) -> None:
-        travelling = copy.copy(option)
-        travelling.shards = copy.deepcopy(option.shards[:1])  # the messages of all row-wise shards are the same
         # The first feature are the sequences, the second, if there is one, the candidates.
         sequences = option.input_lengths[0] if self._job.world_size > 1 else 0.0
-        travelling.input_lengths = [sequences, *[0.0] * (len(option.input_lengths) - 1)]
+        # One shard: the messages of all row-wise shards are the same.
+        travelling = with_input_lengths(option, [sequences, *[0.0] * (len(option.input_lengths) - 1)])
         self._torchrec.estimate([travelling], sharder_data_map)
         messages = travelling.shards[0].perf
         for part in option.shards:
             part.perf.fwd_comms, part.perf.bwd_comms = messages.fwd_comms, messages.bwd_comms
-
-
-class _Answer:
-    """Stands where TorchRec would print its plan, and keeps it."""
-
-    options: list[Any]  # one a table
-
-    def log(self, *, best_plan: list[Any], **_: Any) -> None:
-        """Called by the planner when it has chosen."""
-        self.options = best_plan
 
 
 def _shards(job: Job, options: list[Any]) -> list[Shard]:

@@ -4,9 +4,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
-from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
-from torch.distributed._shard.sharding_spec import ShardMetadata
+
+from bert4rec.sharding.torchrec_internals import (
+    Shard,
+    ShardedTensor,
+    ShardedTensorMetadata,
+    ShardMetadata,
+    TensorProperties,
+    sharded_tensor,
+)
 
 
 def local_parts(value: Any) -> list[Tensor]:
@@ -33,7 +39,7 @@ def of_one_shard(values: Tensor) -> ShardedTensor:
     """A tensor of which this process holds all, in one shard, which is `values` itself."""
     shard = Shard(values, ShardMetadata([0] * values.dim(), list(values.shape), "rank:0/cpu"))
     metadata = ShardedTensorMetadata([shard.metadata], values.size(), TensorProperties(dtype=values.dtype))
-    return ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
+    return sharded_tensor([shard], metadata)
 
 
 def sharded_like(table: ShardedTensor, local: list[Shard], every: list[ShardMetadata]) -> ShardedTensor:
@@ -43,6 +49,4 @@ def sharded_like(table: ShardedTensor, local: list[Shard], every: list[ShardMeta
     """
     size = table.size()[: len(every[0].shard_sizes)]
     metadata = ShardedTensorMetadata(every, size, table.metadata().tensor_properties)
-    return ShardedTensor._init_from_local_shards_and_global_metadata(
-        local, metadata, process_group=table._process_group
-    )
+    return sharded_tensor(local, metadata, like=table)

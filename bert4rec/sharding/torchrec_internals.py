@@ -1,0 +1,94 @@
+"""What is used of TorchRec, fbgemm and torch beside their public interfaces: all of it here, and nowhere else.
+
+Another release may rename any of it. tests/sharding/test_torchrec_internals.py lists each name with the versions for
+which it was checked, and fails where an installed release lacks one or the pinned versions move on.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen as Kernel
+from torch import nn
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
+from torch.distributed._shard.sharding_spec import ShardMetadata
+from torchrec.distributed.embedding import ShardedEmbeddingCollection
+from torchrec.distributed.planner import ParameterConstraints
+from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
+from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
+from torchrec.distributed.planner.types import KernelConfig, Perf, Storage, Topology, TopologyFactory, TrainerConfig
+
+__all__ = [
+    "ChosenOptions", "Kernel", "Perf", "Shard", "ShardMetadata", "ShardedTensor", "ShardedTensorMetadata", "Storage",
+    "TensorProperties", "Topology", "give_a_row_to_empty_kernel", "kernels", "make_topology", "perf_estimator",
+    "set_step_count", "sharded_tensor", "with_input_lengths",
+]  # fmt: skip
+
+
+def sharded_tensor(
+    local: list[Shard], metadata: ShardedTensorMetadata, like: ShardedTensor | None = None
+) -> ShardedTensor:
+    """A tensor of which this process holds the shards `local`, made without a message to the others.
+
+    On the processes of `like`; by default on all.
+    """
+    group = like._process_group if like is not None else None
+    return ShardedTensor._init_from_local_shards_and_global_metadata(local, metadata, process_group=group)
+
+
+def kernels(model: nn.Module) -> list[Kernel]:
+    """What looks up the rows of the sharded tables in `model` that this process holds, and updates them."""
+    sharded = [module for module in model.modules() if isinstance(module, ShardedEmbeddingCollection)]
+    lookups = [lookup for collection in sharded for lookup in collection._lookups]
+    return [module for lookup in lookups for module in lookup.modules() if isinstance(module, Kernel)]
+
+
+def set_step_count(kernel: Kernel, n: int) -> None:
+    """Let the next lookup that is trained be step `n` + 1: fused Adam corrects its bias by that."""
+    kernel.iter_cpu.fill_(n)
+    kernel.iter.fill_(n)
+
+
+def give_a_row_to_empty_kernel(kernel: Kernel) -> None:
+    """Let a process without rows take part: fbgemm takes a table of no size for one that is not on the CPU.
+
+    No lookup reaches the row, and no state dict shows it.
+    """
+    if kernel.use_cpu and not kernel.weights_host.numel():
+        del kernel.weights_host  # a buffer, through which no gradient would reach the other processes
+        kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D, dtype=kernel.weights_precision.as_dtype()))
+
+
+def make_topology(*, world_size: int, local_world_size: int, device_type: str, hbm: int, ddr: int) -> Topology:
+    """The processes as the planner sees them; `hbm` and `ddr` are bytes of GPU and host memory of each."""
+    trainer = TrainerConfig(
+        world_size=world_size,
+        local_world_size=local_world_size,
+        ddr_cap_bytes=ddr,
+        hbm_cap_bytes=hbm if device_type == "cuda" else None,
+    )
+    return TopologyFactory.create_topology(trainer, kernel_config=KernelConfig(compute_device=device_type))
+
+
+def perf_estimator(topology: Topology, constraints: Mapping[str, ParameterConstraints]) -> Any:
+    """What fills `perf` of the shards of the planner's options: the planner's own estimate of times."""
+    return EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints)
+
+
+def with_input_lengths(option: Any, lengths: Sequence[float]) -> Any:
+    """The planner's `option` with its first shard alone, looked up so often by each of the table's features."""
+    changed = copy.copy(option)
+    changed.shards, changed.input_lengths = copy.deepcopy(option.shards[:1]), list(lengths)
+    return changed
+
+
+class ChosenOptions:
+    """Stands where the planner would print its plan, and keeps it."""
+
+    options: list[Any]  # one a table
+
+    def log(self, *, best_plan: list[Any], **_: Any) -> None:
+        """Called by the planner when it has chosen."""
+        self.options = best_plan

@@ -1,0 +1,139 @@
+"""What is used beside the public interfaces of torch, TorchRec and fbgemm is there, in the versions that are pinned."""
+
+import ast
+import dataclasses
+import inspect
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.planner.types import Perf, Shard, ShardingOption, Storage, TopologyFactory, TrainerConfig
+
+from bert4rec.models.tables.table import Table
+from bert4rec.sharding import torchrec_internals
+from bert4rec.sharding.parallelize import _Sharder
+from bert4rec.sharding.plan import make_plan
+from bert4rec.sharding.sharded_tensors import of_one_shard
+from bert4rec.sharding.torchrec_internals import kernels, sharded_tensor, with_input_lengths
+from tests.sharding.make_job import NO_LIMIT, make_job
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+
+ROOT = Path(__file__).parents[2]
+
+# package → the versions for which every name below was read in the sources and used. Before one is added here: look at
+# what bert4rec/sharding/torchrec_internals.py does with each name, in the sources of that version.
+CHECKED = {"torch": ["2.13.0"], "torchrec": ["1.8.0"], "fbgemm-gpu": ["1.8.0"]}
+
+FIELDS = {Perf: ["fwd_compute", "fwd_comms", "bwd_compute", "bwd_comms", "prefetch_compute"], Storage: ["hbm", "ddr"],
+          Shard: ["size", "offset", "rank", "storage", "perf"]}  # fmt: skip
+
+
+def require(package: str, holder: Any, *names: str) -> None:
+    for name in names:
+        assert hasattr(holder, name), (
+            f"{package} {version(package)}: {holder!r} has no `{name}`, which bert4rec/sharding/torchrec_internals.py "
+            f"uses; checked for {', '.join(CHECKED[package])}"
+        )
+
+
+@pytest.mark.parametrize("package", CHECKED)
+def test_the_pinned_version_is_one_that_was_checked(package: str) -> None:
+    (pinned,) = (
+        line.removeprefix(f"{package}==")
+        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        if line.startswith(f"{package}==")
+    )
+    assert pinned in CHECKED[package], (
+        f"requirements.txt pins {package} {pinned}, and its internals were checked for {', '.join(CHECKED[package])}: "
+        f"look at the sources of {pinned}, then add it to CHECKED in {Path(__file__).name}"
+    )
+
+
+def test_no_other_file_pins_them() -> None:
+    others = [line for name in ("constraints.txt", "pyproject.toml") for line in (ROOT / name).read_text().splitlines()]
+    assert not [line for line in others if line.strip(' "').startswith(tuple(f"{package}==" for package in CHECKED))]
+
+
+def test_torch_has_what_is_used(group_of_one: None) -> None:
+    require("torch", ShardedTensor, "_init_from_local_shards_and_global_metadata")
+    made_from = inspect.signature(ShardedTensor._init_from_local_shards_and_global_metadata).parameters
+    assert "process_group" in made_from, "torch: `_init_from_local_shards_and_global_metadata` takes no `process_group`"
+    tensor = of_one_shard(torch.ones(2, 3))
+    require("torch", tensor, "_process_group", "local_shards", "metadata")
+    copy = sharded_tensor(tensor.local_shards(), tensor.metadata(), like=tensor)
+    assert copy._process_group is tensor._process_group is dist.group.WORLD
+
+
+def test_fbgemm_and_the_sharded_collection_have_what_is_used(group_of_one: None) -> None:
+    job = make_job(20, loss="sampled_softmax")
+    plan = make_plan(job, NO_LIMIT)
+    model = DistributedModelParallel(
+        job.built, device=torch.device("cpu"), plan=plan.sharding_plan, sharders=[_Sharder(job, 0.1)],
+        init_data_parallel=False,
+    )  # fmt: skip
+    table = model.module.item_table
+    assert isinstance(table, Table)
+    require("torchrec", table.collection, "_lookups")
+    found = kernels(model.module)
+    assert len(found) == 1
+    require("fbgemm-gpu", found[0], "iter", "iter_cpu", "weights_host", "max_D", "use_cpu")
+    assert (found[0].use_cpu, found[0].max_D, found[0].weights_host.numel()) == (True, 68, 22 * 68)
+
+
+def test_the_planner_has_what_is_used() -> None:
+    for holder, names in FIELDS.items():
+        known = {field.name for field in dataclasses.fields(holder)}
+        assert not set(names) - known, f"torchrec {version('torchrec')}: {holder} has no {set(names) - known}"
+    require("torchrec", TopologyFactory, "create_topology")
+    assert {"world_size", "local_world_size", "ddr_cap_bytes", "hbm_cap_bytes"} <= inspect.signature(
+        TrainerConfig
+    ).parameters.keys()
+    names = inspect.signature(ShardingOption).parameters.keys()
+    assert {"name", "input_lengths", "sharding_type", "shards"} <= names, f"torchrec: ShardingOption has {names}"
+    topology = torchrec_internals.make_topology(
+        world_size=16, local_world_size=8, device_type="cuda", hbm=80 * 10**9, ddr=10**9
+    )
+    require("torchrec", topology, "hbm_mem_bw", "ddr_mem_bw", "hbm_to_ddr_mem_bw", "intra_host_bw", "inter_host_bw")
+    require("torchrec", torchrec_internals.perf_estimator(topology, {}), "estimate")
+
+
+def test_an_option_is_changed_in_a_copy() -> None:
+    option = SimpleNamespace(input_lengths=[5.0, 3.0], shards=[Shard([1, 2], [0, 0]), Shard([1, 2], [1, 0])])
+    changed = with_input_lengths(option, [7.0, 0.0])
+    changed.shards[0].size[0] = 9
+    assert (changed.input_lengths, len(changed.shards)) == ([7.0, 0.0], 1)
+    assert (option.input_lengths, len(option.shards), option.shards[0].size) == ([5.0, 3.0], 2, [1, 2])
+
+
+LIBRARIES = ("torch", "torchrec", "fbgemm_gpu")
+OURS = {"self", "cls", "os"}  # os._exit has no other name
+OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields"}
+HIDDEN = {"iter_cpu", "weights_host", "max_D", "_lookups", "_process_group"}
+
+
+def hidden_names(path: Path) -> list[str]:
+    """What a file uses of the libraries that begins with `_`, or that they do not document."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in LIBRARIES:
+            parts = [*node.module.split("."), *(alias.name for alias in node.names)]
+            found += [f"{node.module}: {part}" for part in parts if part.startswith("_")]
+        if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in OURS):
+            is_private = node.attr.startswith("_") and not node.attr.startswith("__")
+            if node.attr in HIDDEN or (is_private and node.attr not in OF_NAMED_TUPLES):
+                found.append(f".{node.attr}")
+    return [f"{path.relative_to(ROOT)}: {name}" for name in found]
+
+
+def test_no_other_module_uses_what_is_private() -> None:
+    allowed = ROOT / "bert4rec/sharding/torchrec_internals.py"
+    assert hidden_names(allowed)
+    paths = [path for path in (ROOT / "bert4rec").rglob("*.py") if path != allowed]
+    assert not [name for path in paths for name in hidden_names(path)]
