@@ -89,6 +89,21 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
         reason = "fbgemm's fused updates reach only rows that a step looks up, and decay is for all of them"
         valid = 'sharding_type = "row_wise" with compute_kernel = "fused", or --mode=ddp'
         yield "parallelism.sparse_weight_decay", f"{reason}; it goes with {valid}"
+    yield from _of_the_groups(config)
     if run.resume and run.init_from:
         reason = f'with run.resume = "{run.resume}" the weights are there already; choose one of them'
         yield "run.init_from", reason
+
+
+def _of_the_groups(config: Config) -> Iterator[tuple[str, str]]:
+    parallelism = config.parallelism
+    size, kernel = parallelism.sharding_group_size, parallelism.compute_kernel
+    if size and parallelism.mode == "ddp":
+        reason = 'with mode = "ddp" every process has a copy of the tables'
+        yield "parallelism.sharding_group_size", f"{reason}; set it to 0, or choose --mode=dmp"
+    if size and kernel != "fused":
+        reason = f'compute_kernel = "{kernel}" keeps the tables in host memory, where copies are not kept in step'
+        yield "parallelism.sharding_group_size", f'{reason}; set it to 0, or compute_kernel to "fused"'
+    if parallelism.sync_every_n_steps > 1 and not size:
+        reason = "without groups (sharding_group_size = 0) there are no copies to keep in step"
+        yield "parallelism.sync_every_n_steps", f"{reason}; set it to 1"

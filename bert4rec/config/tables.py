@@ -250,6 +250,12 @@ class Parallelism(Table):
     messages: Literal["fp32", "fp16", "bf16"] = Field(
         "fp32", description="dmp: of vectors between processes; unless fp32, their gradients travel as bf16"
     )
+    sharding_group_size: Whole = Field(
+        0, description="dmp: processes that share one copy of the tables, a host's for instance; 0 = all of them"
+    )
+    sync_every_n_steps: Count = Field(
+        1, description="groups: steps between two averages of their copies; 1 = every step by all groups' gradients"
+    )
     cache_load_factor: float = Field(0.2, gt=0, lt=1, description="fused_uvm_caching: share of the rows on the GPU")
     timeout_minutes: Positive = Field(30.0, description="a run ends when another process has not answered so long")
 

@@ -40,7 +40,7 @@ class ModelScorer:
     def __init__(self, model: RankingModel, *, device: torch.device, max_len: int, precision: str = "fp32") -> None:
         self._model, self._device, self._max_len = model.eval(), device, max_len
         self._is_bf16 = precision == "bf16"
-        self.n_items, self.partition = model.item_table.n_items, model.item_table.partition
+        self.n_items, self.partition = model.item_table.n_items, model.item_table.everyone
         self.width, self.dtype = model.width, torch.float32
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,14 +54,20 @@ def all_agree(value: bool) -> bool:
 
 @dataclass(frozen=True)
 class Partition:
-    """The part of this process, `rank`, of a work that `n_processes` share; by default all of it."""
+    """The part of this process, `rank`, of a work that `n_processes` share, those of `group`; by default all of it.
+
+    Of consecutive things it takes the part `place`, by default that of its rank.
+    """
 
     rank: int = 0
     n_processes: int = 1
+    group: Group = None
+    place: int | None = None
 
     def of(self, n_things: int) -> range:
         """The consecutive things, of `n_things`, that fall to this process; parts differ by one at most."""
-        return range(n_things * self.rank // self.n_processes, n_things * (self.rank + 1) // self.n_processes)
+        place = self.rank if self.place is None else self.place
+        return range(n_things * place // self.n_processes, n_things * (place + 1) // self.n_processes)
 
     def largest(self, n_things: int) -> int:
         """The size of the largest part."""
@@ -70,15 +76,19 @@ class Partition:
     def sum(self, values: Tensor) -> Tensor:
         """`values` of all processes, added up in place."""
         if self.n_processes > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.group)
         return values
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of the `values` of all processes, in place."""
+        return self.sum(values).div_(self.n_processes) if self.n_processes > 1 else values
 
     def stack(self, values: Tensor) -> Tensor:
         """`values` [...] of all processes, of one shape, as [n_processes, ...]."""
         if self.n_processes == 1:
             return values[None]
         stacked = values.new_empty(self.n_processes, *values.shape)
-        dist.all_gather(list(stacked), values.contiguous())
+        dist.all_gather(list(stacked), values.contiguous(), group=self.group)
         return stacked
 
     def concatenate(self, rows: Tensor) -> tuple[Tensor, slice]:

@@ -19,7 +19,7 @@ from bert4rec.models.losses import SCORES_AT_ONCE
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.table import is_of_table, set_precision
 
-FLOAT = 4  # bytes of a weight, a gradient, a score
+FLOAT, ID = 4, 8  # bytes of a weight, a gradient, a score; of a row's id
 BYTES = {"fp32": FLOAT, "fp16": 2, "bf16": 2}  # of a number in a table or a message
 MIB = 2**20
 
@@ -35,6 +35,7 @@ VECTOR_COPIES = 2  # of vectors looked up: themselves and their gradient
 ENCODER_COPIES = 1.6  # activations kept for backward → peak of backward, with what the allocator cannot reuse
 SCORE_COPIES = 3  # of the scores of a sampled loss: themselves, their softmax, their gradient
 HIDDEN_COPIES = 3  # of gathered hidden states: themselves, their gradient in pieces and in one
+SHARED_COPIES = 4  # of the gradients of all groups' rows: gathered, in one, in order, the rows looked up; not measured
 UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 0, "adamw": 2}  # of a weight being updated
 
 ITEM_COUNT = 4  # bytes an item: the counts of the popularity baseline
@@ -59,6 +60,8 @@ class Job:
     sequences of a process and step, `negatives_shared_by` the processes that share a draw of `n_train_negatives`.
     `sparse_optimizer` updates the tables, `optimizer` the dense part; nothing is updated where a model is only
     evaluated (`trains` is False): then there are no gradients.
+    Each group of `sharding_group_size` processes (0: all are one) has a copy of the tables; `sync_every_n_steps` as
+    the setting.
     """
 
     kind: str
@@ -80,6 +83,8 @@ class Job:
     cache_load_factor: float = 0.2
     table_precision: str = "fp32"
     messages: str = "fp32"
+    sharding_group_size: int = 0
+    sync_every_n_steps: int = 1
     trains: bool = True
 
     @cached_property
@@ -97,6 +102,16 @@ class Job:
     def tables(self) -> dict[str, EmbeddingConfig]:
         """The tables that can be sharded, by name."""
         return {table.config.name: table.config for table in self.built.tables}
+
+    @property
+    def group_size(self) -> int:
+        """Processes that share a catalogue: those of a group, or all."""
+        return self.sharding_group_size or self.world_size
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of processes that have a copy of the tables in shards."""
+        return self.world_size // self.group_size
 
     @property
     def n_positions(self) -> int:
@@ -144,7 +159,7 @@ class Job:
         if not self.trains:
             return 0  # the catalogue streams by
         if self.scores_whole_catalogue:
-            return 0 if self.updates["item"] == "dense_shards" else math.ceil(self.n_items / self.world_size)
+            return 0 if self.updates["item"] == "dense_shards" else math.ceil(self.n_items / self.group_size)
         return self.n_targets + (self.n_train_negatives if needs_negatives(self.loss) else 0)
 
     @property
@@ -216,6 +231,36 @@ def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     return on_device | replicated, {TABLES: weights, TABLE_STATE: state - row_state}
 
 
+def sync_bytes(job: Job, shards: Sequence[Shard]) -> int:
+    """What a process that holds `shards` receives in a step to keep its copy of them in step with the other groups'.
+
+    Gradients of the rows that the others have looked up, or of every row, where these are trained as parameters. Where
+    the copies are averaged every few steps: weights and states, a step's share of them.
+    """
+    if job.n_groups == 1 or not job.trains:
+        return 0
+    all_reduced = 2 * (job.n_groups - 1) / job.n_groups  # of each byte, in a ring
+    if job.sync_every_n_steps > 1:
+        held = sum(part.weight_bytes + part.state_bytes for part in shards)
+        return math.ceil(all_reduced * held / job.sync_every_n_steps)
+    of_every_row = sum(part.weight_bytes for part in shards if job.updates[part.table] == "dense_shards")
+    gathered = _gradients_of_groups(job, shards) * (job.n_groups - 1) / job.n_groups
+    return math.ceil(all_reduced * of_every_row + gathered)
+
+
+def _gradients_of_groups(job: Job, shards: Sequence[Shard]) -> int:
+    """Rows of fused tables that all groups look up in a step of what this process holds, and their ids."""
+    if job.n_groups == 1 or job.sync_every_n_steps > 1:
+        return 0
+    n_bytes = 0.0
+    for part in (part for part in shards if job.updates[part.table] == "fused"):
+        table = job.tables[part.table]
+        own = sum(job.n_ids.get(feature, 0) for feature in table.feature_names)
+        n_served = own * job.world_size * part.n_rows / table.num_embeddings
+        n_bytes += n_served * (part.n_columns * FLOAT + ID)
+    return math.ceil(n_bytes)
+
+
 def _cache_bytes(job: Job, part: Shard) -> int:
     """fbgemm's cache of a table on the GPU: rows in whole sets, two numbers a cached row, one for every row."""
     if job.compute_kernel != "fused_uvm_caching":
@@ -247,7 +292,8 @@ def _passing(job: Job, shards: Sequence[Shard]) -> int:
     kept = ENCODER_COPIES * FLOAT * job.built.floats_kept(job.n_positions, job.n_targets)
     at_once = math.ceil(kept)
     if job.trains:
-        at_once = max(math.ceil(kept + _score_bytes(job, shards)), _update_bytes(job, shards))
+        updating = _update_bytes(job, shards) + SHARED_COPIES * _gradients_of_groups(job, shards)
+        at_once = max(math.ceil(kept + _score_bytes(job, shards)), updating)
     return _lookup_bytes(job, job.n_ids, VECTOR_COPIES, shards) + at_once
 
 
@@ -257,7 +303,7 @@ def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Seque
     for name, table in job.tables.items():
         own = sum(n_ids.get(feature, 0) for feature in table.feature_names)
         parts = [part for part in shards if part.table == name and job.mode == "dmp"]
-        served = [(own * job.world_size * part.n_rows / table.num_embeddings, part.n_columns) for part in parts]
+        served = [(own * job.group_size * part.n_rows / table.num_embeddings, part.n_columns) for part in parts]
         n_served = math.ceil(max((ids for ids, _ in served), default=0))
         values = max(own * table.embedding_dim, math.ceil(sum(ids * columns for ids, columns in served)))
         found += copies * FLOAT * values + ID_BYTES * own + SERVED_ID_BYTES * n_served
@@ -269,7 +315,7 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     if job.loss != "softmax":
         n_scores = job.n_train_negatives + 1 if needs_negatives(job.loss) else 1
         return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.floats_per_score
-    share, gathered = math.ceil(job.n_items / job.world_size), job.n_targets * job.world_size
+    share, gathered = math.ceil(job.n_items / job.group_size), job.n_targets * job.group_size
     vectors = share * job.built.item_table.width * FLOAT
     if job.has_tied_scores and job.updates["item"] == "dense_shards":
         vectors = sum(part.weight_bytes for part in shards if part.table == "item")

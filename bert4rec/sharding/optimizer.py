@@ -11,9 +11,10 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 from bert4rec.config.abilities import Updates
 from bert4rec.models.tables.deferred_update import DeferredUpdate
 from bert4rec.models.tables.table import Table, is_of_table, saved_name
+from bert4rec.sharding.groups import average
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.placement import EPSILON
-from bert4rec.sharding.sharded_tensors import sharded_like
+from bert4rec.sharding.sharded_tensors import local_parts, sharded_like
 from bert4rec.sharding.torchrec_internals import Shard, ShardedTensor, ShardMetadata, kernels, set_step_count
 
 ORDINARY: dict[str, Any] = {
@@ -63,17 +64,22 @@ class Optimizers:
     same arithmetic does. With `can_skip` nothing is updated before `step`, so that a step can be left out. Each step
     takes the share `sparse_weight_decay` × learning rate off all rows of tables that are not fused (decoupled, as in
     AdamW: Loshchilov and Hutter 2019).
+
+    Where each group of processes has a copy of the tables, every step is made of the gradients of all groups; or, with
+    `sync_every_n_steps` above 1, of a group's own, and after so many steps the copies become their mean.
     """
 
     def __init__(
         self, model: nn.Module, *, optimizer: str, learning_rate: float, sparse_optimizer: str,
         sparse_learning_rate: float, updates: Mapping[str, Updates], weight_decay: float = 0.0,
         sparse_weight_decay: float = 0.0, max_grad_norm: float = 0.0, can_skip: bool = False,
+        sync_every_n_steps: int = 1,
     ) -> None:  # fmt: skip
         named = {name: parameter for name, parameter in unwrap(model).named_parameters() if not is_of_table(name)}
         self._dense_names, self._dense_parameters = list(map(saved_name, named)), list(named.values())
         self.can_skip, self._max_grad_norm, self._sparse_name = can_skip, max_grad_norm, sparse_optimizer
         tables: list[Table] = unwrap(model).tables
+        self._tables, self._sync_every, self._is_in_step = tables, sync_every_n_steps, True
         self._ordinary_tables = [table for table in tables if updates[table.config.name] != "fused"]
         fused = [table for table in tables if updates[table.config.name] == "fused"]
         self._fused: Any = model.fused_optimizer if fused else None
@@ -119,10 +125,28 @@ class Optimizers:
         if self._deferred:
             self._deferred.apply()
         self.n_updates += 1
+        if self._sync_every == 1:
+            for table in self._ordinary_tables:
+                assert table.weight.grad is not None, "every process has looked rows up"
+                table.copies.mean(table.weight.grad)
         if self._sparse_weight_decay and self.sparse is not None:
             self._decay(self.sparse.param_groups[0]["lr"])
         for optimizer, _ in self._rates:
             optimizer.step()
+        self._is_in_step = self._sync_every == 1
+        if self.n_updates % self._sync_every == 0:
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        """Give the copies of the tables in all groups their mean, and the state of their optimizer too.
+
+        To be called before they are evaluated or saved; nothing happens where they are the same.
+        """
+        if not self._is_in_step:
+            rows = [value for table in self._tables for value in table.collection.state_dict().values()]
+            states = [value for _, value in self._table_state()]
+            average((part for value in rows + states for part in local_parts(value)), self._tables[0].copies)
+        self._is_in_step = True
 
     @torch.no_grad()
     def _decay(self, learning_rate: float) -> None:

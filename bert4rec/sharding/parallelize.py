@@ -4,10 +4,10 @@
 the dense part is wrapped in DistributedDataParallel. `ddp`: DistributedDataParallel over everything.
 """
 
+from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
@@ -16,35 +16,38 @@ from torchrec.distributed.model_parallel import (
     DistributedModelParallel,
     get_unwrapped_module,
 )
+from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.dense_shard import DenseShard
 from bert4rec.models.tables.table import Table, set_precision
-from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import Job
+from bert4rec.sharding.groups import Groups, make_groups, share_gradients
 from bert4rec.sharding.initialization import initialize
 from bert4rec.sharding.placement import sharder
 from bert4rec.sharding.plan import Plan
 from bert4rec.sharding.sharded_tensors import local_bytes, local_parts
-from bert4rec.sharding.torchrec_internals import give_a_row_to_empty_kernel, kernels
+from bert4rec.sharding.torchrec_internals import give_a_row_to_empty_kernel, kernels, move_plan
 
 
 def parallelize(
-    model: RankingModel, plan: Plan, *, device: torch.device, seed: int, sparse_learning_rate: float, repeatable: bool
-) -> nn.Module:
+    model: RankingModel, plan: Plan, *, device: torch.device, seed: int, sparse_learning_rate: float, repeatable: bool,
+    timeout: timedelta,
+) -> nn.Module:  # fmt: skip
     """Allocate, initialise and wrap a `model` that was built on `meta`, as `plan` says; needs a process group.
 
     The result is called as the model is. Where the plan is not one of a training, the weights are yet to be loaded, and
     there are no buckets of gradients. Under `dmp` no process ever holds more of a table than its shards. With
-    `repeatable`, gradients are summed in the same order at every step, also the first one after a restart.
+    `repeatable`, gradients are summed in the same order at every step, also the first one after a restart. A message
+    between the groups of the plan may take as long as `timeout`.
     """
-    partition = Partition(dist.get_rank(), dist.get_world_size())
     set_precision(model.tables, plan.job.table_precision)
+    groups = make_groups(plan.job.group_size, timeout)
     for table in model.tables:
-        table.partition = partition
+        table.partition, table.copies, table.everyone = groups
     # After its first step DDP puts the gradients into an order of its own, and with it the sums of three or more
     # processes; not where it has to look for parameters without a gradient.
-    keeps_order = repeatable and partition.n_processes > 2
+    keeps_order = repeatable and groups.everyone.n_processes > 2
     if plan.job.mode == "ddp":
         model.to_empty(device=device)
         if not plan.job.trains:
@@ -55,8 +58,9 @@ def parallelize(
         )
     sharded = DistributedModelParallel(
         model,
+        env=groups.environment(device.type),
         device=device,
-        plan=plan.sharding_plan,
+        plan=_plan_of_group(plan, groups),
         sharders=[_Sharder(plan.job, sparse_learning_rate)],
         init_data_parallel=False,
         data_parallel_wrapper=DefaultDataParallelWrapper(
@@ -65,6 +69,8 @@ def parallelize(
     )
     for kernel in kernels(unwrap(sharded)):  # row-wise, the last processes have none where there are few rows
         give_a_row_to_empty_kernel(kernel)
+        if groups.copies.n_processes > 1 and plan.job.sync_every_n_steps == 1:
+            share_gradients(kernel, groups.copies)
     for table in model.tables:
         if plan.job.updates[table.config.name] == "dense_shards":
             table.dense_shard = _dense_shard(table, device, plan.job)
@@ -72,6 +78,14 @@ def parallelize(
         initialize(unwrap(sharded), seed)
         sharded.init_data_parallel()
     return sharded
+
+
+def _plan_of_group(plan: Plan, groups: Groups) -> ShardingPlan | None:
+    """TorchRec's, which is that of the first group, for the group of this process."""
+    if plan.sharding_plan is None or groups.copies.n_processes == 1:
+        return plan.sharding_plan
+    first = groups.copies.rank * groups.shards.n_processes
+    return move_plan(plan.sharding_plan, first, plan.job.local_world_size)
 
 
 class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]

@@ -1,5 +1,6 @@
 """Which process holds which part of the tables: TorchRec's planner, asked for processes that need not exist."""
 
+import math
 from typing import Any, NamedTuple
 
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -43,7 +44,9 @@ class StepTime(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The planner's answer: the shards, its own plan, each table's type, the time of each process with a shard."""
+    """The planner's answer: the shards, its own plan, which is that of the first group, each table's type, the time of
+    each process with a shard.
+    """
 
     shards: list[Shard]
     sharding_plan: ShardingPlan
@@ -73,7 +76,11 @@ def place(job: Job, memory: Memory) -> Placement:
     )
     sharding_plan = planner.plan(job.built, [sharder(job, job.sparse_optimizer)])
     sharding_types = {option.name: option.sharding_type for option in answer.options}
-    return Placement(_shards(job, answer.options), sharding_plan, sharding_types, _step_times(answer.options))
+    shards, times = _shards(job, answer.options), _step_times(answer.options)
+    firsts = range(0, job.world_size, job.group_size)
+    copies = [part._replace(rank=first + part.rank) for first in firsts for part in shards]
+    every_time = {first + rank: time for first in firsts for rank, time in times.items()}
+    return Placement(copies, sharding_plan, sharding_types, every_time)
 
 
 def sharder(job: Job, optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
@@ -105,9 +112,13 @@ def allowed_types(sharding_type: str, sparse_optimizer: str) -> list[str]:
 
 
 def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
-    """The processes as TorchRec sees them; `hbm` and `ddr` are bytes of GPU and host memory of each."""
+    """The processes of a group as TorchRec sees them; `hbm` and `ddr` are bytes of GPU and host memory of each.
+
+    The planner wants hosts of as many processes each: of a group that does not end where a host ends, smaller ones.
+    """
+    of_host = math.gcd(job.group_size, job.local_world_size)
     return make_topology(
-        world_size=job.world_size, local_world_size=job.local_world_size, device_type=job.device_type, hbm=hbm, ddr=ddr
+        world_size=job.group_size, local_world_size=of_host, device_type=job.device_type, hbm=hbm, ddr=ddr
     )
 
 
@@ -119,7 +130,7 @@ def _constraints(job: Job) -> dict[str, ParameterConstraints]:
             sharding_types=allowed_types(job.sharding_type, job.sparse_optimizer),
             compute_kernels=[job.compute_kernel],
             cache_params=CacheParams(load_factor=job.cache_load_factor) if cached else None,
-            min_partition=-(-table.embedding_dim // (4 * job.world_size)) * 4,
+            min_partition=-(-table.embedding_dim // (4 * job.group_size)) * 4,
             pooling_factors=[job.n_ids[feature] / job.batch_size for feature in table.feature_names],
         )
         for name, table in job.tables.items()
@@ -170,12 +181,12 @@ class _Times:
             has_own_candidates = (
                 option.name == "item" and self._job.scores_whole_catalogue and option.sharding_type == "row_wise"
             )
-            if self._job.world_size == 1 or has_own_candidates:
+            if self._job.group_size == 1 or has_own_candidates:
                 self._without_candidates(option, sharder_data_map)
 
     def _without_candidates(self, option: Any, sharder_data_map: Any) -> None:
         # The first feature are the sequences, the second, if there is one, the candidates.
-        sequences = option.input_lengths[0] if self._job.world_size > 1 else 0.0
+        sequences = option.input_lengths[0] if self._job.group_size > 1 else 0.0
         # One shard: the messages of all row-wise shards are the same.
         travelling = with_input_lengths(option, [sequences, *[0.0] * (len(option.input_lengths) - 1)])
         self._torchrec.estimate([travelling], sharder_data_map)

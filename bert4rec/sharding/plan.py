@@ -11,8 +11,8 @@ from bert4rec.config.abilities import needs_negatives
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.runtime.wording import counted
-from bert4rec.sharding.footprint import Bytes, Job, Shard, dense_bytes, needed, shard, step_count_bytes
-from bert4rec.sharding.placement import StepTime, place
+from bert4rec.sharding.footprint import Bytes, Job, Shard, dense_bytes, needed, shard, step_count_bytes, sync_bytes
+from bert4rec.sharding.placement import StepTime, machine, place
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,16 @@ class Plan:
             if parts := self.needs[rank][kind]:
                 yield name, rank, parts, available
 
+    def sync(self) -> tuple[int, float]:
+        """Bytes that the process with most of them receives a step from other groups, and TorchRec's time for them, ms.
+
+        It takes all of them for messages between hosts, unless all processes are on one.
+        """
+        received = max(sync_bytes(self.job, self.of_rank(rank)) for rank in range(self.job.group_size))
+        where = machine(self.job)
+        is_one_host = self.job.local_world_size >= self.job.world_size
+        return received, received / (where.intra_host_bw if is_one_host else where.inter_host_bw)
+
     @property
     def fits(self) -> bool:
         """Whether every process has the memory that it needs."""
@@ -93,14 +103,19 @@ def fitting_plan(job: Job, memory: Memory) -> Plan | None:
 
 
 def _check_groups(job: Job) -> None:
-    """Raise `SettingsError` where the processes that draw negatives cannot be cut into groups as they should."""
+    """Raise `SettingsError` where the processes cannot be cut into the groups that hold tables or draw negatives."""
     shared_by, n = job.negatives_shared_by, job.world_size
-    if job.trains and needs_negatives(job.loss) and shared_by != "all" and n % shared_by:
-        valid = ", ".join([*(str(part) for part in range(1, n + 1) if n % part == 0), '"all"'])
+    if n % job.group_size:
         raise SettingsError(
-            f"training.negatives_shared_by = {shared_by}: {counted(n, 'process')} cannot be cut into such groups; "
-            f"valid with {n}: {valid}"
+            f"parallelism.sharding_group_size = {job.group_size}: {_no_such_groups(n)}, or 0 for all of them"
         )
+    if job.trains and needs_negatives(job.loss) and shared_by != "all" and n % shared_by:
+        raise SettingsError(f'training.negatives_shared_by = {shared_by}: {_no_such_groups(n)}, "all"')
+
+
+def _no_such_groups(n: int) -> str:
+    sizes = ", ".join(str(size) for size in range(1, n + 1) if n % size == 0)
+    return f"{counted(n, 'process')} cannot be cut into such groups; valid with {n}: {sizes}"
 
 
 def headline(plan: Plan) -> str:
@@ -119,7 +134,8 @@ def headline(plan: Plan) -> str:
 def summary(plan: Plan) -> str:
     """The plan in a few lines, however many processes there are."""
     job = plan.job
-    lines = [f"plan: {job.mode} on {job.world_size} x {job.device_type}, {job.local_world_size} a host"]
+    groups = f", in {job.n_groups} groups of {job.group_size}" if job.n_groups > 1 else ""
+    lines = [f"plan: {job.mode} on {job.world_size} x {job.device_type}, {job.local_world_size} a host{groups}"]
     lines += [_table_line(plan, name) for name in job.tables]
     for name, rank, parts, available in plan.largest():
         limit = "" if available is None else f" of {size(available)}"
@@ -199,6 +215,8 @@ def _place(plan: Plan, name: str) -> str:
     holders = counted(n_holders, "process") + ("" if n_holders == n_processes else f" of {n_processes:,}")
     is_copied = plan.job.mode == "ddp" and n_processes > 1
     layout = "a copy on each of" if is_copied else f"{_layout(plan, name).replace('_', '-')} on"
+    if plan.job.n_groups > 1:
+        layout = f"{_layout(plan, name).replace('_', '-')} in each of {plan.job.n_groups} groups, on"
     return f"{name} table {table.num_embeddings:,} x {table.embedding_dim}, {layout} {holders}"
 
 

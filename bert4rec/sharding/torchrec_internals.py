@@ -14,16 +14,18 @@ from torch import nn
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
 from torch.distributed._shard.sharding_spec import ShardMetadata
+from torch.distributed.remote_device import _remote_device
 from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.planner import ParameterConstraints
 from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
 from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
 from torchrec.distributed.planner.types import KernelConfig, Perf, Storage, Topology, TopologyFactory, TrainerConfig
+from torchrec.distributed.types import ShardingPlan
 
 __all__ = [
     "ChosenOptions", "Kernel", "Perf", "Shard", "ShardMetadata", "ShardedTensor", "ShardedTensorMetadata", "Storage",
-    "TensorProperties", "Topology", "give_a_row_to_empty_kernel", "kernels", "make_topology", "perf_estimator",
-    "set_step_count", "sharded_tensor", "with_input_lengths",
+    "TensorProperties", "Topology", "give_a_row_to_empty_kernel", "kernels", "make_topology", "move_plan", "n_features",
+    "perf_estimator", "repeat_step", "set_step_count", "sharded_tensor", "with_input_lengths",
 ]  # fmt: skip
 
 
@@ -49,6 +51,29 @@ def set_step_count(kernel: Kernel, n: int) -> None:
     """Let the next lookup that is trained be step `n` + 1: fused Adam corrects its bias by that."""
     kernel.iter_cpu.fill_(n)
     kernel.iter.fill_(n)
+
+
+def repeat_step(kernel: Kernel) -> None:
+    """Let the next lookup be of the same step as the last one."""
+    set_step_count(kernel, int(kernel.iter_cpu) - 1)
+
+
+def n_features(kernel: Kernel) -> int:
+    """How many features a kernel looks up, one after another."""
+    return len(kernel.feature_table_map)
+
+
+def move_plan(plan: ShardingPlan, first: int, processes_per_host: int) -> ShardingPlan:
+    """A `plan` of the processes 0, 1, … for the processes `first`, `first` + 1, …"""
+    moved = copy.deepcopy(plan)
+    for module in moved.plan.values():
+        for sharding in module.values():
+            sharding.ranks = [first + rank for rank in sharding.ranks]
+            for shard in sharding.sharding_spec.shards:
+                rank, device = first + shard.placement.rank(), shard.placement.device()
+                device = "cpu" if device.type == "cpu" else f"{device.type}:{rank % processes_per_host}"
+                shard.placement = _remote_device(f"rank:{rank}/{device}")
+    return moved
 
 
 def give_a_row_to_empty_kernel(kernel: Kernel) -> None:

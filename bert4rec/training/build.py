@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def job(
         cache_load_factor=parallelism.cache_load_factor,
         table_precision=parallelism.table_precision,
         messages=parallelism.messages,
+        sharding_group_size=parallelism.sharding_group_size if trains else 0,
+        sync_every_n_steps=parallelism.sync_every_n_steps,
         trains=trains,
     )
 
@@ -117,6 +120,7 @@ def build(config: Config, world: Processes, sizes: Sizes, plan: Plan | None = No
         max_grad_norm=training.max_grad_norm,
         updates=plan.job.updates,
         can_skip=training.max_skipped_steps > 0,
+        sync_every_n_steps=parallelism.sync_every_n_steps,
     )
     return wrapped, optimizers
 
@@ -135,6 +139,7 @@ def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
         seed=training.seed,
         sparse_learning_rate=parallelism.sparse_learning_rate,
         repeatable=world.device.type == "cpu" or training.deterministic,
+        timeout=timedelta(minutes=parallelism.timeout_minutes),
     )
     if training.compile:
         compile_blocks(wrapped)

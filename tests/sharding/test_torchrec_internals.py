@@ -83,7 +83,7 @@ def test_fbgemm_and_the_sharded_collection_have_what_is_used(group_of_one: None)
     require("torchrec", table.collection, "_lookups")
     found = kernels(model.module)
     assert len(found) == 1
-    require("fbgemm-gpu", found[0], "iter", "iter_cpu", "weights_host", "max_D", "use_cpu")
+    require("fbgemm-gpu", found[0], "iter", "iter_cpu", "weights_host", "max_D", "use_cpu", "weights_precision")
     assert (found[0].use_cpu, found[0].max_D, found[0].weights_host.numel()) == (True, 68, 22 * 68)
 
 

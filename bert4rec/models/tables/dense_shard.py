@@ -41,17 +41,16 @@ class DenseShard:
             order = ids.argsort(stable=True)
             sent = torch.bincount(ids // self._rows_per_process, minlength=self._partition.n_processes)
             received = torch.empty_like(sent)
-            dist.all_to_all_single(received, sent)
-            arrived = _exchange(gradient[order].to(self._message), sent.tolist(), received.tolist())
+            dist.all_to_all_single(received, sent, group=self._partition.group)
+            arrived = self._exchange(gradient[order].to(self._message), sent.tolist(), received.tolist())
             gradient = arrived.to(gradient.dtype)
-            ids = _exchange(ids[order], sent.tolist(), received.tolist())
+            ids = self._exchange(ids[order], sent.tolist(), received.tolist())
         if self.weight.grad is None:
             self._gradient = torch.zeros_like(self.weight) if self._gradient is None else self._gradient.zero_()
             self.weight.grad = self._gradient
         self.weight.grad.index_add_(0, ids - self.first, gradient, alpha=1 / self._partition.n_processes)
 
-
-def _exchange(values: Tensor, sent: list[int], received: list[int]) -> Tensor:
-    arrived = values.new_empty(sum(received), *values.shape[1:])
-    dist.all_to_all_single(arrived, values.contiguous(), received, sent)
-    return arrived
+    def _exchange(self, values: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        arrived = values.new_empty(sum(received), *values.shape[1:])
+        dist.all_to_all_single(arrived, values.contiguous(), received, sent, group=self._partition.group)
+        return arrived

@@ -34,7 +34,9 @@ class Table(nn.Module):
         self.n_initialized = n_initialized or width
         self.collection = EmbeddingCollection(tables=[self.config], device=torch.device(device))
         # Set from outside, where the rows are on several processes or are updated in backward:
-        self.partition = Partition()  # over the processes
+        self.partition = Partition()  # over the processes that hold the rows
+        self.copies = Partition()  # over those that hold the same rows
+        self.everyone = Partition()  # over all of them: more, where groups of processes hold a copy each
         self.dense_shard: DenseShard | None = None  # trained as an ordinary parameter
         self.deferred: DeferredUpdate | None = None  # where gradients are to be looked at first
 

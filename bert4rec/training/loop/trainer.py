@@ -149,6 +149,7 @@ class Trainer:
 
     def _validate(self) -> None:
         """Measure, and compare with the best so far."""
+        self._step.optimizers.synchronize()
         metrics = self._measure(self.check_interruption)
         if not metrics:  # there is nobody to validate on
             self.state.keep_as_best(0.0, self.epoch)

@@ -1,0 +1,140 @@
+"""Tables in shards within groups of processes, and a copy of them in every group (2D parallelism).
+
+Process r of n stands in group r // size: groups are consecutive, so that one of 8 is a host of 8 GPUs, within which
+the looked-up vectors then travel. The processes that hold the same shard, one of each group, keep it in step: by the
+gradients of each step, from which all of them make the same update, or by the mean of their copies every few steps.
+
+TorchRec's DMPCollection does the latter, on CUDA only; its environment for two dimensions, which shards within a
+group, is used here too.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.distributed.device_mesh import DeviceMesh
+from torchrec.distributed.types import ShardingEnv2D
+
+from bert4rec.models.tables.table import ID_ROWS, spread
+from bert4rec.runtime.collectives import Partition
+from bert4rec.sharding.torchrec_internals import Kernel, n_features, repeat_step
+
+ID_BITS = 48  # of a row's id, where it travels with the number of its feature
+
+
+class Groups(NamedTuple):
+    """Where this process stands: among those that hold the `shards` of one copy, among the `copies` of its own shard,
+    among `everyone`, where it takes those parts of the rows that it has in its group.
+    """
+
+    shards: Partition
+    copies: Partition
+    everyone: Partition
+
+    def environment(self, device_type: str) -> ShardingEnv2D | None:
+        """What tells TorchRec to shard within the group; None where all processes are one."""
+        if self.copies.n_processes == 1:
+            return None
+        ranks = torch.arange(self.everyone.n_processes).view(self.copies.n_processes, -1)
+        sharding, replica = self.shards.group, self.copies.group
+        assert sharding is not None
+        assert replica is not None
+        names = ("replicate", "shard")
+        mesh = DeviceMesh.from_group([replica, sharding], device_type, mesh=ranks, mesh_dim_names=names)
+        environment = ShardingEnv2D(
+            sharding_pg=sharding, replica_pg=replica, global_pg=dist.group.WORLD, device_mesh=mesh,
+            use_inter_host_allreduce=True,
+        )  # fmt: skip
+        environment.output_dtensor = False  # checkpoints take the shards of a group, as without groups
+        return environment
+
+
+def make_groups(size: int, timeout: timedelta) -> Groups:
+    """The groups of `size` processes; every process calls this. Messages may take as long as `timeout`."""
+    rank, n_processes = dist.get_rank(), dist.get_world_size()
+    if size == n_processes:
+        everyone = Partition(rank, n_processes)
+        return Groups(everyone, Partition(), everyone)
+    ranks = torch.arange(n_processes).view(-1, size)
+    of_shards, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), timeout=timeout)
+    of_copies, _ = dist.new_subgroups_by_enumeration(ranks.T.tolist(), timeout=timeout)
+    number, member = divmod(rank, size)
+    place = member * len(ranks) + number
+    return Groups(
+        Partition(member, size, of_shards),
+        Partition(number, len(ranks), of_copies),
+        Partition(rank, n_processes, place=place),
+    )
+
+
+@torch.no_grad()
+def average(tensors: Iterable[Tensor], copies: Partition) -> None:
+    """Give all copies the mean of each of the `tensors`, which are parts of tables or of their optimizers' state."""
+    for tensor in tensors:
+        copies.mean(tensor)
+
+
+def share_gradients(kernel: Kernel, copies: Partition) -> None:
+    """Let every copy of the rows of `kernel` be updated by the mean gradient of all: the same update everywhere.
+
+    Where backward reaches the rows of this process, the rows that other groups have looked up, and their gradients, are
+    gathered, looked up once more, and updated with its own. What travels are gradients of one step's rows, not tables.
+    """
+    kernel.register_forward_hook(_Sharing(copies), with_kwargs=True)
+
+
+class _Sharing:
+    def __init__(self, copies: Partition) -> None:
+        self._copies, self._is_repeated = copies, False
+
+    def __call__(self, kernel: Kernel, _: Any, keywords: dict[str, Any], vectors: Tensor) -> Tensor | None:
+        if self._is_repeated or not vectors.requires_grad:
+            return None
+        keys = _keys(keywords["indices"], keywords["offsets"], n_features(kernel))
+        leaf = vectors.detach().requires_grad_()
+        shared: Tensor = _Shared.apply(leaf, lambda gradient: self._update(kernel, keys, gradient))  # type: ignore[no-untyped-call]
+        return shared
+
+    def _update(self, kernel: Kernel, keys: Tensor, gradient: Tensor) -> None:
+        """As if all groups' lookups had been this one."""
+        every, _ = self._copies.concatenate(keys)
+        gradients, _ = self._copies.concatenate(gradient / self._copies.n_processes)
+        order = every.argsort(stable=True)  # by feature, as fbgemm wants them, then by row
+        every = every[order]
+        counts = torch.bincount(every >> ID_BITS, minlength=n_features(kernel)).tolist()
+        lengths = torch.cat([spread(count, ID_ROWS, keys.device) for count in counts])
+        repeat_step(kernel)
+        self._is_repeated = True
+        try:
+            with torch.enable_grad():
+                found = kernel(indices=every & (2**ID_BITS - 1), offsets=F.pad(lengths.cumsum(0), (1, 0)))
+        finally:
+            self._is_repeated = False
+        torch.autograd.backward([found], [gradients[order]])
+
+
+class _Shared(Function):
+    """The identity, whose backward ends in a call."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, update: Any) -> Tensor:
+        ctx.update = update
+        return vectors.view_as(vectors)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        ctx.update(gradient)
+        return None, None
+
+
+def _keys(ids: Tensor, offsets: Tensor, n_features: int) -> Tensor:
+    """Of the `ids` [N] of several features one after another: each with the number of its feature, in one number."""
+    n_rows = (len(offsets) - 1) // n_features
+    counts = offsets[::n_rows].diff() if n_rows else offsets.new_zeros(n_features)
+    features = torch.arange(n_features, device=ids.device).repeat_interleave(counts)
+    return ids.long() + (features << ID_BITS)
