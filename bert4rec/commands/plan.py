@@ -173,21 +173,13 @@ def _assumptions(arguments: argparse.Namespace) -> Iterator[str]:
         yield f"  assumed: {host} (--host-memory-gb)"
 
 
-def _sync(plan: "Plan") -> Iterator[str]:
-    """What keeps the groups in step."""
-    if plan.job.n_groups > 1:
-        from bert4rec.sharding.plan import size
-
-        n_bytes, milliseconds = plan.sync()
-        yield f"  between the groups: {size(n_bytes)} a step to each process, {milliseconds:.3g} ms, not in this time"
-
-
 def _times(plan: "Plan") -> Iterator[str]:
     """The slowest process by TorchRec's estimate, and the bandwidths that this rests on."""
     if not plan.times:
         yield "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables"
         return
     from bert4rec.sharding.placement import machine
+    from bert4rec.sharding.plan import size
 
     rank, time = max(plan.times.items(), key=lambda item: sum(item[1]))
     yield (
@@ -208,7 +200,8 @@ def _times(plan: "Plan") -> Iterator[str]:
     yield "  it takes for granted, in GB/s: " + ", ".join(
         f"{name} {speed * 1000 / GB:.0f}" for name, speed in speeds.items()
     )
-    yield from _sync(plan)
+    for name, (n_bytes, milliseconds) in plan.messages().items():
+        yield f"  {name}: {size(n_bytes)} a step to each process, {milliseconds:.3g} ms, not in this time"
     if plan.job.updates["item"] == "dense_shards" and plan.job.scores_whole_catalogue:
         yield "  each process scores and updates the rows that it holds itself: without messages, and not in this time"
     elif plan.job.scores_whole_catalogue and plan.sharding_types["item"] == "row_wise":

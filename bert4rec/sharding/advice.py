@@ -19,7 +19,10 @@ from bert4rec.sharding.plan import Plan, fitting_plan, size
 OPTIONS = {
     "mode": "--mode", "loss": "--training.loss", "sharding_type": "--parallelism.sharding_type",
     "compute_kernel": "--parallelism.compute_kernel", "sparse_optimizer": "--parallelism.sparse_optimizer",
+    "sharding_group_size": "--parallelism.sharding_group_size",
+    "sync_every_n_steps": "--parallelism.sync_every_n_steps",
 }  # fmt: skip
+ONE_GROUP = {"sharding_group_size": 0, "sync_every_n_steps": 1}
 SHARDED = {"mode": "dmp", "sharding_type": "row_wise"}
 MOST_PROCESSES = 1024  # no larger cluster is considered
 SMALLER_OPTIMIZERS = ("rowwise_adagrad", "sgd")
@@ -80,6 +83,7 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
     Those come first that change least: where the tables are, then how fast it goes, then what is learnt.
     """
     kernels = [{"compute_kernel": name} for name in KERNELS if has_kernel(name, job.mode, job.device_type)]
+    kernels = [] if job.sharding_group_size else kernels
     optimizers = [
         {"sparse_optimizer": name}
         for name in SMALLER_OPTIMIZERS
@@ -89,7 +93,7 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
     lengths = [n for n in _round_numbers(job.model.get("max_len", 0)) if n >= min_len]
     multiple = math.lcm(4, job.model.get("n_heads", 1))  # of every width
     widths = range((job.model["embed_dim"] - 1) // multiple * multiple, 0, -multiple)
-    yield from _fitting(job, memory, [SHARDED])
+    yield from _fitting(job, memory, [SHARDED, ONE_GROUP])
     yield from itertools.islice(_fitting(job, memory, kernels), 1)
     batch_size = "--training.per_device_train_batch_size" if job.trains else "--evaluation.per_device_eval_batch_size"
     yield from _first_fitting(
@@ -138,6 +142,8 @@ def _more_processes(job: Job, memory: Memory) -> Iterator[str]:
         if fitting_plan(job, memory):
             return  # with as many as now
         text = f"{typed} on {text}"
+    if job.sharding_group_size:
+        return  # a group holds what it holds, however many there are
     groups = 1 if job.negatives_shared_by == "all" else job.negatives_shared_by  # none may be left with too few
     step = math.lcm(job.local_world_size, groups)
     counts = range(job.world_size + step, MOST_PROCESSES + 1, step)

@@ -248,6 +248,16 @@ def sync_bytes(job: Job, shards: Sequence[Shard]) -> int:
     return math.ceil(all_reduced * of_every_row + gathered)
 
 
+def hidden_bytes(job: Job) -> int:
+    """What a process receives in a step of the others' hidden states, which it scores, and of the gradients of its own.
+
+    They are gathered, and the gradients added up by a ring, among the processes that share a catalogue.
+    """
+    if job.loss != "softmax" or not job.trains:
+        return 0
+    return 3 * (job.group_size - 1) * job.n_targets * job.built.item_table.width * FLOAT
+
+
 def _gradients_of_groups(job: Job, shards: Sequence[Shard]) -> int:
     """Rows of fused tables that all groups look up in a step of what this process holds, and their ids."""
     if job.n_groups == 1 or job.sync_every_n_steps > 1:

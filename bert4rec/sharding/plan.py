@@ -11,7 +11,17 @@ from bert4rec.config.abilities import needs_negatives
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.runtime.wording import counted
-from bert4rec.sharding.footprint import Bytes, Job, Shard, dense_bytes, needed, shard, step_count_bytes, sync_bytes
+from bert4rec.sharding.footprint import (
+    Bytes,
+    Job,
+    Shard,
+    dense_bytes,
+    hidden_bytes,
+    needed,
+    shard,
+    step_count_bytes,
+    sync_bytes,
+)
 from bert4rec.sharding.placement import StepTime, machine, place
 
 
@@ -55,15 +65,21 @@ class Plan:
             if parts := self.needs[rank][kind]:
                 yield name, rank, parts, available
 
-    def sync(self) -> tuple[int, float]:
-        """Bytes that the process with most of them receives a step from other groups, and TorchRec's time for them, ms.
+    def messages(self) -> dict[str, tuple[int, float]]:
+        """What is in none of the times: bytes that a process receives in a step, at most, and milliseconds for them.
 
-        It takes all of them for messages between hosts, unless all processes are on one.
+        By TorchRec's bandwidths; what goes on among processes of several hosts is taken for messages between hosts.
         """
-        received = max(sync_bytes(self.job, self.of_rank(rank)) for rank in range(self.job.group_size))
-        where = machine(self.job)
-        is_one_host = self.job.local_world_size >= self.job.world_size
-        return received, received / (where.intra_host_bw if is_one_host else where.inter_host_bw)
+        job, where = self.job, machine(self.job)
+        received = {
+            "hidden states to be scored": (hidden_bytes(job), job.group_size),
+            "between the groups": (max(sync_bytes(job, self.of_rank(rank)) for rank in range(job.group_size)),
+                                   job.world_size),
+        }  # fmt: skip
+        return {
+            name: (taken, taken / (where.intra_host_bw if n <= job.local_world_size else where.inter_host_bw))
+            for name, (taken, n) in received.items() if taken
+        }  # fmt: skip
 
     @property
     def fits(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
 from torch.distributed._shard.sharding_spec import ShardMetadata
 
@@ -27,6 +28,21 @@ def test_a_copy_lies_on_the_host(pools: Any) -> None:
     ((places, values),) = pools(1).run(jobs.copied_from_a_gpu)
     assert places == ["rank:0/cpu"]
     np.testing.assert_array_equal(values, np.arange(6.0).reshape(3, 2))
+
+
+def test_shards_of_which_every_group_has_a_copy_are_written_once(
+    pools: Any, small_config: Make, tmp_path: Path
+) -> None:
+    """What stands in the files of four processes is each shard of two, and no more."""
+    settings = {"parallelism.sharding_group_size": 2, "training.per_device_train_batch_size": 24}
+    pools(4).run(jobs.train_part, small_config(**settings), tmp_path, until=1)
+    (checkpoint,) = found(tmp_path)
+    written = dcp.FileSystemReader(checkpoint).read_metadata().storage_data
+    assert sum(place.length for place in written.values()) == sum(
+        file.stat().st_size for file in checkpoint.glob("*.distcp")
+    )
+    of_table = [index.offset for index in written if index.fqn == "model.item_table.embeddings.item.weight"]
+    assert sorted(of_table) == [(0, 0), (66, 0)]
 
 
 def test_files_that_the_first_process_does_not_see_make_no_checkpoint(

@@ -42,6 +42,7 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) 
         "hosts 13"
     )
     assert lines[9:] == [
+        "  hidden states to be scored: 1.14 GB a step to each process, 85 ms, not in this time",
         "  each process scores and updates the rows that it holds itself: without messages, and not in this time",
         "it fits",
     ]

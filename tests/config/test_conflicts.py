@@ -47,6 +47,11 @@ def test_half_precision_is_for_tables_in_shards(name: str, value: str) -> None:
             '--preprocessing.time_until=2019-03-01: must be after time_from = "2019-03-01T12:00:00"',
         ),
         (
+            "--parallelism.sync_every_n_steps=4",
+            "--parallelism.sync_every_n_steps=4: without groups (sharding_group_size = 0) there are no copies to keep "
+            "in step; set it to 1",
+        ),
+        (
             "--run.init_from=runs/a",
             '--run.init_from=runs/a: with run.resume = "runs/b" the weights are there already; choose one of them',
         ),

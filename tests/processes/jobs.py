@@ -6,6 +6,7 @@ import os
 import pkgutil
 import signal
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -41,11 +42,12 @@ from bert4rec.models.tables.table import saved_name
 from bert4rec.models.transformer import Encoder
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.runtime import console
-from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, on_rank_zero
+from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, gather_objects, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.runtime.processes import Processes, seed_everything, this_process
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.footprint import message_bytes
+from bert4rec.sharding.groups import make_groups
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.sharded_tensors import placed_parts
@@ -399,6 +401,39 @@ def counted_by_the_kernel(config: Config) -> list[int]:
         with torch.no_grad():
             unwrap(model).item_table.candidates(torch.arange(2, 9))
     return counted
+
+
+def copies_after(config: Config, n_steps: int) -> tuple[bool, bool]:
+    """Whether the processes that hold the same shard have the same rows after so many steps, and the same state."""
+    dataset = _open(config)
+    config = resolve(config, "cpu", dataset.n_items)
+    model, optimizers = build(config, _world(), dataset.sizes)
+    examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
+    batches = training_batches(config, examples, _world(), sampler=sampler(config, dataset))
+    for step in range(n_steps):
+        _step(model, optimizers, batches[step])
+    found = [weights(model), _moments(optimizers)]
+    tables = [{name: parts for name, parts in of.items() if name.startswith("item_table")} for of in found]
+    copies = unwrap(model).item_table.copies
+    every = gather_objects(tables, copies.group)
+    first, second = (
+        all(_are_equal(every[0][kind][name], theirs[kind][name]) for theirs in every for name in every[0][kind])
+        for kind in (0, 1)
+    )
+    return first, second
+
+
+def _are_equal(mine: Parts, theirs: Parts) -> bool:
+    return all(np.array_equal(one[2], other[2]) for one, other in zip(mine, theirs, strict=True))
+
+
+def sums_in_groups() -> tuple[float, float, float, list[list[float]], range]:
+    """Of the ranks of 4 processes in groups of 2: over a group, over copies; their mean; a stack; and 2 of 8 things."""
+    groups = make_groups(2, timedelta(minutes=5))
+    rank = torch.tensor([float(dist.get_rank())])
+    totals = [float(partition.sum(rank.clone())) for partition in (groups.shards, groups.copies)]
+    mean, stacked = float(groups.copies.mean(rank.clone())), groups.shards.stack(rank).tolist()
+    return *totals, mean, stacked, groups.everyone.of(8)  # type: ignore[return-value]
 
 
 def refusal(config: Config, n_items: int) -> str:

@@ -219,3 +219,18 @@ def test_an_evaluation_is_advised_what_it_can_change() -> None:
         "this configuration needs 28.2 GB of host memory per process (27.2 GB of it table weights), 12 GB available; "
         "it fits with --mode=dmp on 4 processes, 2 a host as large as now (7.82 GB of host memory)"
     )
+
+
+def test_copies_that_do_not_fit_are_advised_to_be_one() -> None:
+    """More processes are not: each group would hold what it holds now. Nor host memory, where copies cannot be."""
+    job = make_job(
+        10**8, 64, "cuda", sparse_optimizer="adam", loss="sampled_softmax", sharding_group_size=8, sync_every_n_steps=4
+    )
+    few = Memory(host=None, device=4 * 10**9)
+    assert list(fitting_changes(job, few)) == [
+        "--parallelism.sharding_group_size=0 --parallelism.sync_every_n_steps=1 (2.97 GB of GPU memory and 3.76 GB of "
+        "host memory)",
+        "--model.embed_dim=8 (3.43 GB of GPU memory and 3.76 GB of host memory)",
+    ]
+    one_group = replace(job, sharding_group_size=0, sync_every_n_steps=1)
+    assert make_plan(one_group, few).fits

@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from bert4rec.sharding.footprint import DENSE, GRADIENTS, STEP, TABLE_STATE, TABLES, dense_bytes, held, shard
+from bert4rec.sharding.footprint import (
+    DENSE,
+    GRADIENTS,
+    STEP,
+    TABLE_STATE,
+    TABLES,
+    dense_bytes,
+    held,
+    hidden_bytes,
+    shard,
+    sync_bytes,
+)
 from bert4rec.sharding.plan import make_plan
 from tests.sharding.make_job import NO_LIMIT, make_job
 
@@ -156,3 +167,25 @@ def test_an_evaluation_has_neither_gradients_nor_states(mode: str) -> None:
     assert evaluation[TABLES] == training[TABLES] == training[GRADIENTS]
     assert 2 * evaluation[DENSE] == training[DENSE]
     assert evaluation[STEP] < 0.1 * training[STEP]
+
+
+def test_what_keeps_groups_in_step_worked_out_by_hand() -> None:
+    """22 rows of 68 floats on 2 of 8 processes each; 64 x 50 positions of a process, of which 704 are predicted."""
+    in_step = {"sharding_group_size": 2, "n_train_negatives": 20}
+    sampled = make_plan(make_job(20, 8, loss="sampled_softmax", **in_step), NO_LIMIT)
+    assert [(part.rank, part.n_rows) for part in sampled.shards] == [(rank, 11) for rank in range(8)]
+    n_ids = 64 * 50 + 704 + 20  # of one process; half of those of all stand on each member of a group
+    assert sync_bytes(sampled.job, sampled.of_rank(3)) == 8 * n_ids // 2 * (68 * 4 + 8) * 3 // 4  # 3 of 4 by others
+    of_shard = 11 * 68 * 4
+    softmax = make_plan(make_job(20, 8, loss="softmax", **in_step), NO_LIMIT)
+    assert sync_bytes(softmax.job, softmax.of_rank(3)) == 2 * 3 / 4 * of_shard
+    rarely = make_plan(make_job(20, 8, loss="sampled_softmax", sync_every_n_steps=4, **in_step), NO_LIMIT)
+    assert sync_bytes(rarely.job, rarely.of_rank(3)) == 1139  # 2 * 3 / 4 * (of_shard + 11 * 4) / 4, rounded up
+    assert sync_bytes(make_job(20, 8), make_plan(make_job(20, 8), NO_LIMIT).of_rank(0)) == 0
+
+
+def test_hidden_states_go_to_those_who_share_a_catalogue() -> None:
+    """Once there, and twice around as gradients."""
+    assert hidden_bytes(make_job(20, 8)) == 3 * 7 * 704 * 68 * 4
+    assert hidden_bytes(make_job(20, 8, sharding_group_size=2)) == 3 * 1 * 704 * 68 * 4
+    assert hidden_bytes(make_job(20, 8, loss="gbce")) == 0

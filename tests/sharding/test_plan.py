@@ -159,3 +159,25 @@ def test_processes_without_shards_need_what_stands_beside_the_table() -> None:
 )
 def test_sizes_for_people(n_bytes: float, text: str) -> None:
     assert size(n_bytes) == text
+
+
+def test_every_group_holds_what_one_holds_alone() -> None:
+    job = make_job(1000, 8, sharding_group_size=2, local_world_size=4)
+    plan, alone = make_plan(job, NO_LIMIT), make_plan(make_job(1000, 2), NO_LIMIT)
+    for first in (0, 2, 4, 6):
+        assert [part._replace(rank=part.rank - first) for part in plan.shards if part.rank in (first, first + 1)] == (
+            alone.shards
+        )
+        assert [plan.held(first), plan.held(first + 1)] == [alone.held(0), alone.held(1)]
+    assert summary(plan).startswith("plan: dmp on 8 x cpu, 4 a host, in 4 groups of 2\n")
+    assert headline(plan).startswith("plan: item table 1,002 x 68, row-wise in each of 4 groups, on 8 processes; ")
+
+
+def test_messages_within_a_host_and_between_hosts() -> None:
+    """By TorchRec's bandwidths, in bytes a millisecond: 644 GB/s and 13; what is not sent is not named."""
+    job = make_job(1000, 16, "cuda", sharding_group_size=8, local_world_size=8)
+    messages = make_plan(job, NO_LIMIT).messages()
+    (scored, quick), (synced, slow) = messages.values()
+    assert list(messages) == ["hidden states to be scored", "between the groups"]
+    assert (scored / quick, synced / slow) == pytest.approx((644245094.4, 13421772.8))
+    assert make_plan(make_job(1000, 16, "cuda", loss="sampled_softmax"), NO_LIMIT).messages() == {}

@@ -95,6 +95,8 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     assert_equal(pools(2).run(jobs.train_part, config, tmp_path / "broken", resume_from=newest), whole)
 
 
+GROUP_SIZE = "parallelism.sharding_group_size"
+IN_TWO = {GROUP_SIZE: 2}
 SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 20}
 
 
@@ -139,6 +141,10 @@ def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
         (2, dmp("row_wise"), 2, dmp("table_wise")),
         (3, dmp("column_wise", **SAMPLED), 2, dmp("row_wise", **SAMPLED)),
         (3, ddp("adam"), 2, dmp(optimizer="adam")),
+        (4, dmp(**SAMPLED, **IN_TWO), 3, dmp(**SAMPLED)),
+        (3, ddp("adam"), 4, dmp(optimizer="adam", **IN_TWO)),
+        long(4, dmp(optimizer="adam", **IN_TWO), 2, dmp(optimizer="adam")),
+        long(4, dmp(**SAMPLED, **IN_TWO), 4, dmp("column_wise", **SAMPLED, **{GROUP_SIZE: 1})),
         long(2, dmp(optimizer="rowwise_adagrad"), 1, dmp(optimizer="rowwise_adagrad")),
         long(2, dmp("row_wise", **SAMPLED), 3, dmp("column_wise", **SAMPLED)),
         long(2, dmp("table_wise", "rowwise_adagrad"), 1, dmp("row_wise", "rowwise_adagrad")),

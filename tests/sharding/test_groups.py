@@ -1,0 +1,172 @@
+"""Tables in shards within groups of processes, real ones: the same training as on as many without groups."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert4rec.config.tables import Config
+from tests.processes import jobs
+from tests.training.loop.test_trainer import assemble
+
+STEPS = 6
+TABLES = ["item_table.embeddings.item.weight", "group_table.embeddings.group.weight"]
+SETTINGS = {
+    "training.n_epochs": STEPS, "training.eval_every_n_epochs": 1, "training.per_device_train_batch_size": 30,
+    "training.learning_rate": 0.003, "model.dropout": 0.0, "model.kind": "sasrec",
+}  # fmt: skip
+SAMPLED = {"training.loss": "sampled_softmax", "training.n_train_negatives": 20}
+IN_TWO = {"parallelism.sharding_group_size": 2}
+COLUMN_WISE, TABLE_WISE = ({"parallelism.sharding_type": name} for name in ("column_wise", "table_wise"))
+
+Results = list[dict[str, Any]]
+Train = Callable[..., Results]
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[tuple[Any, ...], Any]:
+    """Trainings by what was asked of them: each is compared with several others."""
+    return {}
+
+
+@pytest.fixture
+def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, trained: dict[Any, Any]) -> Train:
+    """Epochs of one step each on four processes, without dropout; of a model of two tables."""
+
+    def run(optimizer: str, **changes: Any) -> Results:
+        key = (optimizer, *sorted(changes.items()))
+        if key not in trained:
+            rate = {"parallelism.sparse_learning_rate": 2.0 if optimizer == "sgd" else 0.05}
+            config = small_config(**SETTINGS | rate | {"parallelism.sparse_optimizer": optimizer} | changes)
+            trained[key] = pools(4).run(jobs.with_groups, jobs.train, config, tmp_path)
+        return trained[key]
+
+    return run
+
+
+def copies(results: Results, size: int, table: str, moment: str = "final") -> list[np.ndarray]:
+    """The whole table that each group of so many processes holds."""
+    groups = [results[first : first + size] for first in range(0, len(results), size)]
+    return [assemble([rank[moment][table] for rank in group]) for group in groups]
+
+
+def difference(ones: Results, others: Results, size: int) -> float:
+    """The largest between the tables of four processes and those of groups, which all have the same, bit by bit."""
+    found = 0.0
+    for table in TABLES:
+        (expected,), (start,) = copies(ones, 4, table), copies(ones, 4, table, "initial")
+        first, *rest = copies(others, size, table)
+        assert all(np.array_equal(first, copy) for copy in rest)
+        assert np.abs(expected - start).max() > 0.005
+        found = max(found, float(np.abs(first - expected).max()))
+    return found
+
+
+def long(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "size", "changes"),
+    [
+        ("rowwise_adagrad", 2, SAMPLED),
+        ("adam", 2, {}),  # trained as a parameter
+        ("adagrad", 1, SAMPLED | COLUMN_WISE),
+        long("rowwise_adagrad", 2, {}),
+        long("sgd", 2, SAMPLED),
+        long("sgd", 1, {}),
+        long("adam", 2, SAMPLED),
+        long("adagrad", 2, SAMPLED | COLUMN_WISE),
+        long("adagrad", 2, COLUMN_WISE),
+        long("rowwise_adagrad", 2, SAMPLED | TABLE_WISE),
+        long("rowwise_adagrad", 2, SAMPLED | {"training.max_skipped_steps": 1}),
+        long("rowwise_adagrad", 2, SAMPLED | {"training.loss": "gbce"}),
+        long("adagrad", 2, {"model.head": "linear"}),
+    ],
+)
+def test_steps_by_the_gradients_of_all_groups_are_those_without_groups(
+    train: Train, optimizer: str, size: int, changes: dict[str, Any]
+) -> None:
+    alone = train(optimizer, **changes)
+    together = train(optimizer, **changes, **{"parallelism.sharding_group_size": size})
+    np.testing.assert_allclose(together[0]["losses"], alone[0]["losses"], rtol=0, atol=1e-5)
+    assert together[0]["metrics"] == pytest.approx(alone[0]["metrics"], abs=0.02)
+    assert difference(alone, together, size) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "changes", "is_exact"),
+    [
+        ("sgd", SAMPLED, True),
+        ("rowwise_adagrad", SAMPLED, False),
+        long("sgd", {}, True),
+        long("adagrad", SAMPLED, False),
+        long("adam", {}, False),
+    ],
+)
+def test_the_mean_of_copies_that_made_a_step_each_is_exact_for_sgd_alone(
+    train: Train, optimizer: str, changes: dict[str, Any], is_exact: bool
+) -> None:
+    """They are averaged before they are evaluated and saved, here after every step; the dense part is always exact."""
+    averaged = train(optimizer, **changes, **IN_TWO, **{"parallelism.sync_every_n_steps": 100})
+    assert (difference(train(optimizer, **changes), averaged, 2) < 1e-5) == is_exact
+
+
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", long("adam")])
+def test_copies_are_the_same_after_every_second_step(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, optimizer: str
+) -> None:
+    """Of the seven of an epoch; the states of their optimizer too. In between each group goes its own way."""
+    changes = {"parallelism.sync_every_n_steps": 2, "parallelism.sparse_optimizer": optimizer, **IN_TWO}
+    config = small_config(**changes, **{"training.per_device_train_batch_size": 4})
+    for until, is_same in ((3, False), (4, True)):
+        for weights, moments in pools(4).run(jobs.copies_after, config, until):
+            assert (weights, moments) == (is_same, is_same)
+
+
+@pytest.mark.parametrize("changes", [SAMPLED, {}, SAMPLED | TABLE_WISE | {"model.kind": "sasrec"}])
+def test_what_was_planned_is_held(pools: Any, small_config: Callable[..., Config], changes: dict[str, Any]) -> None:
+    for planned, held in pools(4).run(jobs.planned_and_held, small_config(**changes, **IN_TWO)):
+        assert planned == held
+
+
+def test_ranks_are_those_without_groups(pools: Any, small_config: Callable[..., Config]) -> None:
+    """Users and tiles are dealt to all processes; each looks items up in its own group."""
+    (alone, *_), every = (
+        pools(4).run(jobs.rank_with_model, small_config(**changes), "test") for changes in ({}, IN_TWO)
+    )
+    for ranks in every:
+        for protocol, expected in alone.items():
+            np.testing.assert_array_equal(ranks[protocol], expected)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
+def test_few_items_are_trained_as_without_groups(pools: Any, loss: str) -> None:
+    """Of the 3 rows of one item 2 and 1; the same losses as of four processes, of which some hold none."""
+    cases = [(n_items, {"training.loss": loss} | IN_TWO) for n_items in ((1, 2, 7) if loss == "softmax" else (2, 7))]
+    expected, *_ = pools(4).run(jobs.train_few_items, [(n_items, {"training.loss": loss}) for n_items, _ in cases])
+    for answers in pools(4).run(jobs.train_few_items, cases):
+        for answer, one in zip(answers, expected, strict=True):
+            assert answer["losses"] == pytest.approx(one["losses"], abs=1e-5)
+
+
+def test_groups_of_another_size_than_divides_the_processes_are_refused_on_all(
+    pools: Any, small_config: Callable[..., Config]
+) -> None:
+    refusal = (
+        "parallelism.sharding_group_size = 3: the groups must be of one size, which divides the 4 processes; valid: "
+        "1, 2, or 0 for all of them"
+    )
+    assert pools(4).run(jobs.refusal, small_config(**{"parallelism.sharding_group_size": 3}), 20) == [refusal] * 4
+
+
+def test_each_group_and_each_shard_has_its_own_messages(pools: Any) -> None:
+    """Processes 0, 1 and 2, 3 are groups; 0, 2 and 1, 3 hold the same. Evaluation deals each what its shard has."""
+    assert pools(4).run(jobs.sums_in_groups) == [
+        (1.0, 2.0, 1.0, [[0.0], [1.0]], range(2)),
+        (1.0, 4.0, 2.0, [[0.0], [1.0]], range(4, 6)),
+        (5.0, 2.0, 1.0, [[2.0], [3.0]], range(2, 4)),
+        (5.0, 4.0, 2.0, [[2.0], [3.0]], range(6, 8)),
+    ]
