@@ -14,13 +14,14 @@ import torch.distributed as dist
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner.types import Perf, Shard, ShardingOption, Storage, TopologyFactory, TrainerConfig
+from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.models.tables.table import Table
 from bert4rec.sharding import torchrec_internals
 from bert4rec.sharding.parallelize import _Sharder
 from bert4rec.sharding.plan import make_plan
 from bert4rec.sharding.sharded_tensors import of_one_shard
-from bert4rec.sharding.torchrec_internals import kernels, sharded_tensor, with_input_lengths
+from bert4rec.sharding.torchrec_internals import kernels, move_plan, n_features, sharded_tensor, with_input_lengths
 from tests.sharding.make_job import NO_LIMIT, make_job
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
@@ -83,7 +84,18 @@ def test_fbgemm_and_the_sharded_collection_have_what_is_used(group_of_one: None)
     require("torchrec", table.collection, "_lookups")
     found = kernels(model.module)
     assert len(found) == 1
-    require("fbgemm-gpu", found[0], "iter", "iter_cpu", "weights_host", "max_D", "use_cpu", "weights_precision")
+    assert n_features(found[0]) == 2  # sequences, candidates
+    require(
+        "fbgemm-gpu",
+        found[0],
+        "iter",
+        "iter_cpu",
+        "weights_host",
+        "max_D",
+        "use_cpu",
+        "feature_table_map",
+        "weights_precision",
+    )
     assert (found[0].use_cpu, found[0].max_D, found[0].weights_host.numel()) == (True, 68, 22 * 68)
 
 
@@ -104,6 +116,19 @@ def test_the_planner_has_what_is_used() -> None:
     require("torchrec", torchrec_internals.perf_estimator(topology, {}), "estimate")
 
 
+def test_a_plan_is_moved_to_other_processes_in_a_copy() -> None:
+    plan = make_plan(make_job(20, 2), NO_LIMIT).sharding_plan
+    assert plan is not None
+
+    def places(of: ShardingPlan) -> list[tuple[list[int], list[str]]]:
+        parts = [sharding for module in of.plan.values() for sharding in module.values()]
+        return [(part.ranks, [str(shard.placement) for shard in part.sharding_spec.shards]) for part in parts]
+
+    before = places(plan)
+    assert places(move_plan(plan, 6, 8)) == [([6, 7], ["rank:6/cpu", "rank:7/cpu"])]
+    assert places(plan) == before == [([0, 1], ["rank:0/cpu", "rank:1/cpu"])]
+
+
 def test_an_option_is_changed_in_a_copy() -> None:
     option = SimpleNamespace(input_lengths=[5.0, 3.0], shards=[Shard([1, 2], [0, 0]), Shard([1, 2], [1, 0])])
     changed = with_input_lengths(option, [7.0, 0.0])
@@ -115,7 +140,7 @@ def test_an_option_is_changed_in_a_copy() -> None:
 LIBRARIES = ("torch", "torchrec", "fbgemm_gpu")
 OURS = {"self", "cls", "os"}  # os._exit has no other name
 OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields"}
-HIDDEN = {"iter_cpu", "weights_host", "max_D", "_lookups", "_process_group"}
+HIDDEN = {"iter_cpu", "feature_table_map", "weights_host", "max_D", "_lookups", "_process_group"}
 
 
 def hidden_names(path: Path) -> list[str]:
