@@ -188,7 +188,6 @@ def _times(plan: "Plan") -> Iterator[str]:
         f"backward {time.backward_compute:.3g} and {time.backward_communication:.3g}"
     )
     from bert4rec.sharding.footprint import message_bytes
-    from bert4rec.sharding.plan import size
 
     if n_bytes := message_bytes(plan.job):
         yield (
