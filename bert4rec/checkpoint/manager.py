@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 
 from bert4rec.checkpoint.next_command import free_the_disk
 from bert4rec.checkpoint.run_folder import BEST, UNFINISHED, found, step_folder
 from bert4rec.checkpoint.store import Copies, SaveError, Tensors, save
-from bert4rec.runtime.collectives import all_agree, all_reduce_min
+from bert4rec.runtime.collectives import all_agree, all_reduce_min, group_beside
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.runtime.memory import host_memory
 from bert4rec.runtime.processes import Processes
@@ -43,7 +42,7 @@ class CheckpointManager:
         self._folder, self._keep, self._about, self._world = folder, keep, about, world
         self._asynchronous, self._stops, self._seconds_on_signal = asynchronous, on_error == "stop", seconds_on_signal
         self._every_steps, self._every_seconds = every_steps, 60 * every_minutes
-        self._group = dist.new_group(backend="gloo")  # the thread must not mix its messages with the training's
+        self._group = group_beside()  # the thread must not mix its messages with the training's
         self._thread, self._copies = ThreadPoolExecutor(max_workers=1), Copies()
         self._writing: Future[None] | None = None
         self._bytes_per_second = BYTES_PER_SECOND

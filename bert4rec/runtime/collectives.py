@@ -52,6 +52,15 @@ def all_agree(value: bool) -> bool:
     return bool(all_reduce_min(int(value)))
 
 
+def group_beside() -> dist.ProcessGroup:
+    """All processes once more, by gloo: for messages that must not mix with others; as patient as their own group.
+
+    torch itself would give it half an hour, whatever the other one has.
+    """
+    patience = dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout  # type: ignore[union-attr]
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=patience))
+
+
 @dataclass(frozen=True)
 class Partition:
     """The part of this process, `rank`, of a work that `n_processes` share, those of `group`; by default all of it.

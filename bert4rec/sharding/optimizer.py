@@ -85,6 +85,9 @@ class Optimizers:
         self._fused: Any = model.fused_optimizer if fused else None
         self._kernels = kernels(unwrap(model)) if fused else []
         self._deferred = DeferredUpdate() if can_skip and fused else None
+        # Added up over all processes in backward, where every process has the whole model, as a number that is not
+        # finite stays one in any sum.
+        self.gradients_are_of_all = all(updates[table.config.name] == "replicated" for table in tables)
         for table in fused:
             table.deferred = self._deferred
         self.dense = _ordinary(optimizer, _dense_groups(self._dense_parameters, weight_decay), learning_rate)
@@ -209,8 +212,9 @@ class Optimizers:
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all values are numbers; nothing as large as one of the tensors is made on the way."""
-    # Neither bound is a number where one of the values is none.
-    return all(bool(bound.isfinite()) for part in tensors if part.numel() for bound in part.detach().aminmax())
+    # Neither bound is a number where one of the values is none. A GPU is waited for once, not for each of them.
+    bounds = [bound.float() for part in tensors if part.numel() for bound in part.detach().aminmax()]
+    return not bounds or bool(torch.stack(bounds).isfinite().all())
 
 
 def _make_state(optimizer: Any) -> None:

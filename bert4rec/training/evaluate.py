@@ -32,7 +32,7 @@ from bert4rec.runtime.wording import clock, counted
 from bert4rec.sharding.plan import headline
 from bert4rec.training.agreement import Facts, agreed, facts_of
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all
-from bert4rec.training.loop.consensus import decide_together
+from bert4rec.training.loop.consensus import Consensus
 from bert4rec.training.results import Findings, find, make_report
 
 logger = logging.getLogger(__name__)
@@ -130,21 +130,33 @@ def _complete(config: Config, trained: Trained, world: Processes, dataset: Datas
 
 
 class RankingProgress(ProgressBar):
-    """How far the ranking is, shown by the first process; it ends on all of them when one has got a signal."""
+    """How far the ranking is, shown by the first process; it ends on all of them when one has got a signal.
+
+    By `Interrupted`: between two batches, or at the end.
+    """
 
     def __init__(self, interruption: Interruption, *, n_batches: int) -> None:
         super().__init__(n_batches)
-        self._interruption, self._done = interruption, 0
+        self._consensus, self._done = Consensus(interruption), 0
 
     def advance(self) -> None:
-        """Between two batches. Raises `Interrupted`, on all processes."""
-        together = decide_together(self._interruption, None, report=False, out_of_time=False, save=False)
-        if together.interrupted:
-            raise Interrupted(together.interrupted, "nothing was written")
+        """Between two batches."""
+        _obey(self._consensus.interrupted())
         if self.is_due():
             left = f"{clock(self.seconds_left(self._done))} left"
             self.show(self._done, f"ranking  {left}", line=f"ranking  {self._done / self._total:4.0%}  {left}")
         self._done += 1
+
+    def __exit__(self, *failure: object) -> None:
+        super().__exit__(*failure)
+        if failure == (None, None, None):
+            _obey(self._consensus.answer().interrupted)
+
+
+def _obey(number: int) -> None:
+    """Stop for the signal `number`, if it is one."""
+    if number:
+        raise Interrupted(number, "nothing was written")
 
 
 def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, Any]:

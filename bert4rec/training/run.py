@@ -122,7 +122,7 @@ def _fit_and_test(
         trainer.stopwatch.add("start", time.monotonic() - began)
         trainer.fit()
         with trainer.stopwatch.of("test"):
-            found = find(evaluator, model, evaluator.held_out(), trainer.check_interruption)
+            found = trainer.evaluate(lambda between: find(evaluator, model, evaluator.held_out(), between))
             return found, evaluator.examples(model, found.ranks)
     except Interrupted as interrupted:
         interrupted.advice = how_to_continue(context.folder)

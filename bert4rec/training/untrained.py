@@ -42,15 +42,15 @@ def complete_untrained(
     n_parts = evaluator.counting.n_parts(kind)
     with Interruption(PATIENCE if may_exit else None) as interruption:
         n_batches = n_parts + evaluator.n_batches(held_out)
-        with RankingProgress(interruption, n_batches=n_batches) as progress:
-            try:
+        try:
+            with RankingProgress(interruption, n_batches=n_batches) as progress:
                 scorer = evaluator.counting.scorer(kind, progress.advance)
                 seconds = time.monotonic() - began
                 found = find(evaluator, scorer, held_out, progress.advance)
                 examples = evaluator.examples(scorer, found.ranks)
-            except Interrupted as interrupted:
-                interrupted.advice = "start it again"
-                raise
+        except Interrupted as interrupted:
+            interrupted.advice = "start it again"
+            raise
         peaks = gather_objects(peak_memory.read())
         folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
         if world.is_first:

@@ -38,8 +38,7 @@ from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import Indices
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.tables.dense_shard import DenseShard
-from bert4rec.models.tables.table import saved_name
-from bert4rec.models.transformer import Encoder
+from bert4rec.models.tables.table import Table, saved_name
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.runtime import console
 from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, gather_objects, on_rank_zero
@@ -62,6 +61,7 @@ from bert4rec.training.build import (
     training_batches,
     training_examples,
 )
+from bert4rec.training.loop.consensus import Consensus, Decision
 from bert4rec.training.loop.state import State
 from bert4rec.training.loop.trainer import Trainer
 from tests.models.networks import WithGroups
@@ -116,6 +116,26 @@ def with_groups(job: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     """A job, with a model of two tables in the place of SASRec."""
     with mock.patch.dict(KINDS, sasrec=WithGroups):
         return job(*args, **keywords)
+
+
+def decided() -> Decision:
+    """What is found out by a question that the processes ask one after another."""
+    rank, empty, consensus = dist.get_rank(), torch.empty(0, dtype=torch.int64), Consensus(Interruption())
+    batch = Batch(empty, empty, empty, torch.full([rank], FIRST_ITEM_ID))
+    for turn in range(dist.get_world_size()):
+        if turn == rank:
+            consensus.ask(batch, report=rank == 0, out_of_time=rank == 1)
+        dist.barrier()  # which nobody would come to who waited for the others
+    return consensus.answer()
+
+
+def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
+    """What three pauses of an evaluation say, and the end of it; before the second one two processes get a signal."""
+    interruption = Interruption()
+    consensus = Consensus(interruption)
+    first = consensus.interrupted()
+    interruption.number = (0, signal.SIGTERM, signal.SIGINT)[dist.get_rank()]
+    return [first, consensus.interrupted(), consensus.interrupted()], consensus.answer()
 
 
 class After(Interruption):
@@ -206,17 +226,27 @@ def train_signalled(
 
 
 def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dict[str, Any]:
-    """`train_part` until that step, in which the last process has a gradient that is no number."""
-    original, n_steps = Encoder.forward, itertools.count(1)
+    """`train_part` until that step, in which the last process has a loss, or a gradient, that is no number."""
+    kind, n_steps = KINDS[config.model.kind], itertools.count(1)
+    forward, look_up, spoiled = kind.forward, Table.look_up, [""]
 
-    def forward(self: Encoder, vectors: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        if self.training and next(n_steps) == step and dist.get_rank() == dist.get_world_size() - 1:
-            vectors = vectors.view_as(vectors)
-            spoiled = vectors if where == "table" else self.norm.bias
-            spoiled.register_hook(lambda gradient: gradient * torch.nan)
-        return original(self, vectors, *others)
+    def spoil(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.register_hook(lambda gradient: gradient * torch.nan)
+        return tensor
 
-    with mock.patch.object(Encoder, "forward", forward):
+    def one_step(self: Any, batch: Any) -> torch.Tensor:
+        spoiled[0] = where if next(n_steps) == step and dist.get_rank() == dist.get_world_size() - 1 else ""
+        if spoiled[0] == "dense":
+            spoil(self.encoder.norm.bias)
+        return forward(self, batch) + (torch.inf if spoiled[0] == "loss" else 0.0)  # whose gradients are as they were
+
+    def of_table(self: Table, features: Any) -> dict[str, torch.Tensor]:
+        found = look_up(self, features)
+        if spoiled[0] != "table" or not torch.is_grad_enabled():
+            return found
+        return {name: spoil(vectors.view_as(vectors)) for name, vectors in found.items()}
+
+    with mock.patch.object(kind, "forward", one_step), mock.patch.object(Table, "look_up", of_table):
         return train_part(config, folder, until=step)
 
 

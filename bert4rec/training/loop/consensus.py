@@ -1,4 +1,4 @@
-"""What all processes of a training decide together before a step."""
+"""What all processes of a run decide together, by messages that travel while they work."""
 
 import itertools
 from typing import NamedTuple
@@ -8,32 +8,81 @@ import torch.distributed as dist
 
 from bert4rec.dataset.schema import PAD_ID
 from bert4rec.feed.batch import AnyBatch
+from bert4rec.runtime.collectives import group_beside
 from bert4rec.runtime.signals import SIGNALS, Interruption
 
 
 class Decision(NamedTuple):
     """Positions to predict in the global batch; whether to report, to stop since time is up, to save; a signal."""
 
-    positions: int
-    report: bool
-    out_of_time: bool
-    save: bool
-    interrupted: int
+    positions: int = 0
+    report: bool = False
+    out_of_time: bool = False
+    save: bool = False
+    interrupted: int = 0
 
 
-def decide_together(
-    interruption: Interruption, batch: AnyBatch | None, *, report: bool, out_of_time: bool, save: bool
-) -> Decision:
-    """What holds for all where it does for one; every process calls this.
+class Message(NamedTuple):
+    """One that is on its way: what came of it, when `work` is done, and whether this process told of a signal."""
 
-    One small message between the hosts' CPUs before each step, so that nobody waits for a GPU.
+    work: dist.Work
+    sent: torch.Tensor  # which must live as long
+    received: torch.Tensor
+    tells_of_signal: bool
+
+
+class Consensus:
+    """What holds for all processes where it does for one: asked before a step, answered after it.
+
+    Meanwhile a small message goes from each process to each other one, between the hosts' CPUs and apart from all other
+    messages, so that nobody waits for it, nor for a GPU. Every process makes the same calls, and so acts on a decision
+    at the same step.
     """
-    signals = [interruption.number == number for number in SIGNALS]
-    positions = 0 if batch is None else (batch.targets != PAD_ID).sum()
-    together = torch.tensor([positions, report, out_of_time, save, *signals], dtype=torch.int64)
-    dist.all_reduce(together)
-    interruption.answered()
-    n_positions, *others = together.tolist()
-    report, out_of_time, save, *received = map(bool, others)
-    interrupted = next(itertools.compress(SIGNALS, received), 0)
-    return Decision(n_positions, report, out_of_time, save, interrupted)
+
+    def __init__(self, interruption: Interruption) -> None:
+        self._interruption, self._group = interruption, group_beside()
+        self._message: Message | None = None
+
+    def ask(
+        self, following: AnyBatch | None = None, *, report: bool = False, out_of_time: bool = False, save: bool = False
+    ) -> None:
+        """Begin to tell the others; `following`: the batch of the step after the one that begins now."""
+        assert self._message is None, "asked twice"
+        number = self._interruption.number
+        positions = 0 if following is None else (following.targets != PAD_ID).sum()
+        mine = torch.tensor(
+            [positions, report, out_of_time, save, *(number == signal for signal in SIGNALS)], dtype=torch.int64
+        )
+        # Not by an all-reduce, which gloo hands twice around a ring of all processes, one after another.
+        sent = mine.repeat(dist.get_world_size())
+        received = torch.empty_like(sent)
+        work = dist.all_to_all_single(received, sent, group=self._group, async_op=True)
+        self._message = Message(work, sent, received, bool(number))
+        if number:  # nothing is as urgent: the others may be gone
+            self._wait(self._message)
+
+    def answer(self) -> Decision:
+        """What was found out by the last question; nothing, where none is open."""
+        message, self._message = self._message, None
+        if message is None:
+            return Decision()
+        self._wait(message)
+        n_positions, *others = message.received.view(-1, len(SIGNALS) + 4).sum(0).tolist()
+        report, out_of_time, save, *signals = map(bool, others)
+        interrupted = next(itertools.compress(SIGNALS, signals), 0)
+        return Decision(n_positions, report, out_of_time, save, interrupted)
+
+    def interrupted(self) -> int:
+        """Between two batches of an evaluation: the signal that a process had got before the last one; 0 for none.
+
+        `answer` ends the evaluation: it leaves a question open.
+        """
+        number = self.answer().interrupted
+        if not number:
+            self.ask()
+        return number
+
+    def _wait(self, message: Message) -> None:
+        message.work.wait()
+        if message.tells_of_signal:
+            self._interruption.answered()

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from bert4rec.feed.batch import AnyBatch
-from bert4rec.runtime.collectives import all_reduce_min
+from bert4rec.runtime.collectives import all_agree
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers, are_finite
 
@@ -13,7 +13,8 @@ class Step:
     """Updates a parallelized `model` by the mean loss over the positions of the *global* batch.
 
     Where the optimizers can skip a step, one whose loss or gradient is not finite, on any of the processes, is skipped
-    by all.
+    by all. They agree without a message where a gradient of one is one of all; else by a number, the only message that
+    a step waits for beside those of the model itself.
     """
 
     def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
@@ -29,14 +30,18 @@ class Step:
             loss: torch.Tensor = self.model(batch)
         # Gradients are averaged over the processes; times their number, the average is the sum. A causal model may have
         # nothing to predict.
-        (loss * (self._world.world_size / max(1, n_positions))).backward()
+        factor: float | torch.Tensor = self._world.world_size / max(1, n_positions)
+        if self.optimizers.can_skip:  # of a loss that is not finite no gradient may be
+            factor = factor + 0 * loss.detach()
+        (loss * factor).backward()
         if self.optimizers.can_skip and (problem := self._problem(loss)):
             return loss, problem
         self.optimizers.step()
         return loss, ""
 
     def _problem(self, loss: torch.Tensor) -> str:
-        """What is not finite in this step, on any of the processes; "" where all is."""
-        checks = {"the loss": [loss], "a gradient": self.optimizers.gradients()}
-        first = next((number for number, tensors in enumerate(checks.values()) if not are_finite(tensors)), len(checks))
-        return [*checks, ""][all_reduce_min(first)]
+        """What is not finite in this step, on any of the processes, as far as this one knows; "" where all is."""
+        is_finite = are_finite(self.optimizers.gradients())
+        if not self.optimizers.gradients_are_of_all:
+            is_finite = all_agree(is_finite)
+        return "" if is_finite else "a gradient" if are_finite([loss]) else "the loss"

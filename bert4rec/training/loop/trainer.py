@@ -4,6 +4,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from bert4rec.config.tables import Training
 from bert4rec.dataset.schema import RATINGS
@@ -19,13 +20,15 @@ from bert4rec.runtime.signals import Interruption
 from bert4rec.runtime.wording import counted, rounded
 from bert4rec.sharding.optimizer import learning_rate_scale
 from bert4rec.training.loop.checkpoints import Checkpoints
-from bert4rec.training.loop.consensus import Decision, decide_together
+from bert4rec.training.loop.consensus import Consensus
 from bert4rec.training.loop.meter import Meter
 from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.step import Step
 from bert4rec.training.loop.stopwatch import Stopwatch
 
 TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +47,7 @@ class Trainer:
         examples: str = "sequences",
     ) -> None:  # fmt: skip
         self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
-        self._world, self._measure, self._interruption, self._log = world, measure, interruption, log
+        self._world, self._measure, self._log, self._consensus = world, measure, log, Consensus(interruption)
         self.state, self.meter = checkpoints.state, Meter(world.device)
         self.stopwatch = Stopwatch(self.state.seconds_by_part)
         n_steps = batches.start.steps + len(batches)
@@ -83,20 +86,28 @@ class Trainer:
         """Epochs so far, with the part of the one that is not whole."""
         return self.state.epochs + self.state.sequences / self._batches.n_sequences
 
-    def check_interruption(self) -> None:
-        """Between two batches of an evaluation: raise `Interrupted` on all processes where one has got a signal."""
-        if number := self._decide().interrupted:
-            if self._is_done:  # the weights are not those of the last step any more
-                raise Interrupted(number, "the training is done and saved, its test is still to come")
-            self.checkpoints.interrupt(number)
+    def evaluate(self, measure: Callable[[Between], T]) -> T:
+        """What `measure` finds, which calls what it is given between two batches.
+
+        Raises `Interrupted` on all processes where one has got a signal.
+        """
+        found = measure(lambda: self._obey(self._consensus.interrupted()))
+        self._obey(self._consensus.answer().interrupted)
+        return found
 
     def _train_epoch(self, batches: Iterator[AnyBatch]) -> None:
         """All steps that are left of an epoch, or as many as there is time for."""
         self._step.model.train()
         state, began = self.state, time.monotonic()
-        for batch in batches:
-            decision = self._decide(batch)
-            self._train_step(batch, decision.positions, began)
+        batch = next(batches, None)
+        self._consensus.ask(batch)
+        n_positions = self._consensus.answer().positions
+        while batch is not None:
+            following = next(batches, None)
+            self._ask(following)
+            self._train_step(batch, n_positions, began)
+            decision = self._consensus.answer()
+            batch, n_positions = following, decision.positions
             began = time.monotonic()
             if decision.report:
                 self._report()
@@ -150,7 +161,7 @@ class Trainer:
     def _validate(self) -> None:
         """Measure, and compare with the best so far."""
         self._step.optimizers.synchronize()
-        metrics = self._measure(self.check_interruption)
+        metrics = self.evaluate(self._measure)
         if not metrics:  # there is nobody to validate on
             self.state.keep_as_best(0.0, self.epoch)
             return
@@ -161,12 +172,18 @@ class Trainer:
             logger.info(f"epoch {rounded(self.epoch)}  validation, {TITLES[protocol]}  {figures}")
         self.state.note_validation(score, self.epoch, patience=self._settings.patience)
 
-    def _decide(self, batch: AnyBatch | None = None) -> Decision:
-        """What all processes know together before a step, or between two batches of an evaluation."""
-        limit, is_first = self._settings.max_minutes, self._world.is_first and batch is not None
-        return decide_together(
-            self._interruption,
-            batch,
+    def _obey(self, number: int) -> None:
+        """Stop an evaluation for the signal `number`, if it is one."""
+        if number and self._is_done:  # the weights are not those of the last step any more
+            raise Interrupted(number, "the training is done and saved, its test is still to come")
+        if number:
+            self.checkpoints.interrupt(number)
+
+    def _ask(self, following: AnyBatch | None) -> None:
+        """Before a step: what is to be done after it, and how much there is to predict in the `following` batch."""
+        limit, is_first = self._settings.max_minutes, self._world.is_first
+        self._consensus.ask(
+            following,
             report=is_first and self._progress.is_due(),
             out_of_time=0 < limit <= self._seconds() / 60,
             save=is_first and self.checkpoints.is_due(self.state.step + 1),

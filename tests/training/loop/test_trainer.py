@@ -10,6 +10,7 @@ import pytest
 
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
+from tests.conftest import FACTORS
 from tests.processes import jobs
 
 Parts = dict[str, list[tuple[int, int, np.ndarray]]]
@@ -187,20 +188,27 @@ def test_a_training_continues_with_other_processes_and_other_shards(
     assert other[0]["state"]["sequences"] == whole[0]["state"]["sequences"]
 
 
-@pytest.mark.parametrize("where", ["table", "dense"])
-@pytest.mark.parametrize("variant", ["dmp", "dmp, sampled", "ddp"])
-def test_a_step_with_a_gradient_that_is_no_number_never_was(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, variant: str, where: str
+@pytest.mark.parametrize(
+    ("variant", "places"),
+    [
+        ({"parallelism.mode": "ddp"}, ["loss", "table", "dense"]),
+        ({"parallelism.mode": "dmp"}, ["loss", "table", "dense"]),
+        (dmp(**SAMPLED), ["loss", "table", "dense"]),
+        (dmp(**FACTORS, **SAMPLED), ["loss", "table"]),  # which has no dense part
+    ],
+    ids=["ddp", "dense shards", "fused", "tables alone"],
+)
+def test_a_step_with_a_number_that_is_none_never_was(
+    pools: Any, small_config: Callable[..., Config], tmp_path: Path, variant: dict[str, Any], places: list[str]
 ) -> None:
     """One process has it, all leave the step out: bit by bit, and a run that never meets one is as it was."""
-    config = small_config(
-        **VARIANTS[variant], **{"training.per_device_train_batch_size": 6, "training.max_skipped_steps": 1}
-    )
-    ungated = small_config(**VARIANTS[variant], **{"training.per_device_train_batch_size": 6})
+    config = small_config(**variant, **{"training.per_device_train_batch_size": 6, "training.max_skipped_steps": 1})
+    ungated = small_config(**variant, **{"training.per_device_train_batch_size": 6})
     before = pools(2).run(jobs.train_part, ungated, tmp_path / "before", until=6)
-    after = pools(2).run(jobs.train_spoiled, config, tmp_path / "after", step=7, where=where)
-    for mine, earlier in zip(after, before, strict=True):
-        assert (mine["state"]["step"], mine["state"]["skipped"]) == (7, 1)
-        mine["state"] = earlier["state"]
-    assert after[0]["losses"] == before[0]["losses"]
-    assert_equal(after, before)
+    for where in places:
+        after = pools(2).run(jobs.train_spoiled, config, tmp_path / where, step=7, where=where)
+        for mine, earlier in zip(after, before, strict=True):
+            assert (mine["state"]["step"], mine["state"]["skipped"]) == (7, 1), where
+            mine["state"] = earlier["state"]
+        assert after[0]["losses"] == before[0]["losses"], where
+        assert_equal(after, before)
