@@ -60,7 +60,7 @@ def _findings(config: Config, n_processes: int) -> Iterator[Finding]:
     from bert4rec.doctor.exchange import exchange
     from bert4rec.doctor.host import host
 
-    yield from host(Path(config.run.dir))
+    yield from host(Path(config.run.dir), n_processes)
     yield from exchange()
     try:
         dataset = _dataset(config)

@@ -23,6 +23,7 @@ SUMMARY = "who would hold what on a cluster that need not be there, and whether 
 GB = 1e9
 DEFAULT_GPU_GB = 80.0
 DEFAULT_PROCESSES_PER_HOST = 8
+USUAL_FILES = 1024  # that any system lets a process open
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,12 +166,16 @@ def _memory(arguments: argparse.Namespace) -> "Memory":
 
 
 def _assumptions(arguments: argparse.Namespace) -> Iterator[str]:
-    """What was taken for granted where nothing was said."""
+    """What was taken for granted where nothing was said, and what many processes need of a host."""
+    from bert4rec.runtime.processes import open_files_needed
+
     if arguments.device == "cuda" and arguments.memory_gb is None:
         yield f"  assumed: {DEFAULT_GPU_GB:.0f} GB a GPU (--memory-gb)"
     if arguments.host_memory_gb is None:
         host = "this host's available memory" if arguments.device == "cpu" else "as much host memory as it takes"
         yield f"  assumed: {host} (--host-memory-gb)"
+    if (files := open_files_needed(arguments.world_size)) > USUAL_FILES:
+        yield f"  assumed: each process may open {files:,} files (`ulimit -Hn`)"
 
 
 def _times(plan: "Plan") -> Iterator[str]:

@@ -11,20 +11,20 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 from bert4rec.doctor.finding import Finding
+from bert4rec.runtime.wording import counted
 
 MIB, GB = 2**20, 1e9
 SHARED = 64 * MIB  # what batches of loader workers, gloo and NCCL want at least
-OPEN_FILES = 1024  # of a process: mapped datasets, sockets, pipes of workers
 FREE_DISK = 1 * GB
 CLOCK_TOLERANCE = 2.0  # seconds between this host's clock and that of the disk
 FIRST_YEAR = 2025
 
 
-def host(folder: Path) -> Iterator[Finding]:
-    """All of them; the disk is that of `folder`, or of where it will be made."""
+def host(folder: Path, n_processes: int = 1) -> Iterator[Finding]:
+    """All of them, for so many processes; the disk is that of `folder`, or of where it will be made."""
     yield devices()
     yield shared_memory()
-    yield open_files()
+    yield open_files(n_processes)
     yield host_name()
     yield disk(folder)
     yield clock(folder)
@@ -73,13 +73,19 @@ def shared_memory() -> Finding:
     return Finding(name, f"{free / GB:.1f} GB free")
 
 
-def open_files() -> Finding:
-    """How many a process may have open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
-        way = f"`ulimit -n {OPEN_FILES}`" if hard >= OPEN_FILES else "LimitNOFILE= or /etc/security/limits.conf"
-        return Finding("open files", f"at most {soft:,} a process, less than {OPEN_FILES:,}", f"raise that by {way}")
-    return Finding("open files", "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} a process")
+def open_files(n_processes: int) -> Finding:
+    """How many a process may have open: a training raises its own limit to the hard one."""
+    from bert4rec.runtime.processes import MESHES, MORE_FILES, OTHER_FILES, open_files_needed
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = open_files_needed(n_processes)
+    if hard == resource.RLIM_INFINITY:
+        return Finding("open files", "no limit")
+    if hard < needed:
+        wanted = f"less than the {needed:,} of a training on {counted(n_processes, 'process')}"
+        return Finding("open files", f"at most {hard:,} a process, {wanted}", MORE_FILES)
+    most = (hard - OTHER_FILES) // MESHES + 1
+    return Finding("open files", f"{hard:,} a process, enough for {counted(most, 'process')}")
 
 
 def host_name() -> Finding:

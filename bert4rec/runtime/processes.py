@@ -4,6 +4,8 @@ import gc
 import logging
 import os
 import random
+import resource
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +23,11 @@ from bert4rec.runtime.wording import counted
 
 SECONDS_TO_COME = 1800.0  # for all processes of a run: hosts of a cluster may be minutes apart
 SECONDS_OF_SILENCE = 10.0  # before a process says that it waits
+MESHES = 3  # in which every process is connected with every other one by gloo: steps, checkpoints, decisions
+OTHER_FILES = 100  # that a process has open: some 20 on CPUs; the rest for CUDA and NCCL
 SHARES_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+
+MORE_FILES = "raise the hard limit: `ulimit -Hn`, LimitNOFILE= of a service, or /etc/security/limits.conf"
 
 STREAM = 0x44524F50  # keeps dropout's draws apart from all others that are seeded by two numbers
 
@@ -44,15 +50,19 @@ class Processes:
         return self.rank == 0
 
 
-def this_process(device_setting: str) -> Processes:
+def this_process(device_setting: str, store: dist.Store | None = None) -> Processes:
     """Who this process is, by torchrun's variables, or the only one where there is no launcher.
 
-    Raises `SettingsError` where there are too few GPUs.
+    It may have as many files open as it needs from now on. A GPU that it alone sees is its own: the processes of a host
+    find that out by the `store`. Raises `SettingsError` where there are too few GPUs or files.
     """
     if "RANK" not in os.environ:
         return Processes(0, 0, 1, 1, choose_device(device_setting, local_rank=0, local_world_size=1))
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     rank, local_rank, world_size, local_world_size = (int(os.environ[name]) for name in names)
+    allow_open_files(world_size)
+    if store and device_setting != "cpu" and local_world_size > 1 and has_own_gpu(store, local_world_size):
+        return Processes(rank, local_rank, world_size, local_world_size, torch.device("cuda", 0))
     device = choose_device(device_setting, local_rank=local_rank, local_world_size=local_world_size)
     if rank == 0 and device_setting == "auto" and device.type == "cpu" and torch.cuda.device_count():
         shared = f"{counted(local_world_size, 'process')} share {counted(torch.cuda.device_count(), 'GPU')}"
@@ -74,6 +84,45 @@ def choose_device(setting: str, *, local_rank: int, local_world_size: int) -> to
     if setting == "cpu" or n_gpus < local_world_size:
         return torch.device("cpu")
     return torch.device("cuda", local_rank)
+
+
+def has_own_gpu(store: dist.Store, local_world_size: int) -> bool:
+    """Whether each process of this host sees one GPU, which no other one sees: as under `srun --gpus-per-task=1`.
+
+    By the GPUs' own names, since each process calls its only one cuda:0. Every process of the host calls this, and all
+    get the same answer, when all have come. Raises `RunInterruptedError` where one does not.
+    """
+    n_seen = torch.cuda.device_count()
+    if n_seen >= local_world_size:
+        return False
+    store = dist.PrefixStore(f"gpus/{socket.gethostname()}/{os.environ.get('GROUP_RANK', '')}", store)
+    is_new = n_seen == 1 and store.add(f"seen/{torch.cuda.get_device_properties(0).uuid}", 1) == 1
+    store.add("different", int(is_new))
+    if store.add("asked", 1) == local_world_size:
+        store.set("own", str(int(store.add("different", 0) == local_world_size)))
+    try:
+        store.wait(["own"], timedelta(seconds=SECONDS_TO_COME))
+    except dist.DistError:
+        come = f"not all {local_world_size} processes of this host have come within {SECONDS_TO_COME:g} s"
+        raise RunInterruptedError(f"{come}; look at what they say, and start again") from None
+    return store.get("own") == b"1"
+
+
+def open_files_needed(world_size: int) -> int:
+    """How many files a process of so many may have to have open at once: nearly all are connections to the others."""
+    return MESHES * (world_size - 1) + OTHER_FILES
+
+
+def allow_open_files(world_size: int) -> None:
+    """Raise this process's own limit as far as it may. Raises `SettingsError` where that is too little."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    needed = open_files_needed(world_size)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise SettingsError(
+            f"this host lets a process open {hard:,} files at most, and each of {counted(world_size, 'process')} needs "
+            f"{needed:,}; {MORE_FILES}"
+        )
 
 
 def seed_everything(seed: int, rank: int) -> None:

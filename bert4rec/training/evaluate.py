@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from bert4rec.checkpoint.contents import Weights
@@ -52,7 +53,7 @@ def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
     Every process of the launch calls this. Raises `UserError`.
     """
     store, rank, world_size = rendezvous()
-    world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, trained))
+    world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, trained, store))
     patience, is_deterministic = config.parallelism.timeout_minutes, config.training.deterministic
     with process_group(world, store, minutes=patience, deterministic=is_deterministic):
         # The model lives in this call only, so that its shards are gone when the process group ends.
@@ -68,9 +69,9 @@ def load_weights(trained: Trained, model: nn.Module) -> None:
     Weights(model).load(trained.folder)
 
 
-def _prepare(config: Config, trained: Trained) -> tuple[tuple[Processes, Dataset], Facts]:
+def _prepare(config: Config, trained: Trained, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
     """This process and its dataset, and what must be the same on all processes."""
-    world = this_process(config.parallelism.device)
+    world = this_process(config.parallelism.device, store)
     dataset = _open_dataset(config.data.folder, trained, verify=world.local_rank == 0)
     facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts | {"weights": {"weights (checksum)": trained.checksum}}

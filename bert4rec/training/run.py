@@ -5,6 +5,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue, train_command
@@ -50,7 +51,7 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     """
     began = time.monotonic()
     store, rank, world_size = rendezvous()
-    world, dataset = agreed(store, rank, world_size, lambda: _prepare(config))
+    world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, store))
     patience, is_deterministic = config.parallelism.timeout_minutes, config.training.deterministic
     with process_group(world, store, minutes=patience, deterministic=is_deterministic), ExitStack() as resources:
         peak_memory = resources.enter_context(PeakMemory(world.device))
@@ -60,10 +61,10 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
         return _complete(config, world, dataset, resources, peak_memory, may_exit=may_exit, began=began)
 
 
-def _prepare(config: Config) -> tuple[tuple[Processes, Dataset], Facts]:
+def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
     """This process and its dataset, and what must be the same on all processes."""
     require_packages(config.run.trackers)
-    world, recipe = this_process(config.parallelism.device), config.preprocessing.recipe
+    world, recipe = this_process(config.parallelism.device, store), config.preprocessing.recipe
     is_first = world.local_rank == 0
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=recipe, verify=is_first)
     if not len(dataset.splits["train"]):

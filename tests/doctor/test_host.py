@@ -49,14 +49,18 @@ def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1 MiB free in /dev/shm, less than 64" in host.shared_memory().text
 
 
-def test_few_open_files() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-    try:
-        found = host.open_files()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert str(found) == "BAD   open files: at most 64 a process, less than 1,024; raise that by `ulimit -n 1024`"
+def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"soft": 1024, "hard": 1024}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits.values()))
+    assert str(host.open_files(309)) == "good  open files: 1,024 a process, enough for 309 processes"
+    assert str(host.open_files(310)) == (
+        "BAD   open files: at most 1,024 a process, less than the 1,027 of a training on 310 processes; raise the hard "
+        "limit: `ulimit -Hn`, LimitNOFILE= of a service, or /etc/security/limits.conf"
+    )
+    limits["hard"] = 4096  # to which a training raises the soft one
+    assert host.open_files(512).is_good
+    limits["hard"] = resource.RLIM_INFINITY
+    assert str(host.open_files(10**6)) == "good  open files: no limit"
 
 
 def test_a_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:

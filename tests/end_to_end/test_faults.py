@@ -182,3 +182,82 @@ def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Callable[..., C
         assert f"from {last}\n" in resumed.stdout
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+RAISING = """
+import itertools, os, pkgutil, runpy, sys
+where, call, rank = sys.argv.pop(1), int(sys.argv.pop(1)), sys.argv.pop(1)
+
+def fail():
+    raise ValueError("this process alone")
+
+def failing(original, calls):
+    def function(*args, **options):
+        if next(calls) == call:
+            fail()
+        return original(*args, **options)
+    return function
+
+def hooked(original, calls):
+    def forward(*args, **options):
+        loss = original(*args, **options)
+        if next(calls) == call:
+            loss.register_hook(lambda _: fail())
+        return loss
+    return forward
+
+if os.environ["RANK"] == rank:
+    place, is_hook = where.removesuffix("!"), where.endswith("!")
+    owner, _, name = place.rpartition(".")
+    owner = pkgutil.resolve_name(owner)
+    setattr(owner, name, (hooked if is_hook else failing)(getattr(owner, name), itertools.count(1)))
+runpy.run_path("train.py", run_name="__main__")
+"""
+SOON = 60.0  # seconds
+
+
+@pytest.mark.parametrize(
+    ("where", "call", "rank", "settings"),
+    [
+        pytest.param(where, call, rank, settings, marks=() if name == "hook" else pytest.mark.long, id=name)
+        for name, where, call, rank, settings in [
+            ("hook", "bert4rec.models.bert4rec.Bert4Rec.forward!", 4, 1, []),
+            ("forward", "bert4rec.models.bert4rec.Bert4Rec.forward", 4, 0, []),
+            ("update", "bert4rec.sharding.optimizer.Optimizers.step", 4, 1, []),
+            ("decision", "bert4rec.training.loop.consensus.Consensus.ask", 4, 1, []),
+            ("batch", "bert4rec.feed.batches.TrainingBatches.__getitem__", 4, 1, []),
+            (
+                "loader", "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data", 4, 0,
+                ["--training.num_workers=1"],
+            ),
+            ("evaluation", "bert4rec.evaluation.ranker.Ranker._encode_batch", 2, 1, []),
+            ("save", "bert4rec.checkpoint.store._write_shards", 1, 1, ["--checkpoint.async=false"]),
+            ("save beside", "bert4rec.checkpoint.store._write_shards", 1, 1, ["--checkpoint.async=true"]),
+            ("end of a save", "bert4rec.checkpoint.store._finish", 1, 0, ["--checkpoint.async=true"]),
+            ("line of progress", "bert4rec.training.loop.trainer.Trainer._report", 2, 0, []),
+            ("report", "bert4rec.training.run.write_files", 1, 0, []),
+        ]
+    ],
+)  # fmt: skip
+def test_one_process_that_fails_ends_all_and_is_named_once(
+    make: Callable[..., Config], tmp_path: Path, where: str, call: int, rank: int, settings: list[str]
+) -> None:
+    """Wherever that is, and whatever the other one is waiting for."""
+    file = settings_file(make(**{"training.n_epochs": 2, "checkpoint.every_steps": 3}), tmp_path)
+    script = tmp_path / "raising.py"
+    script.write_text(RAISING)
+    began = time.monotonic()
+    done = start([*TORCHRUN[:-1], str(script), where, str(call), str(rank), file, *settings])
+    seconds, output = time.monotonic() - began, done.stdout + done.stderr
+    assert done.returncode == 1, output
+    assert re.findall(r"^\[rank(\d)\]: ValueError: this process alone$", output, re.MULTILINE) == [str(rank)], output
+    assert output.partition("Root Cause")[2].count("ValueError: this process alone") == 1, output
+    assert seconds < SOON, output
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(script).encode() in read(path)]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""

@@ -6,7 +6,11 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ from bert4rec.runtime.errors import RunInterruptedError, SettingsError
 from bert4rec.runtime.processes import (
     choose_device,
     group_of_one,
+    has_own_gpu,
     process_seed,
     rendezvous,
     seed_everything,
@@ -56,6 +61,62 @@ def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(
         world = this_process("auto")
         assert (world.rank, world.world_size, world.device.type) == (rank, 2, "cpu")
     assert capsys.readouterr().out == "training on CPU: 2 processes share 1 GPU; start one per GPU\n"
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ("ABC", ["cuda:0"] * 3),  # each task has its own, which it calls 0
+        ("AAA", ["cpu"] * 3),
+        ("ABB", ["cpu"] * 3),
+        ("AB-", ["cpu"] * 3),  # one of them has lost its own
+    ],
+)
+def test_one_gpu_that_a_process_sees_is_its_own_where_no_other_sees_it(
+    monkeypatch: pytest.MonkeyPatch, seen: str, expected: list[str]
+) -> None:
+    """Three processes of one host, by what they publish in one store."""
+    variables: Any = threading.local()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(seen[variables.rank] != "-"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=seen[variables.rank]))
+    store = dist.HashStore()
+
+    def decide(rank: int) -> bool:
+        variables.rank = rank
+        return has_own_gpu(store, len(seen))
+
+    with ThreadPoolExecutor(len(seen)) as threads:
+        answers = list(threads.map(decide, range(len(seen))))
+    assert answers == [device != "cpu" for device in expected]
+    monkeypatch.setattr("bert4rec.runtime.processes.has_own_gpu", lambda *_: answers[0])
+    for rank, device in enumerate(expected):
+        variables.rank = rank
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3}
+        for name, value in names.items():
+            monkeypatch.setenv(name, str(value))
+        assert str(this_process("auto", store).device) == device
+
+
+def test_a_process_that_does_not_say_which_gpu_it_sees_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 0.1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(RunInterruptedError, match=r"not all 2 processes of this host have come within 0\.1 s; look at"):
+        has_own_gpu(dist.HashStore(), 2)
+
+
+def test_a_process_may_open_as_many_files_as_the_system_lets_it() -> None:
+    program = (
+        "import resource, sys; _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (200, min(hard, 1024)))\n"
+        "from bert4rec.runtime.processes import allow_open_files\n"
+        "allow_open_files(309); print(resource.getrlimit(resource.RLIMIT_NOFILE)); allow_open_files(512)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "(1024, 1024)\n"
+    assert done.stderr.splitlines()[-1].endswith(
+        "this host lets a process open 1,024 files at most, and each of 512 processes needs 1,633; raise the hard "
+        "limit: `ulimit -Hn`, LimitNOFILE= of a service, or /etc/security/limits.conf"
+    )
 
 
 def test_a_lone_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

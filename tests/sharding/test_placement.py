@@ -18,6 +18,19 @@ def test_rows_are_dealt_as_torchrec_deals_them() -> None:
     assert [(part.weight_bytes, part.state_bytes) for part in shards] == [(2176, 32), (2176, 32), (1632, 24)]
 
 
+def test_a_gpu_that_each_process_sees_alone_is_the_first_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices() -> list[str]:
+        plan = make_plan(make_job(20, 3, "cuda", loss="sampled_softmax"), NO_LIMIT).sharding_plan
+        assert plan is not None
+        ((table,),) = (tables.values() for tables in plan.plan.values())
+        return [str(shard.placement) for shard in table.sharding_spec.shards]
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    assert devices() == ["rank:0/cuda:0", "rank:1/cuda:1", "rank:2/cuda:2"]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert devices() == ["rank:0/cuda:0", "rank:1/cuda:0", "rank:2/cuda:0"]
+
+
 def test_no_row_is_lost_or_held_twice() -> None:
     for sharding_type, n in itertools.product(["row_wise", "table_wise", "column_wise", "auto"], [1, 2, 5, 16]):
         plan = make_plan(make_job(1000, n, sharding_type=sharding_type, sparse_optimizer="sgd"), NO_LIMIT)
