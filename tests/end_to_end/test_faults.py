@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ STEP = re.compile(r"resumed after step (\d+)")
 class Started:
     """A torchrun of two processes, and what it prints."""
 
-    def __init__(self, file: str, *options: str) -> None:
+    def __init__(self, file: str, *options: str, script: Sequence[str] = ("train.py",)) -> None:
         variables = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
-            [*TORCHRUN[:-1], *options, TORCHRUN[-1], file, "--resume=auto"], cwd=ROOT, env=variables, text=True,
+            [*TORCHRUN[:-1], *options, *script, file, "--resume=auto"], cwd=ROOT, env=variables, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.output = ""
@@ -246,13 +246,13 @@ def test_one_process_that_fails_ends_all_and_is_named_once(
     file = settings_file(make(**{"training.n_epochs": 2, "checkpoint.every_steps": 3}), tmp_path)
     script = tmp_path / "raising.py"
     script.write_text(RAISING)
-    began = time.monotonic()
-    done = start([*TORCHRUN[:-1], str(script), where, str(call), str(rank), file, *settings])
-    seconds, output = time.monotonic() - began, done.stdout + done.stderr
-    assert done.returncode == 1, output
-    assert re.findall(r"^\[rank(\d)\]: ValueError: this process alone$", output, re.MULTILINE) == [str(rank)], output
-    assert output.partition("Root Cause")[2].count("ValueError: this process alone") == 1, output
-    assert seconds < SOON, output
+    started = Started(file, script=(str(script), where, str(call), str(rank), *settings))
+    assert started.wait_for("ValueError: this process alone"), started.output
+    assert started.end() < SOON, started.output
+    assert started.process.returncode == 1
+    said, _, by_torchrun = started.output.partition("Root Cause")
+    assert re.findall(r"^\[rank(\d)\]: ValueError: this process alone$", said, re.MULTILINE) == [str(rank)], said
+    assert by_torchrun.count("ValueError: this process alone") == 1
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(script).encode() in read(path)]
 
 
