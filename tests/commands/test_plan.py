@@ -28,20 +28,21 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) 
     assert (
         " of 80 GB at most (process 0): table weights 516 MB, table optimizer state 1.03 GB, table gradients 516 MB, "
     ) in lines[2]
-    assert lines[4:6] == [
+    assert lines[4:7] == [
         "  assumed: 80 GB a GPU (--memory-gb)",
         "  assumed: as much host memory as it takes (--host-memory-gb)",
+        "  assumed: each process may open 3,169 files (`ulimit -Hn`)",
     ]
     assert re.match(
-        r"embedding time: \S+ ms a step, TorchRec's estimate for the slowest process \(\d+\): forward ", lines[6]
+        r"embedding time: \S+ ms a step, TorchRec's estimate for the slowest process \(\d+\): forward ", lines[7]
     )
     # 64 x 50 vectors of 132 numbers.
-    assert lines[7] == "  messages: 1.69 MB of vectors to a process (fp32), and as much of gradients back"
-    assert lines[8] == (
+    assert lines[8] == "  messages: 1.69 MB of vectors to a process (fp32), and as much of gradients back"
+    assert lines[9] == (
         "  it takes for granted, in GB/s: GPU memory 963, host memory 55, GPU to host 34, within a host 644, between "
         "hosts 13"
     )
-    assert lines[9:] == [
+    assert lines[10:] == [
         "  hidden states to be scored: 1.14 GB a step to each process, 85 ms, not in this time",
         "  each process scores and updates the rows that it holds itself: without messages, and not in this time",
         "it fits",
