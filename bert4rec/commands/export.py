@@ -8,6 +8,7 @@ from bert4rec.commands.recommend import add_model_arguments
 from bert4rec.config.suggestions import did_you_mean, nearest_values
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.installation import importing
 
 SUMMARY = "a trained model for other programs: safetensors, item vectors, torch.export, ONNX"
 
@@ -36,8 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     formats = _formats(arguments.format)
     if arguments.top < 1:
         raise SettingsError(f"--top={arguments.top}: must be at least 1")
-    from bert4rec.export.export import export
-    from bert4rec.inference.source import find_source
+    with importing():
+        from bert4rec.export.export import export
+        from bert4rec.inference.source import find_source
 
     log_to_terminal(stream="stderr")
     source = find_source(arguments.run_folder, arguments.dataset)

@@ -19,6 +19,7 @@ from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.runtime.installation import importing
 from bert4rec.runtime.wording import counted
 
 if TYPE_CHECKING:  # imports Arrow
@@ -68,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
     checkpoint, saved = trained.folder, trained.metadata
     warnings.simplefilter("ignore")
-    from bert4rec.checkpoint.store import verify
-    from bert4rec.runtime.processes import group_of_one
+    with importing():
+        from bert4rec.checkpoint.store import verify
+        from bert4rec.runtime.processes import group_of_one
 
     with group_of_one():
         verify(checkpoint)

@@ -12,6 +12,7 @@ from bert4rec.config.abilities import TRANSFORMERS, is_trained
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError, UserError
+from bert4rec.runtime.installation import importing
 
 if TYPE_CHECKING:  # imports torch, which takes seconds: neither help nor an error should wait for it
     from bert4rec.dataset.reader import Sizes
@@ -88,9 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Plan":
-    from bert4rec.config.resolve import resolve
-    from bert4rec.sharding.plan import make_plan
-    from bert4rec.training.build import job
+    with importing():
+        from bert4rec.config.resolve import resolve
+        from bert4rec.sharding.plan import make_plan
+        from bert4rec.training.build import job
 
     planned = job(
         resolve(config, arguments.device, sizes.items),

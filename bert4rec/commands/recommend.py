@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.runtime.installation import importing
 from bert4rec.runtime.wording import clock, counted
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to
 
 def load_model(arguments: argparse.Namespace) -> "Recommender":
     """The model that `add_model_arguments` asks for; warnings go to stderr. Raises `UserError`."""
-    from bert4rec.inference.load import load
+    with importing():
+        from bert4rec.inference.load import load
 
     if arguments.top < 1:
         raise SettingsError(f"--top={arguments.top}: must be at least 1")
@@ -65,7 +67,8 @@ def load_model(arguments: argparse.Namespace) -> "Recommender":
 
 def run(arguments: argparse.Namespace) -> int:
     """Recommend; the exit status: 0. Raises `UserError`."""
-    from bert4rec.inference.files.recommendations import writer
+    with importing():
+        from bert4rec.inference.files.recommendations import writer
 
     model = load_model(arguments)
     model.require_histories()

@@ -13,6 +13,7 @@ UNTRAINED = {  # kinds of models that only count → their names in reports
 }
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
 TRANSFORMERS = ("bert4rec", "sasrec")  # kinds of models
+CAUSAL = ("sasrec",)  # of these, where a position sees only what stands before it, and itself
 
 
 def is_trained(kind: str) -> bool:

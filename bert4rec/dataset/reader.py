@@ -241,7 +241,9 @@ class Dataset:
         counts = np.zeros(self.n_items, np.int32)
         with pq.ParquetFile(self.folder / ITEMS) as items:
             for part in items.iter_batches(columns=["item", "train_count"]):
-                counts[part["item"].to_numpy() - FIRST_ITEM_ID] = part["train_count"].to_numpy()
+                # Not by to_numpy, which imports pandas: no training should wait for it.
+                item, count = (np.from_dlpack(part[name]) for name in ("item", "train_count"))
+                counts[item - FIRST_ITEM_ID] = count
         return counts
 
     def oracle_ranks(self) -> dict[str, Ints]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module, metadata
 
 from bert4rec.doctor.finding import Finding
+from bert4rec.runtime.installation import importing
 
 DISTRIBUTION = "bert4rec-torchrec"
 MATCHING = ("torch", "torchrec", "fbgemm_gpu")  # compiled against one another: modules, in the order of their imports
@@ -30,7 +31,8 @@ def matching() -> Finding:
     versions = []
     for name in MATCHING:
         try:
-            module = import_module(name)
+            with importing():
+                module = import_module(name)
         except (ImportError, OSError, AttributeError, RuntimeError) as error:  # a library that was built for another
             first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
             return Finding("torch, torchrec, fbgemm", f"{name} does not load: {first_line}", ADVICE)

@@ -1,6 +1,5 @@
 """The batches of a training: one global order dealt to the ranks, read ahead by loader processes."""
 
-import multiprocessing.context
 import os
 import select
 import signal
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader
 from bert4rec.dataset.reader import Split
 from bert4rec.dataset.schema import PAD_ID
 from bert4rec.feed.batch import AnyBatch, Batch, tensors_of
+from bert4rec.feed.loaders.server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, EpochOrder, Indices, Position
 from bert4rec.runtime.collectives import Partition
@@ -107,7 +107,7 @@ class TrainingBatches:
             num_workers=num_workers,
             pin_memory=pin_memory,
             generator=torch.Generator(),  # from which it draws a seed that nobody uses, rather than from dropout's
-            multiprocessing_context=_fork_server() if num_workers else None,
+            multiprocessing_context=fork_server() if num_workers else None,
             worker_init_fn=partial(_end_with, os.getpid()),
         )
         for batch in loader:
@@ -131,18 +131,6 @@ class TrainingBatches:
 
     def _order_of(self, epoch: int) -> EpochOrder:
         return self._make_order(epoch=epoch, n_seen=self.start.sequences if epoch == self.start.epochs else 0)
-
-
-def _fork_server() -> multiprocessing.context.ForkServerContext:
-    """Starts loader processes from one that has imported what they need, so that they share it, and nothing else.
-
-    Forked from the training process, they would inherit the thread pools of torch and Arrow in an unknown state.
-    """
-    # A training that is interrupted ends at once; what it has not freed is freed without a message on the screen.
-    os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bert4rec.feed.own_group", __name__])
-    return context
 
 
 def _end_with(pid: int, _worker: int) -> None:

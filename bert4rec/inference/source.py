@@ -7,6 +7,7 @@ from typing import Any
 
 from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.checkpoint.trained import Trained, find_trained
+from bert4rec.config.abilities import CAUSAL
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
@@ -31,11 +32,7 @@ class Source:
     @property
     def is_causal(self) -> bool:
         """Whether a position of the model sees only what stands before it."""
-        from bert4rec.models.kinds import KINDS  # imports TorchRec, which a model package does without
-        from bert4rec.models.sequence_model import SequenceModel
-
-        kind = KINDS[self.trained.model["kind"]]
-        return issubclass(kind, SequenceModel) and kind.is_causal
+        return self.trained.model["kind"] in CAUSAL
 
     def tensors(self) -> StoredTensors:
         """Of the checkpoint; those of the model have `MODEL` before their names."""

@@ -24,7 +24,8 @@ class Encoder(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.is_causal, self.ffn_dim = is_causal, ffn_dim
-        self.positions = nn.Embedding(max_len, embed_dim, device=device)
+        # Not drawn: on `meta` torch takes half a second for that, and the weights come later in any case.
+        self.positions = nn.Embedding.from_pretrained(torch.zeros(max_len, embed_dim, device=device), freeze=False)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(embed_dim, n_heads, ffn_dim, dropout, device) for _ in range(n_layers))
         self.norm = nn.LayerNorm(embed_dim, device=device)

@@ -82,3 +82,26 @@ def test_torchx_without_any_torchrun_says_what_to_type(tmp_path: Path) -> None:
     assert done.stderr == (
         "error: torchrun is not on PATH: type 'make setup', then 'source .venv/bin/activate', then the same again\n"
     )
+
+
+WHILE_IMPORTING = """
+import gc, sys, types
+from bert4rec.runtime.installation import importing
+
+try:
+    with importing():
+        print(gc.isenabled(), gc.get_freeze_count())
+        raise ImportError
+except ImportError:
+    frozen = gc.get_freeze_count()
+    print(gc.isenabled(), frozen > 0)
+sys.modules["torchrec"] = types.ModuleType("torchrec")
+with importing():
+    print(gc.isenabled())
+print(gc.get_freeze_count() <= frozen)
+"""
+
+
+def test_no_garbage_is_looked_for_while_large_packages_are_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", WHILE_IMPORTING], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("False 0\nTrue True\nTrue\nTrue\n", "")

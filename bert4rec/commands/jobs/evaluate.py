@@ -14,6 +14,7 @@ from bert4rec.config.tables import Config
 from bert4rec.report.markdown.page import metrics_table, ratings_line, rules
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.installation import importing
 
 SUMMARY = "the metrics of a trained model again, on any dataset of its items, and the ranks of all users"
 
@@ -65,7 +66,8 @@ def _asked(arguments: argparse.Namespace) -> Asked:
 
 
 def _evaluate(asked: Asked) -> None:
-    from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
+    with importing():
+        from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
     found = evaluate(asked.config, asked.trained, asked.output)
     if launched.is_first():

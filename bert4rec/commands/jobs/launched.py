@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue
 from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
-from bert4rec.runtime.installation import exit_for_missing
+from bert4rec.runtime.installation import exit_for_missing, importing
 from bert4rec.runtime.signals import say_that_it_stopped
 
 LOST_ANOTHER = (
@@ -53,7 +53,8 @@ def run(prepare: Callable[[], T | None], work: Callable[[T], None], *, resumes: 
             return 0
         # Only now, because importing torch takes seconds and a wrong setting should not wait for it. `record` leaves
         # the traceback of a crash in a file, where the launcher finds the first cause.
-        from torch.distributed.elastic.multiprocessing.errors import record
+        with importing():
+            from torch.distributed.elastic.multiprocessing.errors import record
 
         return record(_work)(work, prepared, resumes=resumes) or 0
     except UserError as error:

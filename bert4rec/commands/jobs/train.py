@@ -5,9 +5,12 @@ import logging
 
 from bert4rec.checkpoint.run_settings import load_run_settings
 from bert4rec.commands.jobs import launched
+from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import parse_command_line, settings_help
 from bert4rec.config.tables import Config
+from bert4rec.feed.loaders.server import start_ahead
 from bert4rec.runtime.console import log_to_terminal
+from bert4rec.runtime.installation import importing
 
 SUMMARY = "dataset folder → run folder"
 
@@ -34,10 +37,15 @@ def _settings(argv: list[str]) -> Config | None:
     settings = load_run_settings(*parse_command_line(argv), looks_around=True)
     for note in settings.notes:
         logger.info(note)
-    return None if settings.finished else settings.config
+    if settings.finished:
+        return None
+    if settings.config.training.num_workers and is_trained(settings.config.model.kind):
+        start_ahead()  # while this process imports torch
+    return settings.config
 
 
 def _train(config: Config) -> None:
-    from bert4rec.training.run import run as run_training  # imports torch, after the libraries are quiet
+    with importing():
+        from bert4rec.training.run import run as run_training  # imports torch, after the libraries are quiet
 
     run_training(config)

@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import os
 before = os.getpgrp()
-import bert4rec.feed.own_group
+import bert4rec.feed.loaders.own_group
 print(before, os.getpgrp() == os.getpid())
 """
 

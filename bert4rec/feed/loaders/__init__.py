@@ -1,0 +1,1 @@
+"""The processes that read batches ahead of a training: where they come from."""

@@ -1,0 +1,30 @@
+"""The fork server of the loader processes: it imports what they need once, and they share it, and nothing else.
+
+Forked from the training process, they would inherit the thread pools of torch and Arrow in an unknown state. Imports no
+torch, so that the server can be started before the training process has imported its own.
+"""
+
+import multiprocessing
+import os
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+
+PRELOADED = [
+    "bert4rec.feed.loaders.own_group", "bert4rec.feed.batches",
+    "bert4rec.__main__",  # since each process first imports what its training was started as
+]  # fmt: skip
+
+
+def fork_server() -> ForkServerContext:
+    """What starts processes by the server, which the first of them starts where nobody has yet."""
+    # A training that is interrupted ends at once; what it has not freed is freed without a message on the screen.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def start_ahead() -> None:
+    """Start the server now: it takes a second for its imports, during which this process has other things to do."""
+    fork_server()
+    forkserver.ensure_running()
