@@ -52,41 +52,62 @@ def draw_negatives(histories: pl.DataFrame, weights: Ints, *, n: int, seed: list
     return (drawn + FIRST_ITEM_ID).astype(np.int32)
 
 
-def _draw(rng: np.random.Generator, taken: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:
+def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:
     """Negatives (items from 0) of `shape` (users, n): exactly one by one without replacement.
 
-    Draws with replacement, of which what is seen or already drawn is dropped, are such a sequence. `taken`: the sorted
+    Draws with replacement, of which what is seen or already drawn is dropped, are such a sequence. `seen`: the sorted
     keys, row · n_items + item, of what is seen.
     """
     n_items, n, cumulated = len(weights), shape[1], np.cumsum(weights)
     drawn, filled = np.empty(shape, np.int64), np.zeros(shape[0], np.int64)
+    before = np.empty(0, np.int64)  # sorted keys of what is drawn
     for _ in range(MAX_ROUNDS if cumulated[-1] else 0):
         open_rows = np.flatnonzero(filled < n)
         if not len(open_rows):
             return drawn
         size = (len(open_rows), n - int(filled.min()))
         items = _reached(cumulated, rng.integers(0, cumulated[-1], size).ravel()).reshape(size)
-        new = _first_of_each((open_rows[:, None] * n_items + items).ravel(), taken)
+        new = _first_of_each((open_rows[:, None] * n_items + items).ravel(), seen, before)
         _append(drawn, filled, new, n_items)
         new.sort()
-        taken = np.insert(taken, np.searchsorted(taken, new), new)
-    _draw_rest(rng, drawn, filled, taken, weights)
+        before = np.insert(before, np.searchsorted(before, new), new)
+    _draw_rest(rng, drawn, filled, np.sort(np.concatenate([seen, before])), weights)
     return drawn
 
 
 def _reached(cumulated: Ints, heights: Ints) -> Ints:
     """The first place at which `cumulated` is above each of `heights`; sorted ones are found three times as fast."""
-    order = np.argsort(heights)
+    if cumulated[-1] == len(cumulated) and cumulated[0] == 1 and (np.diff(cumulated) == 1).all():
+        return heights  # all weights are 1
+    in_order, order = _in_order(heights)
     places = np.empty_like(heights)
-    places[order] = np.searchsorted(cumulated, heights[order], side="right")
+    places[order] = np.searchsorted(cumulated, in_order, side="right")
     return places
 
 
-def _first_of_each(keys: Ints, taken: Ints) -> Ints:
-    """`keys` without those in the sorted `taken` and without repeats, in their order."""
-    distinct, first = np.unique(keys, return_index=True)
-    place = np.minimum(np.searchsorted(taken, distinct), len(taken) - 1)
-    return keys[np.sort(first[taken[place] != distinct])]
+def _first_of_each(keys: Ints, *taken: Ints) -> Ints:
+    """`keys` without those in any of the sorted `taken` and without repeats, in their order."""
+    in_order, order = _in_order(keys)
+    is_first = np.append(True, in_order[1:] != in_order[:-1])
+    distinct, first = in_order[is_first], order[is_first]
+    is_new = np.ones(len(distinct), bool)
+    for others in taken:
+        if len(others):
+            is_new &= others[np.minimum(np.searchsorted(others, distinct), len(others) - 1)] != distinct
+    return keys[np.sort(first[is_new])]
+
+
+def _in_order(values: Ints) -> tuple[Ints, Ints]:
+    """`values`, none negative, sorted, and the place where each of them stood: of equal ones the first comes first.
+
+    Value and place in one number, where that has room for both, are sorted several times as fast as places alone.
+    """
+    bits = len(values).bit_length()
+    if int(values.max(initial=0)).bit_length() + bits > 63:
+        order = np.argsort(values, kind="stable")
+        return values[order], order
+    packed = np.sort(values << bits | np.arange(len(values)))
+    return packed >> bits, packed & ((1 << bits) - 1)
 
 
 def _append(drawn: Ints, filled: Ints, keys: Ints, n_items: int) -> None:
