@@ -19,13 +19,22 @@ STEPS = 200  # before the look at the memory
 
 def main(target: str, began: float, settings: list[str]) -> None:
     """Train until step `STEPS`, and end there."""
-    import torch.distributed as dist
-
+    figures = {"to_start": time.time() - began}
     from bert4rec.config.load import load_config, parse_command_line
-    from bert4rec.training.loop import trainer
-    from bert4rec.training.run import run
+    from bert4rec.feed.loaders.server import start_ahead
+    from bert4rec.runtime.installation import importing
 
-    figures: dict[str, float] = {}
+    config = load_config(*parse_command_line(settings))
+    figures["to_settings"] = time.time() - began
+    if config.training.num_workers:
+        start_ahead()
+    with importing():
+        import torch.distributed as dist
+
+        figures["to_torch"] = time.time() - began
+        from bert4rec.training.loop import trainer
+        from bert4rec.training.run import run
+    figures["to_imports"] = time.time() - began
 
     class Looking(trainer.Meter):
         """Looks at the clock after the first step, and at the memory after the last."""
@@ -45,7 +54,7 @@ def main(target: str, began: float, settings: list[str]) -> None:
             super().add(*args)  # type: ignore[arg-type]
 
     trainer.Meter = Looking  # type: ignore[misc]
-    run(load_config(*parse_command_line(settings)))
+    run(config)
 
 
 def memory(pid: int) -> dict[str, float]:

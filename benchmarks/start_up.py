@@ -6,6 +6,8 @@ The datasets differ in nothing but the number of users: each has 31 interactions
 10. Each contestant is a torchrun of two processes on the CPU that train as train.py does, with small batches and a
 narrow model, until step 200. Every round starts all contestants in turn; the table gives medians over the rounds.
 
+    process there, settings read, torch there, all imported
+                 seconds from the same start until a process has come so far: what lies between are its phases
     to step 1    seconds from the start of torchrun until both processes have made their first step
     PSS          proportional set size at step 200: of pages that several processes map, each has its share
     private      of these, the pages that no other process maps
@@ -35,7 +37,8 @@ ITEMS, LENGTH, WINDOW = 1000, 31, 10
 WINDOWS = LENGTH - WINDOW  # of a user, one apart: the last interaction is held out
 PROCESSES = 2
 COLUMNS = {
-    "to_step_1": "to step 1, s",
+    "to_start": "process there, s", "to_settings": "settings read, s", "to_torch": "torch there, s",
+    "to_imports": "all imported, s", "to_step_1": "to step 1, s",
     "process_pss": "process: PSS MB", "process_private": "private MB",
     "worker_pss": "worker: PSS MB", "worker_private": "private MB",
 }  # fmt: skip

@@ -12,6 +12,7 @@ from multiprocessing.context import ForkServerContext
 PRELOADED = [
     "bert4rec.feed.loaders.own_group", "bert4rec.feed.batches",
     "bert4rec.__main__",  # since each process first imports what its training was started as
+    "bert4rec.feed.loaders.frozen",
 ]  # fmt: skip
 
 
