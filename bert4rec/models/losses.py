@@ -12,6 +12,7 @@ from torch.autograd import Function
 from bert4rec.runtime.collectives import Partition
 
 SCORES_AT_ONCE = 2**24  # of the softmax over the catalogue: 64 MiB in float32
+SCORES_IN_CACHE = 2**19  # of them on CPU: 2 MiB
 
 
 def softmax_loss(
@@ -86,50 +87,136 @@ SAMPLED_LOSSES: dict[str, Callable[[Sampled], Tensor]] = {
 
 
 class _CatalogueSoftmax(Function):
+    """The last tile, mostly the only one, adds its gradient of the vectors in backward, where the scale is known.
+
+    To scale it there would be one more pass over memory as large as the shard. So there can be one backward only.
+    """
+
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, first: int, divisor: int
     ) -> Tensor:
         all_hidden, own = partition.concatenate(hidden)
         columns = partition.concatenate(targets)[0]
-        is_real, columns = columns >= 0, columns - first
         sizes = partition.stack(torch.tensor([len(vectors)], device=vectors.device))
-        losses, of_hidden, of_vectors = [], [], None
-        step = max(1, SCORES_AT_ONCE // int(sizes.max()))  # the same on every process
-        for start in range(0, len(all_hidden), step):
-            tile = slice(start, start + step)
-            scores = (all_hidden[tile] @ vectors.T).float()
-            scores[:, : max(0, -first)] = -torch.inf
-            loss, gradient = _loss_and_gradient(scores, columns[tile], is_real[tile], partition)
-            losses.append(loss)
-            of_hidden.append((gradient @ vectors).float())  # sums in fp32, also under autocast
-            product = (gradient.T @ all_hidden[tile]).float()
-            # As large as a shard: a start from zeros would cost a pass over memory.
-            of_vectors = product if of_vectors is None else of_vectors.add_(product)
-        ctx.save_for_backward(partition.sum(torch.cat(of_hidden))[own], of_vectors)
-        ctx.divisor = divisor
+        n_rows = max(1, SCORES_AT_ONCE // int(sizes.max()))  # the same on every process
+        sums, vectors = _Sums(vectors, n_before=max(0, -first)), _as_multiplied(vectors)[max(0, -first) :]
+        losses, of_hidden = [], []
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, max(1, len(all_hidden)), n_rows):
+                rows = slice(start, start + n_rows)
+                sums.add_last()
+                sums.last = _Tile(all_hidden[rows], vectors, columns[rows] - max(0, first))
+                loss, gradient = sums.last.loss_and_gradient(columns[rows] >= 0, partition)
+                losses.append(loss)
+                of_hidden.append(gradient)
+        ctx.sums, ctx.divisor = sums, divisor
+        ctx.save_for_backward(partition.sum(torch.cat(of_hidden))[own])
         return torch.cat(losses)[own].sum()
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        of_hidden, of_vectors = ctx.saved_tensors
-        return of_hidden * scale, of_vectors * (scale / ctx.divisor), None, None, None, None
+        (of_hidden,) = ctx.saved_tensors
+        of_vectors = ctx.sums.scaled(scale / ctx.divisor)
+        del ctx.sums
+        return of_hidden * scale, of_vectors, None, None, None, None
 
 
-def _loss_and_gradient(scores: Tensor, columns: Tensor, is_real: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
-    """Losses [m] and the gradient of their sum by `scores` [m, V], whose memory it takes.
+class _Sums:
+    """The gradient of `vectors`, of which the first `n_before` are no candidates, from tile after tile.
 
-    `columns` [m] are the targets', outside 0 … V - 1 where another process has them.
+    `last`: a tile whose share is not in it yet.
     """
-    n_columns = scores.shape[1]
-    rows = (is_real & (columns >= 0) & (columns < n_columns)).nonzero().squeeze(1)
-    target_scores = scores.new_zeros(len(scores)).index_put((rows,), scores[rows, columns[rows]])
-    # In a shard of special rows alone all scores are -inf, which less -inf would be no number: here the weights are 0.
-    lowest = torch.finfo(scores.dtype).min
-    peaks = scores.amax(1).clamp(min=lowest) if n_columns else scores.new_full((len(scores),), lowest)
-    weights = scores.sub_(peaks[:, None]).exp_()
-    shares = partition.stack(torch.stack([peaks + weights.sum(1).log(), target_scores]))
-    log_sums, target_scores = shares[:, 0].logsumexp(0), shares[:, 1].sum(0)
-    gradient = weights.mul_(((peaks - log_sums).exp() * is_real)[:, None])
-    gradient[rows, columns[rows]] -= 1
-    return (log_sums - target_scores) * is_real, gradient
+
+    def __init__(self, vectors: Tensor, *, n_before: int) -> None:
+        self._like, self._n_before = vectors, n_before
+        self._sum: Tensor | None = None
+        self.last: _Tile | None = None
+
+    def add_last(self, scale: Tensor | float = 1.0) -> None:
+        if self.last is None:
+            return
+        is_first = self._sum is None
+        if self._sum is None:  # without zeros, which would be one more pass over memory as large as the shard
+            self._sum = torch.empty_like(self._like, dtype=torch.float32)
+            self._sum[: self._n_before] = 0
+        self.last.add_to(self._sum[self._n_before :], scale, is_first=is_first)
+
+    def scaled(self, scale: Tensor) -> Tensor:
+        """The whole gradient."""
+        if self._sum is not None:
+            self._sum.mul_(scale)
+        self.add_last(scale)
+        assert self._sum is not None
+        return self._sum
+
+
+class _Tile:
+    """Some positions, `hidden` [m, D], against all `vectors` [V, D]: scores, their softmax, the gradient by them.
+
+    Columns are taken a block at a time, so that what is done to a block is done while it is in cache. `columns`
+    [m] are the targets', outside 0 … V - 1 where another process has them. Products are made in the type of
+    `vectors`, sums in float32.
+    """
+
+    def __init__(self, hidden: Tensor, vectors: Tensor, columns: Tensor) -> None:
+        self._hidden, self._vectors, self._columns = hidden, vectors, columns
+        at_once = SCORES_IN_CACHE if hidden.device.type == "cpu" else SCORES_AT_ONCE
+        width = max(1, at_once // max(1, len(hidden)))
+        self._blocks = [slice(first, first + width) for first in range(0, len(vectors), width)]
+        self._weights: list[Tensor] = []
+
+    def loss_and_gradient(self, is_real: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
+        """Losses [m] of the positions that are real, and the gradient of their sum by `hidden` [m, D]."""
+        found = [self._score(block) for block in self._blocks]
+        # In a shard of special rows alone there is nothing.
+        nothing = self._hidden.new_zeros(1, len(self._hidden), dtype=torch.float32)
+        own = torch.stack([log_sums for log_sums, _ in found]) if found else nothing - torch.inf
+        target_scores = torch.stack([scores for _, scores in found]) if found else nothing
+        shares = partition.stack(torch.stack([own.logsumexp(0), target_scores.sum(0)]))
+        log_sums, target_scores = shares[:, 0].logsumexp(0), shares[:, 1].sum(0)
+        factors = (own - log_sums).exp() * is_real
+        of_hidden = self._hidden.new_zeros(self._hidden.shape, dtype=torch.float32)
+        for block, weights, factor in zip(self._blocks, self._weights, factors, strict=False):
+            weights.mul_(factor[:, None])
+            place, is_here = self._place(block)
+            weights.scatter_add_(1, place, -is_here.float()[:, None])
+            _add_product(of_hidden, weights, self._vectors[block], self._vectors.dtype)
+        return (log_sums - target_scores) * is_real, of_hidden
+
+    def _score(self, block: slice) -> tuple[Tensor, Tensor]:
+        """Of a block of columns: the logs of the sums of exp(score) [m], and the scores [m] of targets among them."""
+        vectors = self._vectors[block]
+        scores = (self._hidden.to(vectors.dtype) @ vectors.T).float()
+        place, is_here = self._place(block)
+        of_targets = scores.gather(1, place)[:, 0] * is_here
+        peaks = scores.amax(1)
+        self._weights.append(torch.softmax(scores, 1, out=scores))
+        return peaks - scores.amax(1).log(), of_targets
+
+    def _place(self, block: slice) -> tuple[Tensor, Tensor]:
+        """Where in the `block` the targets' columns are [m, 1], any where they are elsewhere; and whether they are."""
+        inside, width = self._columns - block.start, len(self._vectors[block])
+        return inside.clamp(0, width - 1)[:, None], (inside >= 0) & (inside < width)
+
+    def add_to(self, of_vectors: Tensor, scale: Tensor | float, *, is_first: bool) -> None:
+        """Add `scale` × the gradient by the vectors to `of_vectors` [V, D], or with `is_first` write it there."""
+        scaled = self._hidden * scale
+        for block, weights in zip(self._blocks, self._weights, strict=True):
+            _add_product(of_vectors[block], weights.T, scaled, self._vectors.dtype, is_first=is_first)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype, *, is_first: bool = False) -> None:
+    """Add `left` @ `right`, multiplied in `dtype`, to `total`; with `is_first` write it there."""
+    if dtype == total.dtype:
+        total.addmm_(left, right, beta=0 if is_first else 1)
+    elif is_first:
+        total.copy_(left.to(dtype) @ right.to(dtype))
+    else:
+        total.add_(left.to(dtype) @ right.to(dtype))
+
+
+def _as_multiplied(values: Tensor) -> Tensor:
+    """In the type in which autocast would have matrices multiplied, where it is on."""
+    device = values.device.type
+    return values.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else values

@@ -4,11 +4,14 @@ Sequences stay ragged all the way: every linear layer works on the real position
 place, inside `attend`. Shapes: B sequences, N positions in all, M positions to predict, d = embed_dim.
 """
 
-from copy import copy
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import Function
+
+POSITIONS_AT_A_TIME = 2048  # padded ones, on CPU: what a block then makes of them stays in a core's cache
 
 
 class Encoder(nn.Module):
@@ -16,6 +19,9 @@ class Encoder(nn.Module):
 
     Positions count from the end, so that "most recent" is one position for histories of every length. `is_causal`: a
     position sees those before it and itself, else all of its sequence.
+
+    On CPU a few sequences at a time go through all blocks, which keeps them in cache and pads them to their own longest
+    only (little, since batches come sorted by length); on an accelerator all together.
     """
 
     def __init__(
@@ -26,20 +32,30 @@ class Encoder(nn.Module):
         self.is_causal, self.ffn_dim = is_causal, ffn_dim
         # Not drawn: on `meta` torch takes half a second for that, and the weights come later in any case.
         self.positions = nn.Embedding.from_pretrained(torch.zeros(max_len, embed_dim, device=device), freeze=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(Block(embed_dim, n_heads, ffn_dim, dropout, device) for _ in range(n_layers))
         self.norm = nn.LayerNorm(embed_dim, device=device)
 
     def forward(self, vectors: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
         """Item vectors [N, d] of sequences with `lengths` [B] → hidden states [M, d] at `positions` [M], ascending."""
-        offsets = F.pad(lengths.cumsum(0), (1, 0))
-        from_end = torch.repeat_interleave(offsets[1:], lengths, output_size=len(vectors))
+        ends = lengths.cumsum(0)
+        from_end = torch.repeat_interleave(ends, lengths, output_size=len(vectors))
         from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
-        x = self.dropout(vectors + self.positions(from_end))
-        everywhere = Raggedness(offsets, is_causal=self.is_causal)
+        x = vectors + self.positions(from_end)
+        if x.device.type != "cpu":
+            return self._encode(x, lengths, positions)
+        n_rows = _rows_at_a_time(lengths.tolist())
+        before = F.pad(ends, (1, 0))[F.pad(torch.tensor(n_rows).cumsum(0), (1, 0))]
+        asked = positions.split(torch.searchsorted(positions, before).diff().tolist())
+        groups = zip(x.split(before.diff().tolist()), lengths.split(n_rows), asked, before[:-1], strict=True)
+        return torch.cat([self._encode(part, own, at - first) for part, own, at, first in groups])
+
+    def _encode(self, x: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
+        x = self.dropout(x)
+        within, asked = who_sees_whom(lengths, positions, len(x), is_causal=self.is_causal)
         for block in self.blocks[:-1]:
-            x = block(x, everywhere)
-        hidden: Tensor = self.norm(self.blocks[-1](x, everywhere.asked(positions), positions))
+            x = block(x, within)
+        hidden: Tensor = self.norm(self.blocks[-1](x, asked, positions))
         return hidden
 
     def floats_kept(self, n_positions: int, n_asked: int) -> int:
@@ -65,102 +81,153 @@ class Block(nn.Module):
         self.ffn_norm = nn.LayerNorm(embed_dim, device=device)
         self.ffn_in = nn.Linear(embed_dim, ffn_dim, device=device)
         self.ffn_out = nn.Linear(ffn_dim, embed_dim, device=device)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, raggedness: "Raggedness", positions: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: "Seen", positions: Tensor | None = None) -> Tensor:
         """[N, d] → [N, d], or → [M, d] where only the outputs at `positions` [M] are needed."""
         h = self.attention_norm(x)
         keys, values = self.key_value(h).chunk(2, dim=-1)
         if positions is not None:
             x, h = x.index_select(0, positions), h.index_select(0, positions)
-        return self.merge(x, attend(self.query(h), keys, values, raggedness, self.n_heads))
+        return self.merge(x, attend(self.query(h), keys, values, seen, self.n_heads))
 
     def merge(self, x: Tensor, attended: Tensor) -> Tensor:
         """The residual stream [M, d] after attention and feed-forward."""
-        x = x + self.dropout(self.attention_out(attended))
-        return x + self.dropout(self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)))))
+        x = self.dropout(self.attention_out(attended), onto=x)
+        return self.dropout(self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)))), onto=x)
+
+
+class Dropout(nn.Module):
+    """Dropout whose draws are cheap on CPU: sixteen random bits a number, from the global generator.
+
+    So on CPU the share of what is dropped is rounded to 1/65,536; what is kept is scaled by the rounded share. torch's
+    own takes seven times as long there, more than attention.
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, values: Tensor, onto: Tensor | None = None) -> Tensor:
+        """`values` with some of them zero, in training; added to those of `onto`."""
+        if self.training and self.share and values.device.type == "cpu" and not torch.compiler.is_compiling():
+            kept = self._kept(values)
+            return values * kept if onto is None else torch.addcmul(onto, values, kept)
+        values = F.dropout(values, self.share, self.training)
+        return values if onto is None else onto + values
+
+    def _kept(self, values: Tensor) -> Tensor:
+        """Factors of the shape of `values`."""
+        n, dropped = values.numel(), round(self.share * 2**16)
+        bits = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]
+        kept = torch.ge(bits, dropped - 2**15, out=torch.empty(n))  # many times as fast as by way of a bool
+        return kept.mul_(2**16 / (2**16 - dropped)).view(values.shape)
 
 
 class Padding:
-    """Where the R ragged rows between `offsets` [R + 1] stand when padded to the longest: [R, width]."""
+    """Where ragged rows of `lengths` [R], `n` positions in all, stand when padded to `width`."""
 
-    def __init__(self, offsets: Tensor) -> None:
-        lengths = offsets.diff()
-        self.n_rows = len(lengths)
-        self.total, self.width = int(offsets[-1] - offsets[0]), max(1, int(lengths.max()))
-        self.is_real = torch.arange(self.width, device=offsets.device) < lengths[:, None]
-        self.indices = self.is_real.flatten().nonzero().squeeze(1)
+    def __init__(self, lengths: Tensor, n: int, width: int) -> None:
+        self.n_rows, self.width, self.is_full = len(lengths), width, len(lengths) * width == n
+        self.starts = lengths.cumsum(0) - lengths
+        self.places = torch.arange(width, device=lengths.device)
+        self.is_real = self.places < lengths[:, None]
+        # Nobody reads what stands where there is nothing; zeros would have to be written.
+        self.sources = (self.starts[:, None] + self.places).clamp(max=n - 1).flatten()
+        skipped = torch.arange(self.n_rows, device=lengths.device) * width - self.starts
+        self.targets = torch.arange(n, device=lengths.device) + self.of_row(skipped, lengths, n)
 
-    def pad(self, values: Tensor, n_heads: int) -> Tensor:
-        """[total, d] → [R, heads, width, d / heads], zeros where there is nothing."""
-        padded = values.new_zeros(self.n_rows * self.width, values.shape[1]).index_copy(0, self.indices, values)
-        return padded.view(self.n_rows, self.width, n_heads, -1).transpose(1, 2)
+    @staticmethod
+    def of_row(values: Tensor, lengths: Tensor, n: int) -> Tensor:
+        """For each of `n` positions the value of its row; without asking the device for `n`."""
+        return torch.repeat_interleave(values, lengths, output_size=n)
 
-    def pad_numbers(self, numbers: Tensor) -> Tensor:
-        """[total] → [R, width], zeros where there is nothing."""
-        return numbers.new_zeros(self.n_rows * self.width).index_copy(0, self.indices, numbers).view(self.n_rows, -1)
-
-    def places(self) -> Tensor:
-        """The place of each position in its row, [1, width]."""
-        return torch.arange(self.width, device=self.indices.device)[None]
+    def pad(self, values: Tensor) -> Tensor:
+        """[n, …] → [R, width, …], anything where there is nothing."""
+        padded: Tensor = _Pad.apply(values, self)  # type: ignore[no-untyped-call]
+        return padded
 
     def unpad(self, padded: Tensor) -> Tensor:
         """The reverse of `pad`."""
-        return padded.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self.indices)
+        values: Tensor = _Unpad.apply(padded, self)  # type: ignore[no-untyped-call]
+        return values
 
 
-class Raggedness:
-    """How the queries and keys of sequences between `offsets` [B + 1] are padded for attention, and who sees whom.
+class _Pad(Function):
+    """Its own gradient, since that of what stands where there is nothing is zero: autograd would add it up."""
 
-    On CPU the rows are taken a few at a time, which keeps a group in cache and pads it to its own longest row only
-    (little, since batches come sorted by length); on an accelerator all together.
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, padding: Padding) -> Tensor:
+        ctx.padding = padding
+        return values.index_select(0, padding.sources).unflatten(0, (padding.n_rows, padding.width))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.flatten(0, 1).index_select(0, ctx.padding.targets), None
+
+
+class _Unpad(Function):
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, padding: Padding) -> Tensor:
+        ctx.padding = padding
+        return padded.flatten(0, 1).index_select(0, padding.targets)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        shape = (ctx.padding.n_rows, ctx.padding.width)
+        padded = gradient.new_zeros(shape[0] * shape[1], *gradient.shape[1:])
+        return padded.index_copy_(0, ctx.padding.targets, gradient).unflatten(0, shape), None
+
+
+class Seen(NamedTuple):
+    """How queries and keys are padded for attention, and who sees whom: `mask` [R, 1, 1 or queries, keys]."""
+
+    queries: Padding
+    keys: Padding
+    mask: Tensor | None
+
+
+def who_sees_whom(lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool) -> tuple[Seen, Seen]:
+    """In sequences of `lengths` [R], `n` positions in all: for queries everywhere, and at `positions` [M] only.
+
+    The device is asked for numbers once.
     """
-
-    ROWS_AT_A_TIME = 16
-
-    def __init__(self, offsets: Tensor, *, is_causal: bool = False) -> None:
-        self._offsets, self._is_causal = offsets, is_causal
-        self.keys = self.queries = self._groups(offsets)
-        self.masks = [_seen_by(keys, keys.places() if is_causal else None) for keys in self.keys]
-
-    def asked(self, positions: Tensor) -> "Raggedness":
-        """The same keys, but queries at the `positions` [M] only, which ascend."""
-        if len(positions) == sum(padding.total for padding in self.keys):
-            return self
-        asked = copy(self)
-        asked.queries = self._groups(torch.searchsorted(positions, self._offsets))
-        if self._is_causal:
-            row = torch.searchsorted(self._offsets, positions, right=True) - 1
-            places = (positions - self._offsets[row]).split([padding.total for padding in asked.queries])
-            pairs = zip(self.keys, asked.queries, places, strict=True)
-            asked.masks = [_seen_by(keys, queries.pad_numbers(own)) for keys, queries, own in pairs]
-        return asked
-
-    def _groups(self, offsets: Tensor) -> list[Padding]:
-        n_rows = len(offsets) - 1
-        step = self.ROWS_AT_A_TIME if offsets.device.type == "cpu" else n_rows
-        return [Padding(offsets[first : min(first + step, n_rows) + 1]) for first in range(0, n_rows, step)]
+    ends = lengths.cumsum(0)
+    n_asked = torch.searchsorted(positions, F.pad(ends, (1, 0))).diff()
+    width, most_asked = torch.stack([lengths.max(), n_asked.max()]).tolist()
+    keys = Padding(lengths, n, width)
+    if not is_causal:
+        mask = None if keys.is_full else keys.is_real[:, None, None]
+        queries = keys if len(positions) == n else Padding(n_asked, len(positions), most_asked)
+        return Seen(keys, keys, mask), Seen(queries, keys, mask)
+    everywhere = Seen(keys, keys, (keys.places <= keys.places[:, None])[None, None])
+    if len(positions) == n:
+        return everywhere, everywhere
+    queries = Padding(n_asked, len(positions), most_asked)
+    places = queries.pad(positions - Padding.of_row(keys.starts, n_asked, len(positions)))
+    return everywhere, Seen(queries, keys, (keys.places <= places[:, :, None])[:, None])
 
 
-def _seen_by(keys: Padding, places: Tensor | None) -> Tensor:
-    """Which keys queries see, [R, 1, 1 or queries, keys]: all real ones, or those up to their own `places`."""
-    if places is None:
-        return keys.is_real[:, None, None, :]
-    return keys.places()[:, None, None, :] <= places[:, None, :, None]
+def _rows_at_a_time(lengths: list[int]) -> list[int]:
+    """How many consecutive sequences go through the blocks together, group by group."""
+    groups, widest = [0], 0
+    for length in lengths:
+        widest = max(widest, length)
+        if groups[-1] and (groups[-1] + 1) * widest > POSITIONS_AT_A_TIME:
+            groups.append(0)
+            widest = length
+        groups[-1] += 1
+    return groups
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, raggedness: Raggedness, n_heads: int) -> Tensor:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: Seen, n_heads: int) -> Tensor:
     """Attention within each sequence: queries [M, d], keys and values [N, d] → [M, d]."""
-    n_queries = [padding.total for padding in raggedness.queries]
-    n_keys = [padding.total for padding in raggedness.keys]
-    groups = zip(queries.split(n_queries), keys.split(n_keys), values.split(n_keys), strict=True)
-    paddings = zip(raggedness.queries, raggedness.keys, raggedness.masks, strict=True)
-    attended = []
-    for (q, k, v), (asked, known, mask) in zip(groups, paddings, strict=True):
-        padded_keys, padded_values = known.pad(k, n_heads), known.pad(v, n_heads)
-        padded = F.scaled_dot_product_attention(asked.pad(q, n_heads), padded_keys, padded_values, attn_mask=mask)
-        attended.append(asked.unpad(padded))
-    return torch.cat(attended)
+    asked, known, told = (
+        padding.pad(each).unflatten(-1, (n_heads, -1)).transpose(1, 2)
+        for padding, each in ((seen.queries, queries), (seen.keys, keys), (seen.keys, values))
+    )
+    padded = F.scaled_dot_product_attention(asked, known, told, attn_mask=seen.mask)
+    return seen.queries.unpad(padded.transpose(1, 2).flatten(2))
 
 
 def with_one(hidden: Tensor, width: int) -> Tensor:

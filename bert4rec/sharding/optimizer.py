@@ -222,12 +222,13 @@ def _make_state(optimizer: Any) -> None:
     if isinstance(optimizer, torch.optim.Adam):  # AdamW too
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
+            steps = torch.zeros((), device=parameter.device)  # where a fused optimizer counts them
+            optimizer.state[parameter] = {"step": steps, **moments}
 
 
 def _ordinary(name: str, parameters: Sequence[Any], learning_rate: float) -> torch.optim.Optimizer:
     adaptive: dict[str, Any] = {} if name == "sgd" else {"eps": EPSILON}
-    if name == "adam":  # of tables: in one pass over memory, without copies of their size
+    if name in ("adam", "adamw"):  # all weights in one call, and without copies of their size
         adaptive["fused"] = True
     return ORDINARY[name](parameters, lr=learning_rate, **adaptive)
 
