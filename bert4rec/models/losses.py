@@ -12,7 +12,7 @@ from torch.autograd import Function
 from bert4rec.runtime.collectives import Partition
 
 SCORES_AT_ONCE = 2**24  # of the softmax over the catalogue: 64 MiB in float32
-SCORES_IN_CACHE = 2**19  # of them on CPU: 2 MiB
+COLUMNS_AT_A_TIME = 4096  # of them on CPU: what is done to so many is done in cache
 
 
 def softmax_loss(
@@ -161,8 +161,7 @@ class _Tile:
 
     def __init__(self, hidden: Tensor, vectors: Tensor, columns: Tensor) -> None:
         self._hidden, self._vectors, self._columns = hidden, vectors, columns
-        at_once = SCORES_IN_CACHE if hidden.device.type == "cpu" else SCORES_AT_ONCE
-        width = max(1, at_once // max(1, len(hidden)))
+        width = COLUMNS_AT_A_TIME if hidden.device.type == "cpu" else max(1, len(vectors))
         self._blocks = [slice(first, first + width) for first in range(0, len(vectors), width)]
         self._weights: list[Tensor] = []
 

@@ -23,11 +23,13 @@ def inputs() -> list[torch.Tensor]:
 TARGETS = torch.tensor([3, 0, 12, -1, 5, -2, 3])
 
 
+@pytest.mark.parametrize("columns_at_a_time", [1, 5, 10_000])
 @pytest.mark.parametrize("scores_at_once", [1, 2 * V, 10_000])
 def test_softmax_is_cross_entropy_with_its_gradients(
-    inputs: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch, scores_at_once: int
+    inputs: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch, scores_at_once: int, columns_at_a_time: int
 ) -> None:
     monkeypatch.setattr(losses, "SCORES_AT_ONCE", scores_at_once)
+    monkeypatch.setattr(losses, "COLUMNS_AT_A_TIME", columns_at_a_time)
     hidden, vectors = inputs
     expected = F.cross_entropy(hidden @ vectors.T, TARGETS.clamp(min=-1), reduction="sum", ignore_index=-1)
     loss = softmax_loss(hidden, vectors, TARGETS, Partition())
@@ -36,6 +38,27 @@ def test_softmax_is_cross_entropy_with_its_gradients(
         torch.autograd.grad(3 * loss, inputs), torch.autograd.grad(3 * expected, inputs), strict=True
     ):
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_under_autocast_products_are_made_in_bf16_and_sums_in_float32(inputs: list[torch.Tensor]) -> None:
+    hidden, vectors = (each.detach().bfloat16().float().requires_grad_() for each in inputs)
+    expected = F.cross_entropy(
+        (hidden @ vectors.T).bfloat16().float(), TARGETS.clamp(min=-1), reduction="sum", ignore_index=-1
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = softmax_loss(hidden, vectors, TARGETS, Partition())
+    torch.testing.assert_close(loss, expected, rtol=1e-2, atol=1e-2)
+    plain = torch.autograd.grad(expected, (hidden, vectors))
+    for ours, other in zip(torch.autograd.grad(loss, (hidden, vectors)), plain, strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, other, rtol=2e-2, atol=2e-2)
+
+
+def test_nothing_to_predict_costs_nothing(inputs: list[torch.Tensor]) -> None:
+    hidden, vectors = inputs
+    loss = softmax_loss(hidden[:0], vectors, TARGETS[:0], Partition())
+    assert loss.item() == 0
+    assert not torch.autograd.grad(loss, vectors)[0].any()
 
 
 def test_rows_before_the_catalogue_are_no_candidates(inputs: list[torch.Tensor]) -> None:

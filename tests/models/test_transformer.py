@@ -5,9 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bert4rec.models import transformer
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.transformer import Dropout
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
@@ -46,10 +48,14 @@ def test_hidden_states_are_those_of_a_plain_transformer(kind: type[SequenceModel
 
 
 @KINDS
-def test_many_rows_go_through_attention_in_groups(kind: type[SequenceModel]) -> None:
+@pytest.mark.parametrize("at_a_time", [1, 16, 10_000])
+def test_many_rows_go_through_the_blocks_in_groups(
+    kind: type[SequenceModel], at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", at_a_time)
     network = model(kind)
     sequences = [SEQUENCES[i % 4] for i in range(50)]
-    positions = [POSITIONS[i % 4] for i in range(50)]
+    positions = [POSITIONS[i % 4] if i % 3 else [] for i in range(50)]
     expected = torch.cat([plainly(network, s)[p] for s, p in zip(sequences, positions, strict=True)])
     hidden = hidden_of(network, batch(sequences, positions))[:, :WIDTH]
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
@@ -79,3 +85,31 @@ def test_a_causal_output_does_not_depend_on_what_comes_after() -> None:
         network.encoder.positions.weight.zero_()  # which count from the end
     whole, beginning = (hidden_of(network, batch([s], [[0, 1]])) for s in ([5, 6, 7, 8], [5, 6]))
     torch.testing.assert_close(whole, beginning, rtol=0, atol=1e-5)
+
+
+@KINDS
+def test_gradients_are_those_of_a_plain_transformer(kind: type[SequenceModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", 16)
+    network = model(kind)
+    weights = list(network.encoder.parameters())
+    found = hidden_of(network, batch(SEQUENCES, POSITIONS))[:, :WIDTH]
+    expected = torch.cat([plainly(network, s)[p] for s, p in zip(SEQUENCES, POSITIONS, strict=True)])
+    factors = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    ours, plain = (torch.autograd.grad((hidden * factors).sum(), weights) for hidden in (found, expected))
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_keeps_its_share_scaled_and_follows_the_seed() -> None:
+    """Of 200,001 numbers 30 % are dropped, give or take five standard errors; gradients take the same factors."""
+    dropout, values = Dropout(0.3), torch.ones(200_001, requires_grad=True)
+    torch.manual_seed(1)
+    first = dropout(values)
+    rounded = round(0.3 * 2**16) / 2**16
+    assert set(first.unique().tolist()) == {0.0, torch.tensor(1 / (1 - rounded)).item()}
+    assert (first == 0).float().mean().item() == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / 200_001) ** 0.5)
+    assert torch.equal(torch.autograd.grad(first.sum(), values)[0], first)
+    assert not torch.equal(dropout(values), first)
+    torch.manual_seed(1)
+    assert torch.equal(dropout(values, onto=torch.full_like(values, 2)), 2 + first)
+    assert torch.equal(dropout.eval()(values), values)
