@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError
+from bert4rec.runtime.memory import use_memory_again
 from bert4rec.runtime.wording import counted
 
 SECONDS_TO_COME = 1800.0  # for all processes of a run: hosts of a cluster may be minutes apart
@@ -196,16 +197,19 @@ def age_of_launcher() -> float:
 
 @contextmanager
 def process_group(
-    world: Processes, store: dist.Store | None = None, *, minutes: float = 30.0, deterministic: bool = False
-) -> Iterator[None]:
+    world: Processes, store: dist.Store | None = None, *, minutes: float = 30.0, deterministic: bool = False,
+    precision: str = "fp32",
+) -> Iterator[None]:  # fmt: skip
     """The group of all processes: NCCL between GPUs, gloo between CPUs; they meet in `store`, if they have not yet.
 
     A process that has waited for another one for so many `minutes` gives up. With `deterministic`, only algorithms
-    that give the same bits every time. On leaving, garbage is collected before the group is destroyed: shards that
-    outlive it can abort a process that has finished its work.
+    that give the same bits every time; `precision` is that of the products. On leaving, garbage is collected before the
+    group is destroyed: shards that outlive it can abort a process that has finished its work.
     """
     on_gpu = world.device.type == "cuda"
     _use_cores(world.local_world_size)
+    if not on_gpu:
+        use_memory_again(precision=precision)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
     torch.use_deterministic_algorithms(deterministic)
     if on_gpu:

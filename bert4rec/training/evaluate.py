@@ -54,8 +54,10 @@ def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
     """
     store, rank, world_size = rendezvous()
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, trained, store))
-    patience, is_deterministic = config.parallelism.timeout_minutes, config.training.deterministic
-    with process_group(world, store, minutes=patience, deterministic=is_deterministic):
+    patience, training = config.parallelism.timeout_minutes, config.training
+    with process_group(
+        world, store, minutes=patience, deterministic=training.deterministic, precision=training.precision
+    ):
         # The model lives in this call only, so that its shards are gone when the process group ends.
         return _complete(config, trained, world, dataset, output)
 

@@ -52,8 +52,13 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     began = time.monotonic()
     store, rank, world_size = rendezvous()
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, store))
-    patience, is_deterministic = config.parallelism.timeout_minutes, config.training.deterministic
-    with process_group(world, store, minutes=patience, deterministic=is_deterministic), ExitStack() as resources:
+    patience, training = config.parallelism.timeout_minutes, config.training
+    with (
+        process_group(
+            world, store, minutes=patience, deterministic=training.deterministic, precision=training.precision
+        ),
+        ExitStack() as resources,
+    ):
         peak_memory = resources.enter_context(PeakMemory(world.device))
         if not is_trained(config.model.kind):
             return complete_untrained(config, world, dataset, resources, peak_memory, may_exit=may_exit)

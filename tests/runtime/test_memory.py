@@ -1,5 +1,7 @@
 """Memory as the system counts it."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -33,6 +35,34 @@ def test_the_peak_is_not_forgotten() -> None:
         (watch,) = (thread for thread in threading.enumerate() if thread.name == "peak memory")
     watch.join(timeout=60)  # a run of a notebook leaves nobody who looks for ever
     assert not watch.is_alive()
+
+
+STEPS_OF_EVER_OTHER_SIZES = """
+import ctypes, resource, torch
+from bert4rec.runtime.memory import use_memory_again
+use_memory_again(precision="fp32")
+class Heap(ctypes.Structure):  # malloc.h: struct mallinfo2
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena b s h m u f used free k".split()]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Heap
+def step(n):
+    values = torch.ones(n, 64, requires_grad=True)
+    torch.nn.functional.gelu(values).sum().backward()
+    torch.ones(20_000_000)  # 80 MB
+step(999)
+used, faults = libc.mallinfo2().used, resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for n in range(100, 200):
+    step(n)
+print(libc.mallinfo2().used - used, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+"""
+
+
+def test_steps_of_ever_other_sizes_leave_nothing_behind_and_find_their_memory_again() -> None:
+    """oneDNN's kernels would be 6 MB; 80 MB of new pages at each step would be 2,000,000 faults."""
+    command = [sys.executable, "-W", "ignore", "-c", STEPS_OF_EVER_OTHER_SIZES]
+    n_bytes, n_faults = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    assert n_bytes < MIB
+    assert n_faults < 50_000  # a block may move once
 
 
 def test_freed_memory_between_what_is_still_used_goes_back() -> None:

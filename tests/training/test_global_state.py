@@ -24,6 +24,7 @@ def snapshot() -> dict[str, Any]:
         "numpy": str(np.random.get_state()),
         "torch": torch.get_rng_state().tolist(),
         "threads": torch.get_num_threads(),
+        "oneDNN": torch.backends.mkldnn.enabled,
         "deterministic": (torch.are_deterministic_algorithms_enabled(), dist.is_initialized()),
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         "loggers": [(root.level, list(root.handlers))] + [logging.getLogger(n).level for n in ("torch", "torchrec")],
@@ -42,6 +43,7 @@ def turn_everything() -> None:
     seed_everything(7, 0)
     torch.set_num_threads(2)
     torch.use_deterministic_algorithms(True)
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     logging.getLogger().addHandler(logging.StreamHandler())
 
