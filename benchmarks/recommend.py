@@ -66,7 +66,7 @@ def random_network(n_items: int) -> Network:
     encoder = Encoder(**shape.model_dump(include=of_encoder), device="cpu")
     rows = torch.randn(n_items + 2, shape.embed_dim + BIAS_COLUMNS)
     rows[:, shape.embed_dim + 1 :] = 0
-    return Network(encoder.requires_grad_(False), rows).eval()
+    return Network(encoder.requires_grad_(False), rows, mask=torch.randn(shape.embed_dim)).eval()
 
 
 def _lines(n: int, n_items: int, length: int) -> Iterator[str]:

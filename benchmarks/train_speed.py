@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID, table_rows
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.masking import Masking
 from bert4rec.models.bert4rec import Bert4Rec
@@ -51,7 +51,7 @@ def main() -> None:
             for batch in batches:
                 step(batch)
             seconds[name].append(time.perf_counter() - began)
-    positions = sum(len(batch.items) for batch in batches) / len(batches) / BATCH
+    positions = sum(len(batch.places) for batch in batches) / len(batches) / BATCH
     print(f"{torch.get_num_threads()} threads, {options.items} items, mean length {positions:.0f} of {LENGTH}")
     for name, times in seconds.items():
         rate = STEPS_PER_ROUND * BATCH / statistics.median(times)
@@ -106,12 +106,13 @@ class Plain(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """The loss sum."""
         lengths = batch.lengths.tolist()
-        items = nn.utils.rnn.pad_sequence(batch.items.split(lengths), batch_first=True, padding_value=PAD_ID)
+        shown = torch.cat([batch.items.ids, torch.tensor([MASK_ID])])[batch.places]
+        items = nn.utils.rnn.pad_sequence(shown.split(lengths), batch_first=True, padding_value=PAD_ID)
         is_real = torch.arange(items.shape[1]) < batch.lengths[:, None]
         hidden = self.encoder(
             self.items(items) + self.positions.weight[: items.shape[1]], src_key_padding_mask=~is_real
         )
-        targets = torch.full((len(batch.items),), -1).index_copy(0, batch.positions, batch.targets - FIRST_ITEM_ID)
+        targets = torch.full((len(batch.places),), -1).index_copy(0, batch.positions, batch.targets - FIRST_ITEM_ID)
         if self.only_masked:
             hidden, targets = hidden[is_real][batch.positions], targets[batch.positions]
         else:

@@ -3,18 +3,21 @@
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
+from bert4rec.checkpoint.grown import read_grown, write_grown
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import Interrupted
+from bert4rec.runtime.processes import group_of_one
 from bert4rec.training.run import run
 from tests.conftest import leave_group
 
@@ -69,6 +72,26 @@ def edit_facts(checkpoint_folder: Path, edit: Callable[[dict[str, Any]], None]) 
     path.write_text(json.dumps(facts))
     names = [file.name for file in checkpoint_folder.iterdir() if file.name != manifest.MANIFEST]
     manifest.seal(checkpoint_folder, manifest.describe(checkpoint_folder, names))
+
+
+def tensors_of(checkpoint_folder: Path) -> dict[str, Tensor]:
+    with group_of_one():
+        return read_grown(checkpoint_folder, 0)
+
+
+def with_mask_in_table(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    """As earlier versions had them: the mask token's vector as row 1 of the item table."""
+    mask = tensors[f"{prefix}mask_vector"]
+    tensors[f"{prefix}item_table.embeddings.item.weight"][1, : len(mask)] = mask
+    return {name: value for name, value in tensors.items() if "mask_vector" not in name}
+
+
+def put_mask_into_table(checkpoint_folder: Path) -> None:
+    """Write a checkpoint again as earlier versions wrote it."""
+    tensors = with_mask_in_table(tensors_of(checkpoint_folder), "model.")
+    facts = json.loads((checkpoint_folder / "facts.json").read_text()) | {"facts_version": 2}
+    with group_of_one():
+        write_grown(checkpoint_folder, tensors, facts)
 
 
 def report_of(folder: Path) -> dict[str, Any]:

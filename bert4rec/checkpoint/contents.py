@@ -10,7 +10,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from bert4rec.checkpoint.store import load
-from bert4rec.checkpoint.stored_tensors import MODEL
+from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.dataset.schema import MASK_ID
+from bert4rec.models.names import MASK, TABLE
 from bert4rec.models.tables.table import saved_name
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError
@@ -44,9 +46,13 @@ class Weights(Owner):
         return _named(MODEL, self._model.state_dict())
 
     def load(self, folder: Path) -> None:
-        """Of a checkpoint."""
+        """Of a checkpoint; in one of an earlier version of this program the mask token's vector is a row of a table."""
         state = self._model.state_dict()
-        load(folder, _named(MODEL, state))
+        tensors = _named(MODEL, state)
+        if MASK in state and MODEL + MASK not in (stored := StoredTensors(folder)):
+            mask = tensors.pop(MODEL + MASK)
+            mask.copy_(stored.row(MODEL + TABLE, MASK_ID)[: len(mask)])
+        load(folder, tensors)
         self._model.load_state_dict(state)
 
     def load_package(self, file: Path) -> None:
@@ -55,6 +61,9 @@ class Weights(Owner):
         try:
             with safe_open(file, "pt") as stored:
                 for name, value in state.items():
+                    if name == MASK and name not in stored.keys():  # noqa: SIM118  # it is no dict
+                        value.copy_(stored.get_slice(TABLE)[MASK_ID : MASK_ID + 1, : len(value)][0])
+                        continue
                     rows = stored.get_slice(saved_name(name))
                     for part, place in _places(value):
                         if part.numel():

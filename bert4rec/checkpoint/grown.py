@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from bert4rec.checkpoint.store import load, save
-from bert4rec.checkpoint.stored_tensors import StoredTensors
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
+from bert4rec.models.names import MASK, TABLE
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.memory import host_memory
 from bert4rec.sharding.sharded_tensors import of_one_shard
 
+SLOTS = "optimizer.encoder.norm.bias."  # state of the optimizer of the dense part, for instance
 ROWS_BEFORE = {"item_table.": FIRST_ITEM_ID, "head.": 0}  # module of a model → its rows before those of the items
 
 
@@ -38,6 +40,18 @@ def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
     tensors = {name: torch.zeros(shape, dtype=stored.dtype(name)) for name, shape in shapes.items()}
     load(checkpoint, {name: tensor[: stored.shape(name)[0]] for name, tensor in tensors.items()})
     return tensors
+
+
+def add_mask_vector(tensors: dict[str, Tensor], embed_dim: int) -> None:
+    """Give a Bert4Rec of an earlier version of this program its mask token's vector, which was a row of the table.
+
+    The optimizer's state of it starts from zeros: that of a row is of another optimizer.
+    """
+    if MODEL + MASK in tensors:
+        return
+    tensors[MODEL + MASK] = tensors[MODEL + TABLE][MASK_ID, :embed_dim].clone()
+    for slot in [name.removeprefix(SLOTS) for name in tensors if name.startswith(SLOTS)]:
+        tensors[f"optimizer.{MASK}.{slot}"] = torch.zeros(embed_dim)
 
 
 def write_grown(folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:

@@ -11,7 +11,8 @@ from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 
 FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # of an export; with the first it is a package
-FORMAT, VERSION = "bert4rec model package", 1
+FORMAT, VERSION = "bert4rec model package", 2
+READABLE_VERSIONS = (1, VERSION)  # in 1 the mask token's vector is a row of the item table
 SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 
 
@@ -31,7 +32,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         form, version = "something else", 0
     if form != FORMAT:
         raise DataError(f"{folder}: is no model package: {SETTINGS} does not say so")
-    if version != VERSION:
+    if version not in READABLE_VERSIONS:
         raise DataError(f"{folder}: has version {version} of the format, this program reads {VERSION}: update it")
     if not (folder / WEIGHTS).is_file():
         raise DataError(f"{folder}: holds no {WEIGHTS}; export it again with --format=safetensors")

@@ -13,6 +13,7 @@ from bert4rec.checkpoint.run_folder import (
     METADATA,
     METADATA_VERSION,
     PICTURE,
+    READABLE_VERSIONS,
     REPORTS,
     found,
     named_run,
@@ -93,7 +94,7 @@ def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
 def _metadata_of(checkpoint: Path) -> dict[str, Any]:
     """What a checkpoint that was verified says of its run. Raises `DataError` for another version's."""
     metadata = read_metadata(checkpoint)
-    if metadata["facts_version"] != METADATA_VERSION:
+    if metadata["facts_version"] not in READABLE_VERSIONS:
         raise DataError(
             f"{checkpoint}: written by another version of this program (form {metadata['facts_version']}, here it is "
             f"{METADATA_VERSION}); resume it with that version"
@@ -108,6 +109,12 @@ def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: st
             f"another dataset: the run was trained on {saved['fingerprint'][:12]}…, this one is {fingerprint[:12]}…; "
             "set data.dataset_dir to the folder that the run was trained on, or start another run from its weights "
             "with --run.init_from"
+        )
+    if saved["facts_version"] != METADATA_VERSION and saved["config"]["model"].get("kind", "bert4rec") == "bert4rec":
+        raise SettingsError(
+            "an earlier version of this program began this run: the mask token was a row of the item table there, and "
+            "its optimizer's state is no use to the one it has now; start another run from its weights with "
+            "--run.init_from, or resume it with that version"
         )
     changed = changes(saved, settings)
     for name in OPTIMIZERS:

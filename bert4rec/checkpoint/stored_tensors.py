@@ -43,6 +43,12 @@ class StoredTensors:
             self._read_into(whole[first:last], name, first)
         return whole
 
+    def row(self, name: str, index: int) -> Tensor:
+        """One of its rows, alone."""
+        row = torch.empty(1, *self.shape(name)[1:], dtype=self.dtype(name))
+        self._read_into(row, name, index)
+        return row[0]
+
     def blocks(self, name: str) -> Iterator[Tensor]:
         """Its rows in their order, in blocks that were written as such: some MB each where it was sharded."""
         for first, last in self._blocks(name):

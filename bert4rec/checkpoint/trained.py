@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.package import is_package, read_settings
-from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA, METADATA_VERSION, checkpoint_of
+from bert4rec.checkpoint.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    METADATA,
+    METADATA_VERSION,
+    READABLE_VERSIONS,
+    checkpoint_of,
+)
 from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.tables import Data
 from bert4rec.runtime import manifest
@@ -84,7 +91,7 @@ def find_trained(path: Path) -> Trained:
         version = metadata["facts_version"]
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{folder}: this checkpoint is damaged: {METADATA} cannot be read") from None
-    if version != METADATA_VERSION:
+    if version not in READABLE_VERSIONS:
         raise DataError(
             f"{folder}: written by another version of this program (form {version}, here it is {METADATA_VERSION}); "
             "use that version"

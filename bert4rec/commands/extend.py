@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.next_command import on_processes
-from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, new_folder, step_folder
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA_VERSION, new_folder, step_folder
 from bert4rec.checkpoint.trained import Trained, find_trained
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options
 from bert4rec.config.resolve import resolve
@@ -151,18 +151,21 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
 
 def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Config, dataset: "Dataset") -> int:
     """Write the new run; how many new items stand beside no known one."""
-    from bert4rec.checkpoint.grown import read_grown, write_grown
+    from bert4rec.checkpoint.grown import add_mask_vector, read_grown, write_grown
     from bert4rec.training.loop.state import State
     from bert4rec.training.new_items import initialize_new_items
 
     n_known = saved["n_items"]
     tensors = read_grown(checkpoint, dataset.n_items - n_known)
+    if config.model.kind == "bert4rec":
+        add_mask_vector(tensors, config.model.embed_dim)
     n_alone = initialize_new_items(
         tensors, dataset.splits["train"], dataset.popularity, n_known=n_known, embed_dim=config.model.embed_dim
     )
     # Validated before the first step, so that training on can only replace the weights by better ones.
     state = State(updates=saved["state"]["updates"], validated=-1.0)
     metadata = {name: value for name, value in saved.items() if name != "plan"} | {
+        "facts_version": METADATA_VERSION,
         "config": config.model_dump(mode="json"),
         "fingerprint": dataset.metadata["fingerprint"],
         "n_items": dataset.n_items,

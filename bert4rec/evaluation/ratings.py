@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.reader import Sizes, Split
 from bert4rec.dataset.schema import table_rows
 from bert4rec.evaluation.batches import cut, dealt
-from bert4rec.feed.batch import Pairs
 from bert4rec.feed.order import Indices
 from bert4rec.feed.pairs import TEST, VALIDATION, PairExamples
 from bert4rec.models.matrix_factorization import MatrixFactorization
@@ -21,6 +22,14 @@ PAIRS_AT_ONCE = 32_768
 ITEM_DAMPING, USER_DAMPING = 25, 10  # ratings at the mean that each item and user is taken to have besides
 
 Floats = npt.NDArray[np.float64]
+
+
+class Rated(NamedTuple):
+    """Users, items and ratings of pairs, each [B]."""
+
+    users: Ints
+    items: Ints
+    ratings: Floats
 
 
 class RatingMeter:
@@ -65,7 +74,7 @@ def mean_errors(split: Split, parts: Mapping[str, PairExamples], sizes: Sizes) -
     Streams by all pairs, twice; takes memory for some numbers a user and an item.
     """
 
-    def total(value: Callable[[Pairs], Floats], by: Callable[[Pairs], Indices], n: int) -> tuple[Floats, Floats]:
+    def total(value: Callable[[Rated], Floats], by: Callable[[Rated], Ints], n: int) -> tuple[Floats, Floats]:
         """Sums [n] of a value of the training's pairs, and how many there are: all pairs but those held out."""
         sums, counts = np.zeros(n), np.zeros(n)
         for sign, pairs in _training_pairs(split, parts):
@@ -73,32 +82,33 @@ def mean_errors(split: Split, parts: Mapping[str, PairExamples], sizes: Sizes) -
             counts += sign * np.bincount(by(pairs), minlength=n)
         return sums, counts
 
-    sums, counts = total(_ratings, lambda pairs: pairs.targets.numpy(), table_rows(sizes.items))
+    sums, counts = total(lambda pairs: pairs.ratings, lambda pairs: pairs.items, table_rows(sizes.items))
     mean = sums.sum() / counts.sum()
     of_items = (sums - mean * counts) / (ITEM_DAMPING + counts)
-    sums, counts = total(lambda p: _ratings(p) - mean - of_items[p.targets], lambda p: p.users.numpy(), sizes.users)
+    sums, counts = total(lambda p: p.ratings - mean - of_items[p.items], lambda p: p.users, sizes.users)
     of_users = sums / (USER_DAMPING + counts)
     wrong = np.zeros(2)
     for indices in _batches(len(parts[TEST])):
-        pairs = parts[TEST].batch(indices, 0)
-        from_mean = _ratings(pairs) - mean
-        left = from_mean - of_items[pairs.targets] - of_users[pairs.users]
+        pairs = _read(parts[TEST], indices)
+        from_mean = pairs.ratings - mean
+        left = from_mean - of_items[pairs.items] - of_users[pairs.users]
         wrong += [np.square(from_mean).sum(), np.square(left).sum()]
     of_mean, of_means = np.sqrt(wrong / len(parts[TEST])).tolist()
     return {"baseline_RMSE": of_mean, "means_RMSE": of_means}
 
 
-def _training_pairs(split: Split, parts: Mapping[str, PairExamples]) -> Iterator[tuple[int, Pairs]]:
+def _training_pairs(split: Split, parts: Mapping[str, PairExamples]) -> Iterator[tuple[int, Rated]]:
     """All pairs in their order with a 1, then those held out with a -1."""
     everything = PairExamples(split, range(split.n_pairs), seed=None, has_ratings=True)
     for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
         for indices in _batches(len(examples)):
-            yield sign, examples.batch(indices, 0)
+            yield sign, _read(examples, indices)
 
 
-def _ratings(pairs: Pairs) -> Floats:
-    assert pairs.ratings is not None, "held-out pairs have ratings"
-    return pairs.ratings.numpy().astype(np.float64)
+def _read(examples: PairExamples, indices: Indices) -> Rated:
+    users, items, ratings = examples.read(indices)
+    assert ratings is not None, "held-out pairs have ratings"
+    return Rated(users, items, ratings.astype(np.float64))
 
 
 def _batches(n: int) -> Iterator[Indices]:

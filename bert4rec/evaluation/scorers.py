@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.reader import Rows
+from bert4rec.feed.lookup import Lookup, distinct
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import Partition
 
@@ -47,14 +48,15 @@ class ModelScorer:
         """What the model makes of them: hidden states, or what it knows of a user."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
             batch = self._model.ask(rows, self._max_len).to(self._device)
-            asking, items = self._model.represent(batch, ids.flatten())
+            candidates, places = distinct(ids.flatten().cpu())
+            asking, items = self._model.represent(batch, candidates.to(self._device))
         # In fp32 always: bf16 has so few digits that many scores would tie.
-        asking = asking.float()
-        return asking, self._model.score_own(asking, items.view(*ids.shape, -1).float())
+        asking, items = asking.float(), items.float().index_select(0, places.to(self._device))
+        return asking, self._model.score_own(asking, items.view(*ids.shape, -1))
 
     def items(self, ids: Tensor) -> Tensor:
         """Their vectors."""
-        return self._model.represent_items(ids)
+        return self._model.represent_items(Lookup.of(ids))
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """By the model."""

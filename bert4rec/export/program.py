@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.inference.network import Network
 from bert4rec.models.transformer import Block, with_one
 from bert4rec.runtime.errors import SettingsError
@@ -53,14 +52,14 @@ class Program(nn.Module):
 
     def _hidden(self, items: Tensor, is_item: Tensor) -> Tensor:
         """Hidden states [B, D] after the histories, as `Network` has them."""
-        encoder = self.network.encoder
-        ids = torch.where(is_item, items + FIRST_ITEM_ID, PAD_ID)
-        most = self.network.max_len
-        if not encoder.is_causal:
-            ids, is_item, most = F.pad(ids, (0, 1), value=MASK_ID), F.pad(is_item, (0, 1), value=True), most + 1
+        encoder, mask = self.network.encoder, self.network.mask
+        vectors, most = self.network.shown_vectors[items.clamp(min=0)], self.network.max_len
+        if mask is not None:
+            vectors = torch.cat([vectors, mask.expand(len(items), 1, -1)], dim=1)
+            is_item, most = F.pad(is_item, (0, 1), value=True), most + 1
         from_end = is_item.flip(1).cumsum(1).flip(1) - 1
         is_real = is_item & (from_end < most)
-        x = self.network.id_vectors[ids] + encoder.positions(from_end.clamp(0, most - 1))
+        x = vectors + encoder.positions(from_end.clamp(0, most - 1))
         everywhere = is_real[:, None, None, :]
         within = _seen_within(is_real) if encoder.is_causal else everywhere
         *before, final = cast(list[Block], [*encoder.blocks])

@@ -13,7 +13,7 @@ from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.export.weights import bytes_of
 from bert4rec.inference.item_ids import ItemIds
-from bert4rec.inference.network import HEAD, HEAD_BIAS, TABLE
+from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE
 
 PARQUET, NPY = "vectors.parquet", "vectors.npy"
 

@@ -8,51 +8,98 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID
+from bert4rec.feed.lookup import Lookup, distinct
 from bert4rec.feed.negatives import Negatives
+
+
+class Candidates(NamedTuple):
+    """The items that a loss scores: `items`, distinct, and which of them the targets and the negatives are.
+
+    `positives` [M] int64 and `negatives` [K] int64 are places in `items`, of a target that is padding that of any item;
+    `log_expected` [K] float32, the log of how often each negative was to be expected among them.
+    """
+
+    items: Lookup
+    positives: Tensor
+    negatives: Tensor
+    log_expected: Tensor
+
+    @classmethod
+    def of(cls, targets: Tensor, negatives: Negatives | None = None) -> "Candidates":
+        """Of `targets` [M], perhaps PAD_ID, and `negatives`, if the loss has any."""
+        positives = torch.where(targets == PAD_ID, FIRST_ITEM_ID, targets)
+        if negatives is None:
+            negatives = Negatives(positives[:0], torch.empty(0))
+        items, places = distinct(torch.cat([positives, negatives.ids]))
+        return cls(items, places[: len(targets)], places[len(targets) :], negatives.log_expected)
+
+    def to(self, device: torch.device) -> "Candidates":
+        """The same on `device`; asynchronous from pinned memory."""
+        return Candidates(self.items.to(device), *(tensor.to(device, non_blocking=True) for tensor in self[1:]))
 
 
 class Batch(NamedTuple):
     """Sequences to encode and the positions to predict.
 
-    `items` [total] int64, the sequences one after another; `lengths` [B] int64; `positions` [M] int64, indices into
-    `items`, ascending; `targets` [M] int64, the items that were there, or PAD_ID where nothing is to be predicted;
-    `n_sequences`, how many the global batch has, this rank's among them; `negatives`, for a sampled loss.
+    `items`, the distinct items that are shown; `places` [total] int64, which of them stands where in the sequences, one
+    after another, and one past the last for the mask token, which is no row of a table; `lengths` [B] int64;
+    `positions` [M] int64, indices into `places`, ascending; `targets` [M] int64, the items that were there, or PAD_ID
+    where nothing is to be predicted; `n_sequences`, how many the global batch has, this rank's among them;
+    `candidates`, for a loss that does not score the whole catalogue.
     """
 
-    items: Tensor
+    items: Lookup
+    places: Tensor
     lengths: Tensor
     positions: Tensor
     targets: Tensor
     n_sequences: int = 0
-    negatives: Negatives | None = None
+    candidates: Candidates | None = None
+
+    @classmethod
+    def showing(cls, shown: Tensor, lengths: Tensor, positions: Tensor, targets: Tensor) -> "Batch":
+        """The sequences of the ids `shown` [total], MASK_ID for the mask token."""
+        is_item = shown != MASK_ID
+        items, places_of_items = distinct(shown[is_item])
+        places = torch.full_like(shown, len(items.ids))
+        places[is_item] = places_of_items
+        return cls(items, places, lengths, positions, targets)
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`; asynchronous from pinned memory, into which the loader brings named tuples."""
-        items, lengths, positions, targets = (tensor.to(device, non_blocking=True) for tensor in self[:4])
-        negatives = self.negatives and self.negatives.to(device)
-        return Batch(items, lengths, positions, targets, self.n_sequences, negatives)
+        places, lengths, positions, targets = (tensor.to(device, non_blocking=True) for tensor in self[1:5])
+        candidates = self.candidates and self.candidates.to(device)
+        return Batch(self.items.to(device), places, lengths, positions, targets, self.n_sequences, candidates)
 
 
 class Pairs(NamedTuple):
     """M pairs of a user and an item.
 
-    `users` [M] int64; `targets` [M] int64, their items, or PAD_ID where nothing is to be learnt; `ratings` [M] float32,
-    where they are wanted; `n_sequences`, how many pairs the global batch has, this rank's among them; `negatives`, for
-    a sampled loss.
+    `users`, distinct; `places` [M] int64, which of them stands in each pair; `targets` [M] int64, the items, or PAD_ID
+    where nothing is to be learnt; `ratings` [M] float32, where they are wanted; `n_sequences`, how many pairs the
+    global batch has, this rank's among them; `candidates`, for a loss that does not score the whole catalogue.
     """
 
-    users: Tensor
+    users: Lookup
+    places: Tensor
     targets: Tensor
     ratings: Tensor | None = None
     n_sequences: int = 0
-    negatives: Negatives | None = None
+    candidates: Candidates | None = None
+
+    @classmethod
+    def between(cls, users: Tensor, targets: Tensor, ratings: Tensor | None = None) -> "Pairs":
+        """The pairs of `users` [M] and `targets` [M]; where there are `ratings` [M], the targets are to be rated."""
+        candidates = None if ratings is None else Candidates.of(targets)
+        return cls(*distinct(users), targets, ratings, candidates=candidates)
 
     def to(self, device: torch.device) -> "Pairs":
         """The same pairs on `device`, as `Batch.to`."""
-        users, targets = (tensor.to(device, non_blocking=True) for tensor in self[:2])
+        places, targets = (tensor.to(device, non_blocking=True) for tensor in self[1:3])
         ratings = None if self.ratings is None else self.ratings.to(device, non_blocking=True)
-        negatives = self.negatives and self.negatives.to(device)
-        return Pairs(users, targets, ratings, self.n_sequences, negatives)
+        candidates = self.candidates and self.candidates.to(device)
+        return Pairs(self.users.to(device), places, targets, ratings, self.n_sequences, candidates)
 
 
 AnyBatch: TypeAlias = Batch | Pairs

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from bert4rec.dataset.reader import Split
 from bert4rec.dataset.schema import PAD_ID
-from bert4rec.feed.batch import AnyBatch, Batch, tensors_of
+from bert4rec.feed.batch import AnyBatch, Batch, Candidates, tensors_of
 from bert4rec.feed.loaders.server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, EpochOrder, Indices, Position
@@ -91,11 +91,11 @@ class TrainingBatches:
         share = self._order[step_in_epoch]
         indices = share if len(share) else self._order.first(step_in_epoch)
         examples = self._examples.batch(indices, epoch)
-        return examples._replace(
-            targets=examples.targets if len(share) else torch.full_like(examples.targets, PAD_ID),
-            n_sequences=len(self._order.places(step_in_epoch)),
-            negatives=self._sampler.draw(self.start.steps + step) if self._sampler else None,
-        )
+        targets = examples.targets if len(share) else torch.full_like(examples.targets, PAD_ID)
+        n_sequences, candidates = len(self._order.places(step_in_epoch)), examples.candidates
+        if self._sampler:
+            candidates = Candidates.of(targets, self._sampler.draw(self.start.steps + step))
+        return examples._replace(targets=targets, n_sequences=n_sequences, candidates=candidates)
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[AnyBatch]:
         """All batches in order, read ahead by `num_workers` processes that live as long as the training."""

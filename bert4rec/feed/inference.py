@@ -17,13 +17,13 @@ def with_mask(rows: Rows, max_len: int) -> Batch:
     ends = (kept + 1).cumsum(0)
     shown = torch.full((int(ends[-1]),), MASK_ID, dtype=torch.int64)
     shown[torch.repeat_interleave(ends - 1, kept) + place] = items
-    return Batch(shown, kept + 1, ends - 1, _targets(rows))
+    return Batch.showing(shown, kept + 1, ends - 1, _targets(rows))
 
 
 def as_they_are(rows: Rows, max_len: int) -> Batch:
     """The last `max_len` - 1 items of each history, as many as a whole window has before its last target."""
     items, kept, _ = _last_items(rows, max_len - 1)
-    return Batch(items, kept, kept.cumsum(0) - 1, _targets(rows))
+    return Batch.showing(items, kept, kept.cumsum(0) - 1, _targets(rows))
 
 
 def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:

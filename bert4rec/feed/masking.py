@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
 from bert4rec.feed.batch import Batch
-from bert4rec.feed.hashing import Words, splitmix64
+from bert4rec.feed.seeded.hashing import Words, splitmix64
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ class Masking:
         chosen = self._choose(keys, sequence_keys, only_last, rows, starts, lengths.numpy())
         positions = torch.from_numpy(np.flatnonzero(chosen))
         shown = torch.from_numpy(self._hide(items.numpy(), chosen, keys, only_last[rows]))
-        return Batch(shown, lengths, positions, items[positions])
+        return Batch.showing(shown, lengths, positions, items[positions])
 
     def _choose(
         self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Ints, starts: Ints, lengths: Ints

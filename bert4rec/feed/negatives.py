@@ -20,10 +20,6 @@ class Negatives(NamedTuple):
     ids: Tensor
     log_expected: Tensor
 
-    def to(self, device: torch.device) -> "Negatives":
-        """The same on `device`."""
-        return Negatives(*(tensor.to(device, non_blocking=True) for tensor in self))
-
 
 class NegativeSampler:
     """Draws `n` items a step, each with a probability in proportion to its popularity to a `power`.

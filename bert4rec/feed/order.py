@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bert4rec.feed.permutation import Permutation
+from bert4rec.feed.seeded.permutation import Permutation
 from bert4rec.runtime.collectives import Partition
 
 Indices = npt.NDArray[np.int64]

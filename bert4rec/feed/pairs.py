@@ -7,10 +7,11 @@ its loader processes hold anything that grows with the pairs, and the mapped fil
 import numpy as np
 import torch
 
-from bert4rec.dataset.reader import Split
+from bert4rec.dataset.columns import Ints
+from bert4rec.dataset.reader import Floats, Split
 from bert4rec.feed.batch import Pairs, long
 from bert4rec.feed.order import Indices
-from bert4rec.feed.permutation import Permutation
+from bert4rec.feed.seeded.permutation import Permutation
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
 STREAM = 0x52415445  # keeps the choice of held-out pairs apart from the epochs' orders, which (seed, epoch) seeds
@@ -36,8 +37,12 @@ class PairExamples:
 
     def batch(self, indices: Indices, epoch: int) -> Pairs:
         """The pairs at `indices` [B], in the order in which they stand in memory; the same in every `epoch`."""
-        users, items, ratings = self._split.pairs(np.sort(self.numbers(indices)), with_ratings=self._has_ratings)
-        return Pairs(long(users), long(items), None if ratings is None else torch.from_numpy(ratings))
+        users, items, ratings = self.read(indices)
+        return Pairs.between(long(users), long(items), None if ratings is None else torch.from_numpy(ratings))
+
+    def read(self, indices: Indices) -> tuple[Ints, Ints, Floats | None]:
+        """Users, items and ratings [B] of the pairs at `indices` [B], in the order in which they stand in memory."""
+        return self._split.pairs(np.sort(self.numbers(indices)), with_ratings=self._has_ratings)
 
 
 def parts_of_pairs(

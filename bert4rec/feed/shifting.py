@@ -20,4 +20,4 @@ def shift_items(items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int
     targets = items.roll(-1)
     targets[ends[is_alone] - 1] = PAD_ID
     shown = items[is_shown]
-    return Batch(shown, torch.where(is_alone, 1, lengths - 1), torch.arange(len(shown)), targets[is_shown])
+    return Batch.showing(shown, torch.where(is_alone, 1, lengths - 1), torch.arange(len(shown)), targets[is_shown])

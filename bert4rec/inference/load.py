@@ -5,10 +5,11 @@ from pathlib import Path
 from bert4rec.checkpoint.package import is_package, read_settings
 from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.inference.item_ids import ItemIds
-from bert4rec.inference.network import TABLE, ItemVectors, Network, make_network
+from bert4rec.inference.network import ItemVectors, Network, make_network
 from bert4rec.inference.package import read_ids, read_network
 from bert4rec.inference.recommender import Recommender
 from bert4rec.inference.source import Source, find_source
+from bert4rec.models.names import TABLE
 from bert4rec.runtime.errors import DataError
 
 

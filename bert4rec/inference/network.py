@@ -7,27 +7,29 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
+from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.transformer import Encoder, with_one
-
-ENCODER = "encoder."
-TABLE, HEAD, HEAD_BIAS = "item_table.embeddings.item.weight", "head.weight", "head.bias"
-"""The names of a model's tensors in checkpoints and in model packages."""
 
 
 class Network(nn.Module):
     """An encoder, the `rows` [V + special ids, D] of the item table, and the vectors [V, D] of a `head` if it has one.
 
-    D is embed_dim (d) and, where items have biases, their columns. V items, B histories, N positions in all.
+    `mask` [d] is the mask token's vector, of a model that asks by it. D is embed_dim (d) and, where items have biases,
+    their columns. V items, B histories, N positions in all.
     """
 
     rows: Tensor
     head: Tensor | None
+    mask: Tensor | None
 
-    def __init__(self, encoder: Encoder, rows: Tensor, head: Tensor | None = None) -> None:
+    def __init__(
+        self, encoder: Encoder, rows: Tensor, head: Tensor | None = None, *, mask: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.register_buffer("rows", rows)
         self.register_buffer("head", head)
+        self.register_buffer("mask", mask)
 
     @property
     def embed_dim(self) -> int:
@@ -40,9 +42,9 @@ class Network(nn.Module):
         return self.encoder.positions.num_embeddings - 1
 
     @property
-    def id_vectors(self) -> Tensor:
-        """What is read for ids, [V + special ids, d]."""
-        return self.rows[:, : self.embed_dim]
+    def shown_vectors(self) -> Tensor:
+        """What is read for items of histories, [V, d]."""
+        return self.rows[FIRST_ITEM_ID:, : self.embed_dim]
 
     @property
     def item_vectors(self) -> Tensor:
@@ -54,9 +56,10 @@ class Network(nn.Module):
 
         Each length is at least 1 and at most `max_len`. Scores are products with `item_vectors`.
         """
-        if not self.encoder.is_causal:
-            ids, lengths = _with_mask(ids, lengths)
-        hidden = self.encoder(self.id_vectors[ids], lengths, lengths.cumsum(0) - 1)
+        vectors = self.shown_vectors[ids - FIRST_ITEM_ID]
+        if self.mask is not None:
+            vectors, lengths = _with_mask(vectors, lengths, self.mask)
+        hidden = self.encoder(vectors, lengths, lengths.cumsum(0) - 1)
         return with_one(hidden, self.item_vectors.shape[1])
 
 
@@ -79,7 +82,10 @@ class ItemVectors(nn.Module):
 
 
 def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_causal: bool) -> Network:
-    """The network of a model's `tensors`, by the settings `model` that it was trained with."""
+    """The network of a model's `tensors`, by the settings `model` that it was trained with.
+
+    Where the mask token's vector is missing, it is a row of the table, as in earlier versions of this program.
+    """
     shape = {key: model[key] for key in ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout")}
     encoder = Encoder(**shape, is_causal=is_causal)
     state = {name.removeprefix(ENCODER): value for name, value in tensors.items() if name.startswith(ENCODER)}
@@ -87,12 +93,13 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
     head, bias = tensors.get(HEAD), tensors.get(HEAD_BIAS)
     if head is not None and bias is not None:
         head = torch.cat([head, bias[:, None]], dim=1)
-    return Network(encoder.requires_grad_(False), tensors[TABLE], head).eval()
+    rows = tensors[TABLE]
+    mask = None if is_causal else tensors.get(MASK, rows[MASK_ID, : model["embed_dim"]].clone())
+    return Network(encoder.requires_grad_(False), rows, head, mask=mask).eval()
 
 
-def _with_mask(ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """The same histories, each with the mask token behind it: it stands for the item that is asked for."""
-    n_before = torch.repeat_interleave(torch.arange(len(lengths), device=ids.device), lengths)
-    places = torch.arange(len(ids), device=ids.device) + n_before
-    masked = ids.new_full((len(ids) + len(lengths),), MASK_ID).index_copy(0, places, ids)
-    return masked, lengths + 1
+def _with_mask(vectors: Tensor, lengths: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The vectors [N, d] of the same histories, each with the `mask` [d] behind it: it stands for what is asked for."""
+    n_before = torch.repeat_interleave(torch.arange(len(lengths), device=vectors.device), lengths)
+    places = torch.arange(len(vectors), device=vectors.device) + n_before
+    return mask.repeat(len(vectors) + len(lengths), 1).index_copy(0, places, vectors), lengths + 1

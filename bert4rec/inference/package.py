@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from bert4rec.checkpoint.package import ITEMS, SETTINGS, WEIGHTS
 from bert4rec.dataset.schema import table_rows
 from bert4rec.inference.item_ids import ItemIds
-from bert4rec.inference.network import TABLE, Network, make_network
+from bert4rec.inference.network import Network, make_network
+from bert4rec.models.names import TABLE
 from bert4rec.runtime.errors import DataError
 
 

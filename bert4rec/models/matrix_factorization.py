@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.schema import PAD_ID
 from bert4rec.feed.batch import Pairs, long
 from bert4rec.feed.batches import Examples
+from bert4rec.feed.lookup import Lookup
 from bert4rec.feed.pairs import TRAINING, parts_of_pairs
-from bert4rec.models.ranking_model import RankingModel, real_targets
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import Table
 from bert4rec.models.transformer import with_one
@@ -72,19 +74,19 @@ class MatrixFactorization(RankingModel):
         """The users of the rows; what they have done is in their vectors."""
         assert rows.users is not None, "an evaluation split has users"
         assert rows.targets is not None, "an evaluation split has targets"
-        return Pairs(long(rows.users), long(rows.targets))
+        return Pairs.between(long(rows.users), long(rows.targets))
 
-    def represent(self, batch: Pairs, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """Users [M, D] and `candidates` [C, D]."""
+    def represent(self, batch: Pairs, candidates: Lookup) -> tuple[Tensor, Tensor]:
+        """Users [M, D] and the `candidates`, [C, D]."""
         return self._represent_users(self._users(batch)), self.represent_items(candidates)
 
     def represent_for_catalogue(self, batch: Pairs) -> tuple[Tensor, CataloguePart]:
         """Users [M, D], and this process's part of the catalogue."""
-        return self._represent_users(self._users(batch)), self.item_table.catalogue(batch.users.device)
+        return self._represent_users(self._users(batch)), self.item_table.catalogue(batch.targets.device)
 
-    def represent_items(self, ids: Tensor) -> Tensor:
+    def represent_items(self, items: Lookup) -> Tensor:
         """Their rows, or in the neural form what the first layer makes of them."""
-        rows = self.item_table.candidates(ids)
+        rows = self.item_table.candidates(items)
         return rows if self.mlp is None else self.mlp.of_item(rows)
 
     def score(self, asking: Tensor, items: Tensor) -> Tensor:
@@ -110,12 +112,13 @@ class MatrixFactorization(RankingModel):
         if self.loss != "mse":
             return super().forward(batch)
         assert batch.ratings is not None, "a squared error needs ratings"
-        is_real, _ = real_targets(batch)
-        return ((self.rate(batch) - batch.ratings).square() * is_real).sum()
+        return ((self.rate(batch) - batch.ratings).square() * (batch.targets != PAD_ID)).sum()
 
     def rate(self, batch: Pairs) -> Tensor:
         """The ratings [M] float32 that the users would give the targets."""
-        rows, items = self._users(batch), self.represent_items(real_targets(batch)[1])
+        assert batch.candidates is not None, "items that are rated are looked up"
+        rows, items = self._users(batch), self.represent_items(batch.candidates.items)
+        items = items.index_select(0, batch.candidates.positives)
         found = self.score_own(self._represent_users(rows), items[:, None])[:, 0].float()
         if self.form == "bias":
             found = found + rows[:, self.item_table.embed_dim]
@@ -127,7 +130,7 @@ class MatrixFactorization(RankingModel):
         return low + (high - low) * found.sigmoid()
 
     def _users(self, batch: Pairs) -> Tensor:
-        return self.user_table.look_up_ids("user", batch.users)
+        return self.user_table.look_up({"user": batch.users})["user"].index_select(0, batch.places)
 
     def _represent_users(self, rows: Tensor) -> Tensor:
         """Rows [M, …] of the user table → [M, D]: with a 1 where items have their bias, or after the first layer."""

@@ -14,6 +14,7 @@ from bert4rec.dataset.reader import Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
 from bert4rec.feed.batch import AnyBatch
 from bert4rec.feed.batches import Examples
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import Table
@@ -57,17 +58,17 @@ class RankingModel(nn.Module):
         """Rows of an evaluation split as a batch that asks for the item after each."""
         raise NotImplementedError
 
-    def represent(self, batch: Any, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """Who asks [M, D] at the batch's positions, and the `candidates` [C], [C, D]."""
+    def represent(self, batch: Any, candidates: Lookup) -> tuple[Tensor, Tensor]:
+        """Who asks [M, D] at the batch's positions, and the `candidates`, [C, D]."""
         raise NotImplementedError
 
     def represent_for_catalogue(self, batch: Any) -> tuple[Tensor, CataloguePart]:
         """Who asks [M, D], and this process's part of the catalogue."""
         raise NotImplementedError
 
-    def represent_items(self, ids: Tensor) -> Tensor:
-        """The items `ids` [C], [C, D]."""
-        return self.item_table.candidates(ids)
+    def represent_items(self, items: Lookup) -> Tensor:
+        """The `items`, [C, D]."""
+        return self.item_table.candidates(items)
 
     def score(self, asking: Tensor, items: Tensor) -> Tensor:
         """The scores [M, C] of items [C, D] for each who asks [M, D]."""
@@ -94,17 +95,15 @@ class RankingModel(nn.Module):
         )  # fmt: skip
 
     def _sampled_loss(self, batch: AnyBatch) -> Tensor:
-        assert batch.negatives is not None, f"{self.loss} needs negatives"
-        is_real, positives = real_targets(batch)
-        asking, items = self.represent(batch, torch.cat([positives, batch.negatives.ids]))
-        own, shared = items[: len(asking)], items[len(asking) :]
+        candidates = batch.candidates
+        assert candidates is not None, f"{self.loss} needs negatives"
+        asking, items = self.represent(batch, candidates.items)
+        own, shared = (items.index_select(0, places) for places in (candidates.positives, candidates.negatives))
         positive = self.score_own(asking, own[:, None])[:, 0].float()
         negative = self.score(asking, shared).float()
-        negative = negative.masked_fill(positives[:, None] == batch.negatives.ids, -torch.inf)
-        scores = Sampled(
-            positive, negative, batch.negatives.log_expected, self.item_table.n_items, self.gbce_calibration
-        )
-        return (SAMPLED_LOSSES[self.loss](scores) * is_real).sum()
+        negative = negative.masked_fill(candidates.positives[:, None] == candidates.negatives, -torch.inf)
+        scores = Sampled(positive, negative, candidates.log_expected, self.item_table.n_items, self.gbce_calibration)
+        return (SAMPLED_LOSSES[self.loss](scores) * (batch.targets != PAD_ID)).sum()
 
     @property
     def tables(self) -> list[Table]:
@@ -123,9 +122,3 @@ class RankingModel(nn.Module):
     def floats_per_score(self) -> int:
         """Numbers that exist at once for each score of a sampled loss."""
         return 1
-
-
-def real_targets(batch: AnyBatch) -> tuple[Tensor, Tensor]:
-    """Which targets [M] are to be learnt, and the targets with an item in the place of the others."""
-    is_real = batch.targets != PAD_ID
-    return is_real, torch.where(is_real, batch.targets, FIRST_ITEM_ID)

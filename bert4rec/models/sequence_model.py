@@ -1,6 +1,7 @@
 """What a sequence model is: an encoder between the item table and the scores, and the sequences that it takes.
 
-Shapes: N positions in all, M positions to predict, C candidates, d = embed_dim, D = d and the columns of a bias.
+Shapes: N positions in all, U distinct items at them, M positions to predict, C candidates, d = embed_dim, D = d and the
+columns of a bias.
 """
 
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from torch import Tensor
 from bert4rec.dataset.reader import Split
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import Examples, MakeExamples, Windows
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.transformer import Encoder, with_one
@@ -50,19 +52,24 @@ class SequenceModel(RankingModel):
         """Those of the longest sequences."""
         return batch_size * self.encoder.positions.num_embeddings
 
-    def represent(self, batch: Batch, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states [M, D] at the batch's positions and vectors [C, D] of the `candidates` [C]."""
-        vectors, of_candidates = self.item_table.look_up_items(batch.items, batch.lengths, candidates)
+    def represent(self, batch: Batch, candidates: Lookup) -> tuple[Tensor, Tensor]:
+        """Hidden states [M, D] at the batch's positions and vectors [C, D] of the `candidates`."""
+        vectors, of_candidates = self.item_table.look_up_items(batch.items, candidates)
         return self._encode(vectors, batch), of_candidates
 
     def represent_for_catalogue(self, batch: Batch) -> tuple[Tensor, CataloguePart]:
         """Hidden states [M, D], and this process's part of the catalogue."""
-        vectors, part = self.item_table.look_up_catalogue(batch.items, batch.lengths)
+        vectors, part = self.item_table.look_up_catalogue(batch.items)
         return self._encode(vectors, batch), part
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
-        """Item vectors [N, d] → hidden states [M, D]."""
-        return with_one(self.encoder(vectors, batch.lengths, batch.positions), self.item_table.width)
+        """Vectors of the distinct items [U, d] → hidden states [M, D]."""
+        at_positions = self._with_tokens(vectors).index_select(0, batch.places)
+        return with_one(self.encoder(at_positions, batch.lengths, batch.positions), self.item_table.width)
+
+    def _with_tokens(self, vectors: Tensor) -> Tensor:
+        """Vectors [U, d] and behind them those of what stands in sequences beside items: here nothing."""
+        return vectors
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         """How many ids each feature of the tables has in a step of a process."""

@@ -11,6 +11,8 @@ import zlib
 import torch
 from torch import Tensor
 
+from bert4rec.dataset.schema import MASK_ID
+from bert4rec.models.names import MASK, TABLE
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.table import Table, is_of_table, saved_name
 from bert4rec.sharding.sharded_tensors import placed_parts
@@ -55,6 +57,8 @@ def _dense_weight(name: str, value: Tensor, seed: int) -> Tensor:
         return torch.ones_like(value, device="cpu")
     if name.endswith("bias"):
         return torch.zeros_like(value, device="cpu")
+    if name == MASK:  # the numbers that its row of the table would have
+        return initial_rows(TABLE, MASK_ID, 1, len(value), seed)[0]
     scale = EMBEDDING_SCALE if name == POSITIONS else math.sqrt(2 / sum(value.shape))
     return _normal(value.shape, seed, name, 0) * scale
 

@@ -20,7 +20,7 @@ from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.reader import Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.feed.batch import tensors_of
-from bert4rec.inference import network
+from bert4rec.models import names
 
 REACH = 3  # places before and after an item from which its neighbours are taken, all of them alike
 # Chosen on the validation of MovieLens 1M, where a tenth of the items are then a tenth of what is recommended; with 1
@@ -29,7 +29,7 @@ LENGTH = 0.8
 WINDOWS_AT_ONCE = 1024
 ROWS_AT_ONCE = 65_536
 
-TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in (network.TABLE, network.HEAD, network.HEAD_BIAS))
+TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in (names.TABLE, names.HEAD, names.HEAD_BIAS))
 DIRECTION = ".exp_avg"  # Adam's mean of gradients
 
 

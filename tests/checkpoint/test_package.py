@@ -38,7 +38,7 @@ def test_a_damaged_one_is_refused(package: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"format": FORMAT, "format_version": 2}, "has version 2 of the format, this program reads 1: update it"),
+        ({"format": FORMAT, "format_version": 3}, "has version 3 of the format, this program reads 2: update it"),
         ({"format": "pipeline", "format_version": 1}, "is no model package: settings.json does not say so"),
         ([], "is no model package: settings.json does not say so"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bert4rec.checkpoint.resume import changes, check_settings
-from bert4rec.checkpoint.run_folder import found
+from bert4rec.checkpoint.run_folder import METADATA_VERSION, found
 from bert4rec.dataset.reader import Dataset
 from bert4rec.report.log import read_records
 from bert4rec.runtime.console import log_to_terminal
@@ -181,7 +181,8 @@ def test_a_log_that_was_torn_is_gone_on_with(make: Make, whole: Path) -> None:
 
 
 def test_settings_that_an_older_program_did_not_know_have_not_changed() -> None:
-    saved = {"fingerprint": "x", "config": {"model": {"embed_dim": 8, "smoothing": 3.0}, "training": {}}}
+    of_model = {"embed_dim": 8, "smoothing": 3.0}
+    saved = {"facts_version": METADATA_VERSION, "fingerprint": "x", "config": {"model": of_model, "training": {}}}
     settings = {"model": {"embed_dim": 8, "smoothing": 4.0, "decay": 0.7}, "training": {"optimizer": "adamw"}}
     assert changes(saved, settings) == {"model.smoothing": [3.0, 4.0]}
     check_settings(saved, settings, "x", reset_optimizer=False)  # it is no part of the model that is trained

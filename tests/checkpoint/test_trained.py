@@ -43,9 +43,9 @@ def test_what_cannot_be_used_is_one_line(whole: Path, tmp_path: Path) -> None:
         find_trained(tmp_path)
     best = (whole / "checkpoints" / "best").resolve()
     edit_facts(best, lambda facts: facts.update(facts_version=1))
-    with pytest.raises(DataError, match=r"form 1, here it is 2\); use that version$"):
+    with pytest.raises(DataError, match=r"form 1, here it is 3\); use that version$"):
         find_trained(whole)
-    edit_facts(best, lambda facts: facts.update(facts_version=2))
+    edit_facts(best, lambda facts: facts.update(facts_version=3))
     (best / "manifest.json").unlink()
     with pytest.raises(DataError, match=r"this checkpoint is damaged: manifest.json is missing$"):
         find_trained(best)

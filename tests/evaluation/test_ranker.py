@@ -15,6 +15,7 @@ from bert4rec.evaluation.metrics import MISSED, ranking_metrics
 from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics, with_unseen
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.feed.inference import with_mask
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.untrained.popularity import PopularityScorer
 from bert4rec.runtime.collectives import Partition
@@ -88,7 +89,8 @@ def scores_by(network: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
     @torch.no_grad()
     def score(row: int) -> list[float]:
         hidden, vectors = network.represent(
-            with_mask(split.read(np.array([row])), 12), FIRST_ITEM_ID + torch.arange(network.item_table.n_items)
+            with_mask(split.read(np.array([row])), 12),
+            Lookup.of(FIRST_ITEM_ID + torch.arange(network.item_table.n_items)),
         )
         return (hidden @ vectors.T)[0].tolist()
 

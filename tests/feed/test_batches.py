@@ -19,6 +19,7 @@ from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, EpochOrder, Position
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
+from tests.feed.shown import shown
 
 ALONE = Partition()
 
@@ -83,7 +84,8 @@ def test_batches_start_where_a_training_was_interrupted(
     if per_device == 16:
         for step in range(left):
             expected, found = whole[steps + step], rest[step]
-            for name in ("items", "lengths", "positions", "targets"):
+            assert torch.equal(shown(found), shown(expected))
+            for name in ("lengths", "positions", "targets"):
                 assert torch.equal(getattr(found, name), getattr(expected, name))
 
 
@@ -95,14 +97,14 @@ def test_batches_hold_the_windows_of_the_order_sorted_by_length(small_dataset: D
     assert len(batches) == 3 * len(epochs[0])
     for step, batch in enumerate(batches):
         indices = epochs[step // len(epochs[0])][step % len(epochs[0])]
-        whole = batch.items.clone()
+        whole = shown(batch)
         whole[batch.positions] = batch.targets
         windows = [window.tolist() for window in whole.split(batch.lengths.tolist())]
         expected = [split.read(np.array([i])).items.tolist() for i in indices]
         assert batch.n_sequences == len(indices)
         assert sorted(windows) == sorted(expected)
         assert batch.lengths.tolist() == sorted(batch.lengths.tolist())
-        assert (batch.items[batch.positions] == MASK_ID).all()
+        assert (shown(batch)[batch.positions] == MASK_ID).all()
 
 
 def test_the_second_epoch_is_masked_otherwise(small_dataset: Dataset) -> None:
@@ -110,7 +112,7 @@ def test_the_second_epoch_is_masked_otherwise(small_dataset: Dataset) -> None:
     first, second = whole[0], whole[1]
     assert first.n_sequences == second.n_sequences == len(small_dataset.splits["train"])
     assert first.positions.tolist() != second.positions.tolist()
-    np.testing.assert_array_equal(whole[0].items, first.items)
+    np.testing.assert_array_equal(whole[0].places, first.places)
 
 
 def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
@@ -149,10 +151,10 @@ def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> Non
             per_device=16, seed=5, sampler=sampler,
         )  # fmt: skip
         for step in (0, len(batches) - 1):
-            negatives, expected = batches[step].negatives, sampler.draw(step)
-            assert negatives is not None
-            assert torch.equal(negatives.ids, expected.ids)
-            assert torch.equal(negatives.log_expected, expected.log_expected)
+            candidates, expected = batches[step].candidates, sampler.draw(step)
+            assert candidates is not None
+            assert torch.equal(candidates.items.ids[candidates.negatives], expected.ids)
+            assert torch.equal(candidates.log_expected, expected.log_expected)
 
 
 def test_loader_processes_draw_the_same_negatives(small_dataset: Dataset) -> None:
@@ -164,5 +166,5 @@ def test_loader_processes_draw_the_same_negatives(small_dataset: Dataset) -> Non
         sampler=sampler,
     )  # fmt: skip
     for step, batch in enumerate(batches.batches(num_workers=1)):
-        assert batch.negatives is not None
-        assert torch.equal(batch.negatives.ids, sampler.draw(step).ids)
+        assert batch.candidates is not None
+        assert torch.equal(batch.candidates.items.ids[batch.candidates.negatives], sampler.draw(step).ids)

@@ -5,13 +5,14 @@ import numpy as np
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import MASK_ID
 from bert4rec.feed.inference import as_they_are, with_mask
+from tests.feed.shown import shown
 
 ROWS = Rows(np.array([2, 3, 4, 5, 6, 7], np.int32), np.array([4, 1, 1]), np.array([8, 9, 10], np.int32))
 
 
 def test_the_last_items_and_the_mask_behind_them() -> None:
     batch = with_mask(ROWS, max_len=3)
-    assert batch.items.tolist() == [4, 5, MASK_ID, 6, MASK_ID, 7, MASK_ID]
+    assert shown(batch).tolist() == [4, 5, MASK_ID, 6, MASK_ID, 7, MASK_ID]
     assert batch.lengths.tolist() == [3, 2, 2]
     assert batch.positions.tolist() == [2, 4, 6]
     assert batch.targets.tolist() == [8, 9, 10]
@@ -19,7 +20,7 @@ def test_the_last_items_and_the_mask_behind_them() -> None:
 
 def test_the_last_items_alone() -> None:
     batch = as_they_are(ROWS, max_len=3)
-    assert batch.items.tolist() == [4, 5, 6, 7]
+    assert shown(batch).tolist() == [4, 5, 6, 7]
     assert batch.lengths.tolist() == [2, 1, 1]
     assert batch.positions.tolist() == [1, 2, 3]
     assert batch.targets.tolist() == [8, 9, 10]

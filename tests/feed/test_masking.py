@@ -11,6 +11,7 @@ from torch import Tensor
 from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.masking import Masking
+from tests.feed.shown import shown
 
 N_ROWS = 50
 USUAL: dict[str, Any] = {
@@ -37,7 +38,7 @@ def per_sequence(sequences: list[list[int]], masked: Batch) -> list[tuple[Tensor
     ends = torch.tensor([len(sequence) for sequence in sequences]).cumsum(0).tolist()
     starts = [0, *ends[:-1]]
     return [
-        (masked.items[a:b], masked.positions[(masked.positions >= a) & (masked.positions < b)] - a)
+        (shown(masked)[a:b], masked.positions[(masked.positions >= a) & (masked.positions < b)] - a)
         for a, b in zip(starts, ends, strict=True)
     ]
 
@@ -69,16 +70,16 @@ def test_every_sequence_has_a_position_to_predict_and_only_those_change(sequence
     assert torch.equal(masked.positions, masked.positions.sort().values)
     untouched = torch.ones(len(items), dtype=torch.bool)
     untouched[masked.positions] = False
-    assert torch.equal(masked.items[untouched], items[untouched])
+    assert torch.equal(shown(masked)[untouched], items[untouched])
     assert all(len(positions) >= 1 for _, positions in per_sequence(sequences, masked))
-    shown = masked.items[masked.positions]
-    assert ((shown == MASK_ID) | ((shown >= FIRST_ITEM_ID) & (shown < N_ROWS))).all()
+    at_asked = shown(masked)[masked.positions]
+    assert ((at_asked == MASK_ID) | ((at_asked >= FIRST_ITEM_ID) & (at_asked < N_ROWS))).all()
 
 
 @pytest.mark.parametrize("change", [{"epoch": 4}, {"seed": 8}])
 def test_another_epoch_or_seed_masks_otherwise(change: dict[str, int]) -> None:
     sequences = [list(range(2, 42))] * 5
-    assert not torch.equal(mask(sequences, [1, 2, 3, 4, 5]).items, mask(sequences, [1, 2, 3, 4, 5], **change).items)
+    assert not torch.equal(shown(mask(sequences, [1, 2, 3, 4, 5])), shown(mask(sequences, [1, 2, 3, 4, 5], **change)))
 
 
 def test_equal_sequences_are_masked_differently() -> None:
@@ -92,17 +93,17 @@ def test_shares_are_as_asked() -> None:
     counts = torch.tensor([len(positions) for _, positions in per_sequence(sequences, masked)])
     assert abs((counts == 1).double().mean() - 0.2) < 0.03
     assert abs(counts[counts > 1].double().mean() / 40 - 0.3) < 0.01
-    shown, targets = masked.items[masked.positions], masked.targets
-    assert abs((shown == MASK_ID).double().mean() - 0.8) < 0.02
-    assert abs((shown == targets).double().mean() - 0.1) < 0.02
-    random_items = shown[(shown != MASK_ID) & (shown != targets)]
+    at_asked, targets = shown(masked)[masked.positions], masked.targets
+    assert abs((at_asked == MASK_ID).double().mean() - 0.8) < 0.02
+    assert abs((at_asked == targets).double().mean() - 0.1) < 0.02
+    random_items = at_asked[(at_asked != MASK_ID) & (at_asked != targets)]
     assert set(random_items.tolist()) == set(range(FIRST_ITEM_ID, N_ROWS))
 
 
 def test_only_the_last_item_is_masked_where_that_is_asked() -> None:
     sequences = [[3, 4, 5], [6], [7, 8]]
     masked = mask(sequences, [1, 2, 3], last_item_mask_prob=1.0, mask_token_share=0.0)
-    assert masked.items.tolist() == [3, 4, MASK_ID, MASK_ID, 7, MASK_ID]
+    assert shown(masked).tolist() == [3, 4, MASK_ID, MASK_ID, 7, MASK_ID]
     assert masked.positions.tolist() == [2, 3, 5]
     assert masked.targets.tolist() == [5, 6, 8]
 
@@ -118,5 +119,5 @@ def test_a_sequence_that_chance_left_whole_gets_one_mask_anywhere() -> None:
 def test_the_masks_of_a_seed_and_epoch_stay_what_they_are() -> None:
     """A run that is resumed after an update of the program must meet the same masks."""
     masked = mask([list(range(2, 12)), [20, 21, 22]], [0, 12345])
-    assert masked.items.tolist() == [2, 3, 4, 5, 6, MASK_ID, 8, 9, MASK_ID, 11, 20, 21, 22]
+    assert shown(masked).tolist() == [2, 3, 4, 5, 6, MASK_ID, 8, 9, MASK_ID, 11, 20, 21, 22]
     assert masked.positions.tolist() == [5, 8, 12]

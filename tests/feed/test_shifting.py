@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bert4rec.dataset.schema import PAD_ID
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.shifting import shift_items
+from tests.feed.shown import shown
 
 SEQUENCES = st.lists(st.lists(st.integers(2, 50), min_size=1, max_size=9), min_size=1, max_size=9)
 
@@ -21,7 +22,7 @@ def shift(sequences: list[list[int]]) -> Batch:
 
 def test_each_position_has_the_next_item_as_its_target() -> None:
     batch = shift([[2, 3, 4], [5], [6, 7]])
-    assert batch.items.tolist() == [2, 3, 5, 6]
+    assert shown(batch).tolist() == [2, 3, 5, 6]
     assert batch.lengths.tolist() == [2, 1, 1]
     assert batch.positions.tolist() == [0, 1, 2, 3]
     assert batch.targets.tolist() == [3, 4, PAD_ID, 7]
@@ -30,6 +31,6 @@ def test_each_position_has_the_next_item_as_its_target() -> None:
 @given(SEQUENCES)
 def test_every_pair_of_neighbours_is_there_once(sequences: list[list[int]]) -> None:
     batch = shift(sequences)
-    pairs = [pair for pair in zip(batch.items.tolist(), batch.targets.tolist(), strict=True) if pair[1] != PAD_ID]
+    pairs = [pair for pair in zip(shown(batch).tolist(), batch.targets.tolist(), strict=True) if pair[1] != PAD_ID]
     assert pairs == [pair for sequence in sequences for pair in pairwise(sequence)]
     assert batch.lengths.tolist() == [max(1, len(sequence) - 1) for sequence in sequences]

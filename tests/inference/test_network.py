@@ -6,6 +6,7 @@ import torch
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.feed.lookup import Lookup
 from bert4rec.inference.network import Network, make_network
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
@@ -30,7 +31,7 @@ def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, out
     trained = model(kind, head=head, output_bias=output_bias)
     ids, lengths = [item for items in HISTORIES for item in items], [len(items) for items in HISTORIES]
     asked = trained.ask(Rows(np.array(ids, np.int32), np.array(lengths)), MAX_LEN)
-    hidden, vectors = trained.represent(asked, FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    hidden, vectors = trained.represent(asked, Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))
     network = network_of(trained)
     assert network.max_len == MAX_LEN - 1
     found = network(torch.tensor(ids), torch.tensor(lengths))

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.feed.batch import Batch
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
@@ -40,8 +40,8 @@ class WithGroups(SASRec):
         self.group_table = Table("group", n_rows=self.N_GROUPS, width=embed_dim, features=["group"], device=device)
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
-        groups = KeyedJaggedTensor(["group"], batch.items % self.N_GROUPS, lengths=batch.lengths)
-        return super()._encode(vectors + self.group_table.look_up(groups)["group"], batch)
+        groups = Lookup.of(batch.items.ids % self.N_GROUPS)
+        return super()._encode(vectors + self.group_table.look_up({"group": groups})["group"], batch)
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         return {**super().n_ids(n_positions=n_positions, n_candidates=n_candidates), "group": n_positions}
@@ -53,11 +53,11 @@ def batch(sequences: list[list[int]], positions: list[list[int]]) -> Batch:
     starts = (lengths.cumsum(0) - lengths).tolist()
     flat = torch.tensor([a + p for a, inside in zip(starts, positions, strict=True) for p in inside])
     items = torch.tensor([item for sequence in sequences for item in sequence])
-    return Batch(items, lengths, flat, items[flat])
+    return Batch.showing(items, lengths, flat, items[flat])
 
 
 def hidden_of(network: SequenceModel, asked: Batch) -> Tensor:
-    return network.represent(asked, torch.tensor([], dtype=torch.int64))[0]
+    return network.represent(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))[0]
 
 
 SEQUENCES = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15, 16, 17]]

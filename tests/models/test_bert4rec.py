@@ -4,6 +4,7 @@ import torch
 
 from bert4rec.dataset.schema import MASK_ID
 from bert4rec.models.bert4rec import Bert4Rec
+from tests.feed.shown import shown
 
 MASKING = {"seed": 1, "n_rows": 50, "mask_prob": 0.5, "last_item_mask_prob": 0.0, "mask_token_share": 1.0,
            "random_token_share": 0.0}  # fmt: skip
@@ -12,7 +13,7 @@ MASKING = {"seed": 1, "n_rows": 50, "mask_prob": 0.5, "last_item_mask_prob": 0.0
 def test_it_is_trained_on_masked_positions() -> None:
     items, lengths = torch.arange(2, 32), torch.tensor([10, 20])
     batch = Bert4Rec.make_examples(**MASKING)(items, lengths, torch.arange(2), 0)
-    assert (batch.items[batch.positions] == MASK_ID).all()
+    assert (shown(batch)[batch.positions] == MASK_ID).all()
     assert torch.equal(batch.targets, items[batch.positions])
 
 

@@ -9,14 +9,16 @@ from torch import Tensor
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
-from bert4rec.feed.batch import Pairs
+from bert4rec.feed.batch import Candidates, Pairs
+from bert4rec.feed.lookup import Lookup
 from bert4rec.feed.negatives import Negatives
 from bert4rec.models import matrix_factorization
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.sharding.initialization import initialize
 
 N_ITEMS, N_USERS, WIDTH = 20, 6, 8
-PAIRS = Pairs(torch.tensor([0, 5, 5, 2]), torch.tensor([2, 21, 3, 9]), torch.tensor([1.0, 5.0, 3.5, 0.5]))
+USERS = torch.tensor([0, 5, 5, 2])
+PAIRS = Pairs.between(USERS, torch.tensor([2, 21, 3, 9]), torch.tensor([1.0, 5.0, 3.5, 0.5]))
 NEGATIVES = Negatives(torch.tensor([4, 9, 20]), torch.zeros(3))
 FORMS = ("dot", "bias", "neural")
 
@@ -52,24 +54,24 @@ def catalogue(network: MatrixFactorization, user: int) -> Tensor:
 @pytest.mark.parametrize("form", FORMS)
 def test_scores_are_those_of_the_form(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network = factors(form)
-    expected = torch.stack([catalogue(network, user) for user in PAIRS.users.tolist()])
-    ids = FIRST_ITEM_ID + torch.arange(N_ITEMS)
-    users, items = network.represent(PAIRS, ids)
+    expected = torch.stack([catalogue(network, user) for user in USERS.tolist()])
+    everything = Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    users, items = network.represent(PAIRS, everything)
     assert users.shape == (4, network.width)
     torch.testing.assert_close(network.score(users, items), expected)
     torch.testing.assert_close(network.score_own(users, items.expand(4, -1, -1)), expected)
     monkeypatch.setattr(matrix_factorization, "NUMBERS_AT_ONCE", 3 * items.numel())
     with torch.no_grad():  # three users at a time
-        torch.testing.assert_close(network.score(users, network.represent_items(ids)), expected)
+        torch.testing.assert_close(network.score(users, network.represent_items(everything)), expected)
 
 
 @pytest.mark.parametrize("rating_range", [[], [0.0, 5.5], [1.0, 3.0]])
 @pytest.mark.parametrize("form", FORMS)
 def test_ratings_and_their_squared_error_written_out(form: str, rating_range: list[float]) -> None:
     network = factors(form, loss="mse", rating_range=rating_range)
-    expected = torch.stack([plainly(network, *pair) for pair in zip(PAIRS.users, PAIRS.targets, strict=True)])
+    expected = torch.stack([plainly(network, *pair) for pair in zip(USERS, PAIRS.targets, strict=True)])
     if form == "bias":
-        expected = expected + network.user_table.weight[PAIRS.users, WIDTH]
+        expected = expected + network.user_table.weight[USERS, WIDTH]
     if form != "neural":
         expected = expected + network.rating_bias
     if rating_range:
@@ -81,7 +83,8 @@ def test_ratings_and_their_squared_error_written_out(form: str, rating_range: li
 
 @pytest.mark.parametrize("form", FORMS)
 def test_pairs_without_a_target_teach_nothing(form: str) -> None:
-    nothing = PAIRS._replace(targets=torch.full_like(PAIRS.targets, PAD_ID), negatives=NEGATIVES)
+    padding = torch.full_like(PAIRS.targets, PAD_ID)
+    nothing = PAIRS._replace(targets=padding, candidates=Candidates.of(padding, NEGATIVES))
     for loss in ("mse", "bpr"):
         network = factors(form, loss=loss)
         found = network(nothing)
@@ -96,7 +99,7 @@ def test_every_weight_learns(form: str) -> None:
         if (form, loss) == ("neural", "softmax"):  # refused by the settings
             continue
         network = factors(form, loss=loss)
-        network(PAIRS._replace(negatives=NEGATIVES)).backward()
+        network(PAIRS._replace(candidates=Candidates.of(PAIRS.targets, NEGATIVES))).backward()
         still = {name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()}
         assert still <= {"mlp.layers.1.bias"}, loss  # of a ranking: it is the same for all items
 
@@ -104,7 +107,7 @@ def test_every_weight_learns(form: str) -> None:
 @pytest.mark.parametrize("form", ["dot", "bias"])
 def test_the_exact_softmax_is_that_of_all_scores(form: str) -> None:
     network = factors(form)
-    scores = torch.stack([catalogue(network, user) for user in PAIRS.users.tolist()])
+    scores = torch.stack([catalogue(network, user) for user in USERS.tolist()])
     expected = -torch.log_softmax(scores, dim=1)[torch.arange(4), PAIRS.targets - FIRST_ITEM_ID].sum()
     torch.testing.assert_close(network(PAIRS), expected)
 
@@ -114,4 +117,4 @@ def test_users_are_asked_by_their_rows() -> None:
         np.array([2, 3, 4], np.int32), np.array([1, 2]), np.array([7, 8], np.int32), {}, np.array([5, 1], np.int32)
     )
     asked = MatrixFactorization.ask(rows, 50)
-    assert (asked.users.tolist(), asked.targets.tolist()) == ([5, 1], [7, 8])
+    assert (asked.users.ids[asked.places].tolist(), asked.targets.tolist()) == ([5, 1], [7, 8])

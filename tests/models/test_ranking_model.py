@@ -1,17 +1,8 @@
 """What all kinds of models have in common."""
 
 import pytest
-import torch
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
-from bert4rec.feed.batch import Pairs
 from bert4rec.models.kinds import KINDS
-from bert4rec.models.ranking_model import real_targets
-
-
-def test_targets_that_are_padding_give_place_to_an_item() -> None:
-    is_real, items = real_targets(Pairs(torch.tensor([0, 1]), torch.tensor([PAD_ID, 7])))
-    assert (is_real.tolist(), items.tolist()) == ([False, True], [FIRST_ITEM_ID, 7])
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

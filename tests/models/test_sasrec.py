@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.sasrec import SASRec
 from tests.models.networks import N_ITEMS, model
 
@@ -18,11 +19,11 @@ def test_what_it_is_trained_on_is_what_it_is_asked() -> None:
     with torch.no_grad():
         network.encoder.positions.weight.zero_()  # which count from the end
     batch = SASRec.make_examples()(torch.tensor(HISTORY), torch.tensor([4]), torch.tensor([0]), 0)
-    vectors = network.item_table.candidates(FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    vectors = network.item_table.candidates(Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))
     expected = torch.zeros(())
     for n in range(1, len(HISTORY)):
         asked = SASRec.ask(Rows(np.array(HISTORY[:n], np.int32), np.array([n])), 12)
-        hidden, _ = network.represent(asked, torch.tensor([], dtype=torch.int64))
+        hidden, _ = network.represent(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))
         expected = expected + F.cross_entropy(hidden @ vectors.T, torch.tensor([HISTORY[n] - FIRST_ITEM_ID]))
     torch.testing.assert_close(network(batch), expected)
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
-from bert4rec.feed.batch import Batch
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.sequence_model import SequenceModel
@@ -26,7 +25,7 @@ def test_the_loss_is_the_cross_entropy_of_the_masked_positions() -> None:
 def test_padding_as_target_counts_nothing() -> None:
     network = model()
     asked = batch(SEQUENCES, POSITIONS)
-    nothing = Batch(asked.items, asked.lengths, asked.positions, torch.full_like(asked.targets, PAD_ID))
+    nothing = asked._replace(targets=torch.full_like(asked.targets, PAD_ID))
     loss = network(nothing)
     loss.backward()
     assert loss.item() == 0.0

@@ -33,6 +33,7 @@ from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.inference import with_mask
+from bert4rec.feed.lookup import Lookup
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import Indices
@@ -429,7 +430,7 @@ def counted_by_the_kernel(config: Config) -> list[int]:
         if not is_left_out:
             optimizers.step()
         with torch.no_grad():
-            unwrap(model).item_table.candidates(torch.arange(2, 9))
+            unwrap(model).item_table.candidates(Lookup.of(torch.arange(2, 9)))
     return counted
 
 

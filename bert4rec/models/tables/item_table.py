@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.tables.dense_shard import DenseShard
-from bert4rec.models.tables.table import ID_ROWS, Table, spread
+from bert4rec.models.tables.table import Table
 
 # An item's bias stands behind its vector, in the same row of the same table: one lookup brings both, and the score is
 # one product with a hidden state that ends in a 1. fbgemm wants widths in multiples of 4, so three columns stay zero.
@@ -31,7 +31,7 @@ class ItemTable(Table):
     """Vectors [d] of `n_items` items for sequences, and vectors [D] with their biases for scores.
 
     `head` "tied" scores through the candidate feature of the table itself, "linear" through a layer of its own; D is d
-    and, where there is a bias, its columns. Rows belong to ids, so those of the special ids come first.
+    and, where there is a bias, its columns. Rows belong to ids: those of the special ids come first, unused.
     """
 
     def __init__(
@@ -46,23 +46,23 @@ class ItemTable(Table):
         self.n_items, self.embed_dim, self.width = n_items, embed_dim, width
         self.head = None if tied else nn.Linear(embed_dim, n_items, output_bias, device)
 
-    def look_up_items(self, items: Tensor, lengths: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors [N, d] of the `items` [N] of sequences with `lengths` [B], and [C, D] of the `candidates` [C].
+    def look_up_items(self, items: Lookup, candidates: Lookup) -> tuple[Tensor, Tensor]:
+        """Vectors [U, d] of the `items` of sequences, and [C, D] of the `candidates`.
 
         One lookup serves both: on a sharded table each is a round of messages.
         """
-        found = self.look_up(_features(items, lengths, candidates if self.head is None else None))
+        found = self.look_up({"item": items} | ({"candidate": candidates} if self.head is None else {}))
         vectors = found["item"][:, : self.embed_dim]
-        return vectors, found["candidate"] if self.head is None else self._of_head(candidates)
+        return vectors, found["candidate"] if self.head is None else self._of_head(candidates.ids)
 
-    def look_up_catalogue(self, items: Tensor, lengths: Tensor) -> tuple[Tensor, CataloguePart]:
+    def look_up_catalogue(self, items: Lookup) -> tuple[Tensor, CataloguePart]:
         """As `look_up_items`, of this process's part of the catalogue: its shard, or else an even part."""
         if self.dense_shard is not None and self.head is None:
-            found = self.look_up(_features(items, lengths, items.new_empty(0)))["item"]
+            found = self.look_up({"item": items})["item"]
             return found[:, : self.embed_dim], self._own_rows(self.dense_shard)
         share = self.partition.of(self.n_items)
-        ids = torch.arange(share.start, share.stop, device=items.device) + FIRST_ITEM_ID
-        vectors, candidates = self.look_up_items(items, lengths, ids)
+        ids = torch.arange(share.start, share.stop, device=items.ids.device) + FIRST_ITEM_ID
+        vectors, candidates = self.look_up_items(items, Lookup.of(ids))
         return vectors, CataloguePart(candidates, share.start, is_averaged=False)
 
     def catalogue(self, device: torch.device) -> CataloguePart:
@@ -71,16 +71,14 @@ class ItemTable(Table):
             return self._own_rows(self.dense_shard)
         share = self.partition.of(self.n_items)
         ids = torch.arange(share.start, share.stop, device=device) + FIRST_ITEM_ID
-        return CataloguePart(self.candidates(ids), share.start, is_averaged=False)
+        return CataloguePart(self.candidates(Lookup.of(ids)), share.start, is_averaged=False)
 
     def _own_rows(self, shard: DenseShard) -> CataloguePart:
         return CataloguePart(shard.weight, shard.first - FIRST_ITEM_ID, is_averaged=True)
 
-    def candidates(self, ids: Tensor) -> Tensor:
-        """Vectors [C, D] of the items `ids` [C]."""
-        if self.head is not None:
-            return self._of_head(ids)
-        return self.look_up(_features(ids.new_empty(0), ids.new_zeros(ID_ROWS), ids))["candidate"]
+    def candidates(self, items: Lookup) -> Tensor:
+        """Vectors [C, D] of the `items`."""
+        return self.look_up({"candidate": items})["candidate"] if self.head is None else self._of_head(items.ids)
 
     def _of_head(self, ids: Tensor) -> Tensor:
         assert self.head is not None
@@ -89,12 +87,3 @@ class ItemTable(Table):
         if self.width == self.embed_dim:
             return vectors
         return torch.cat([vectors, self.head.bias.index_select(0, rows)[:, None]], dim=1)
-
-
-def _features(items: Tensor, lengths: Tensor, candidates: Tensor | None) -> KeyedJaggedTensor:
-    """The table's features. A KeyedJaggedTensor has as many rows for each: the candidates are spread over them."""
-    if candidates is None:
-        return KeyedJaggedTensor(["item"], items, lengths=lengths)
-    n_candidates = spread(len(candidates), len(lengths), candidates.device)
-    values, both = torch.cat([items, candidates]), torch.cat([lengths, n_candidates])
-    return KeyedJaggedTensor(["item", "candidate"], values, lengths=both)

@@ -1,6 +1,6 @@
 """A table of vectors by id, which can be sharded: its lookups, and the ways in which gradients reach its rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -9,12 +9,12 @@ from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.tables.deferred_update import DeferredUpdate
 from bert4rec.models.tables.dense_shard import DenseShard
 from bert4rec.runtime.collectives import Partition
 
 PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
-ID_ROWS = 64  # rows of a KeyedJaggedTensor that holds ids of nobody in particular
 
 
 class Table(nn.Module):
@@ -48,8 +48,12 @@ class Table(nn.Module):
         (weight,) = self.collection.parameters()
         return weight
 
-    def look_up(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        """The vectors [N, width] of each feature's ids."""
+    def look_up(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
+        """The vectors [U, width] of each feature's ids, in one round of messages; a feature that is left out has none.
+
+        To be called with the ids of a feature once each: what is left of them travels between processes.
+        """
+        features = self._features(lookups)
         if self.dense_shard is not None and torch.is_grad_enabled():
             with torch.no_grad():
                 found = self._find(features)
@@ -59,9 +63,11 @@ class Table(nn.Module):
         found = self._find(features)
         return {name: self.deferred.defer(vectors) for name, vectors in found.items()} if self.deferred else found
 
-    def look_up_ids(self, feature: str, ids: Tensor) -> Tensor:
-        """The vectors [C, width] of `ids` [C], of which nothing says to whom they belong."""
-        return self.look_up(KeyedJaggedTensor([feature], ids, lengths=spread(len(ids), ID_ROWS, ids.device)))[feature]
+    def _features(self, lookups: Mapping[str, Lookup]) -> KeyedJaggedTensor:
+        nothing = Lookup.of(next(iter(lookups.values())).ids[:0])
+        parts = [lookups.get(name, nothing) for name in self.config.feature_names]
+        values, lengths = torch.cat([part.ids for part in parts]), torch.cat([part.lengths for part in parts])
+        return KeyedJaggedTensor(self.config.feature_names, values, lengths=lengths)
 
     def _find(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
         return {name: jagged.values() for name, jagged in self.collection(features).items()}
@@ -72,11 +78,6 @@ def set_precision(tables: Iterable[Table], precision: str) -> None:
     for table in tables:
         table.config = replace(table.config, data_type=PRECISIONS[precision])
         table.collection = EmbeddingCollection(tables=[table.config], device=torch.device("meta"))
-
-
-def spread(n_ids: int, n_rows: int, device: torch.device) -> Tensor:
-    """Lengths of `n_rows` rows that hold `n_ids` ids: even ones, since fbgemm takes a thread a row to shard them."""
-    return (torch.arange(n_rows + 1, device=device) * n_ids // n_rows).diff()
 
 
 def is_of_table(name: str) -> bool:

@@ -1,16 +1,15 @@
 """A table: its lookups by feature, and how its parameter is called."""
 
 import torch
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.tables.deferred_update import DeferredUpdate
 from bert4rec.models.tables.table import Table, is_of_table, saved_name
 from tests.models.networks import WithGroups, model
 
 
-def features() -> KeyedJaggedTensor:
-    """Two rows of each feature: [4], [] and [0, 4], [1]."""
-    return KeyedJaggedTensor(["a", "b"], torch.tensor([4, 0, 4, 1]), lengths=torch.tensor([1, 0, 2, 1]))
+def lookups() -> dict[str, Lookup]:
+    return {"b": Lookup.of(torch.tensor([0, 4, 1])), "a": Lookup.of(torch.tensor([4]))}
 
 
 def table_of_rows() -> Table:
@@ -21,16 +20,17 @@ def table_of_rows() -> Table:
 
 def test_each_feature_has_the_rows_of_its_ids() -> None:
     table = table_of_rows()
-    found = table.look_up(features())
-    assert list(found) == ["a", "b"]
+    found = table.look_up(lookups())
     assert torch.equal(found["a"], table.weight[[4]])
     assert torch.equal(found["b"], table.weight[[0, 4, 1]])
+    found = table.look_up({"b": lookups()["b"]})
+    assert (found["a"].shape, found["b"].shape) == ((0, 4), (3, 4))
 
 
 def test_a_deferred_gradient_reaches_the_rows_when_it_is_applied() -> None:
     table = table_of_rows()
     table.deferred = DeferredUpdate()
-    found = table.look_up(features())
+    found = table.look_up(lookups())
     (found["a"].sum() + 2 * found["b"].sum()).backward()
     assert table.weight.grad is None
     table.deferred.apply()

@@ -15,7 +15,7 @@ from tests.processes import jobs
 
 @pytest.mark.usefixtures("group_of_one")
 def test_positions_are_those_with_a_target() -> None:
-    batch = Batch(torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, PAD_ID]))
+    batch = Batch.showing(torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, PAD_ID]))
     consensus = Consensus(Interruption())
     consensus.ask(batch, report=True, save=True)
     assert consensus.answer() == Decision(positions=1, report=True, save=True)

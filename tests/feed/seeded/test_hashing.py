@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert4rec.feed.hashing import splitmix64
+from bert4rec.feed.seeded.hashing import splitmix64
 
 
 def test_the_hash_is_splitmix64() -> None:

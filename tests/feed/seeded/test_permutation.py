@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.feed.permutation import Permutation
+from bert4rec.feed.seeded.permutation import Permutation
 
 SIX_SIGMA = 6.0  # the seeds are fixed, so that this either holds always or never
 

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from bert4rec.feed.hashing import Words, mix
+from bert4rec.feed.seeded.hashing import Words, mix
 
 ROUNDS = 12  # with fewer, counts over many keys show that not all orders of five things come up equally often
 

@@ -1,0 +1,12 @@
+"""What a batch shows, id by id."""
+
+import torch
+from torch import Tensor
+
+from bert4rec.dataset.schema import MASK_ID
+from bert4rec.feed.batch import Batch
+
+
+def shown(batch: Batch) -> Tensor:
+    """The ids [total] at the positions, with MASK_ID for the mask token."""
+    return torch.cat([batch.items.ids, torch.tensor([MASK_ID])])[batch.places]
