@@ -31,7 +31,7 @@ ROWS_PER_LOOKUP = 65_536  # item vectors while the catalogue streams by
 ID_BYTES = 128  # for each id that a process looks up: it passes through sorting, messages and permutations as int64
 SERVED_ID_BYTES = 16  # for each id that a process looks up for others
 LOOKUP_COPIES = 4  # of vectors that pass through TorchRec without a gradient
-VECTOR_COPIES = 2  # of vectors looked up: themselves and their gradient
+VECTOR_COPIES = 2  # of vectors looked up, and where they are scored: themselves and their gradient
 ENCODER_COPIES = 1.6  # activations kept for backward → peak of backward, with what the allocator cannot reuse
 SCORE_COPIES = 3  # of the scores of a sampled loss: themselves, their softmax, their gradient
 HIDDEN_COPIES = 3  # of gathered hidden states: themselves, their gradient in pieces and in one
@@ -164,8 +164,10 @@ class Job:
 
     @property
     def n_ids(self) -> dict[str, int]:
-        """Ids of each table's features that a process looks up in a step."""
-        return self.built.n_ids(n_positions=self.n_positions, n_candidates=self.n_candidates)
+        """Ids of each table's features that a process looks up in a step, at most: each once, had none come twice."""
+        n_rows = {name: table.num_embeddings for table in self.tables.values() for name in table.feature_names}
+        n_ids = self.built.n_ids(n_positions=self.n_positions, n_candidates=self.n_candidates)
+        return {name: min(n, n_rows[name]) for name, n in n_ids.items()}
 
 
 class Shard(NamedTuple):
@@ -324,7 +326,8 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Scores that exist at once, and what is gathered or copied for them."""
     if job.loss != "softmax":
         n_scores = job.n_train_negatives + 1 if needs_negatives(job.loss) else 1
-        return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.floats_per_score
+        scored = VECTOR_COPIES * FLOAT * job.n_candidates * job.built.item_table.width  # each where it is scored
+        return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.floats_per_score + scored
     share, gathered = math.ceil(job.n_items / job.group_size), job.n_targets * job.group_size
     vectors = share * job.built.item_table.width * FLOAT
     if job.has_tied_scores and job.updates["item"] == "dense_shards":
