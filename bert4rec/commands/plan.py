@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bert4rec.sharding.advice import refuse_unless_it_fits
     from bert4rec.sharding.plan import summary
 
-    print("\n".join([summary(plan), *_assumptions(arguments), *_times(plan)]), flush=True)
+    uneven, of_popularity = _skew(config, arguments, plan)
+    print("\n".join([summary(plan), *_assumptions(arguments), *_times(plan, uneven), *of_popularity]), flush=True)
     try:
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
     except SettingsError as refusal:
@@ -180,8 +181,23 @@ def _assumptions(arguments: argparse.Namespace) -> Iterator[str]:
         yield f"  assumed: each process may open {files:,} files (`ulimit -Hn`)"
 
 
-def _times(plan: "Plan") -> Iterator[str]:
-    """The slowest process by TorchRec's estimate, and the bandwidths that this rests on."""
+def _skew(config: Config, arguments: argparse.Namespace, plan: "Plan") -> tuple[float, list[str]]:
+    """By what TorchRec's estimate, which takes all rows for alike, is too short; and a line that says so."""
+    if plan.sharding_types.get("item") != "row_wise" or plan.job.world_size == 1:
+        return 1.0, []
+    if arguments.items:
+        return 1.0, ["  assumed: all items are as popular as one another (without --items those of the dataset count)"]
+    from bert4rec.dataset.reader import Dataset, read_metadata
+    from bert4rec.sharding.skew import skew
+
+    folder = config.data.folder
+    uneven = skew(plan.job, Dataset(folder, read_metadata(folder), {}).popularity)
+    line = f"  in it: the busiest process is asked for {uneven:.2f} times the mean, by how often items come in {folder}"
+    return uneven, [line]
+
+
+def _times(plan: "Plan", uneven: float) -> Iterator[str]:
+    """The slowest process by TorchRec's estimate, as often as it is `uneven`, and the bandwidths that this rests on."""
     if not plan.times:
         yield "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables"
         return
@@ -189,6 +205,7 @@ def _times(plan: "Plan") -> Iterator[str]:
     from bert4rec.sharding.plan import size
 
     rank, time = max(plan.times.items(), key=lambda item: sum(item[1]))
+    time = type(time)(*(part * uneven for part in time))
     yield (
         f"embedding time: {sum(time):.3g} ms a step, TorchRec's estimate for the slowest process ({rank}): "
         f"forward {time.forward_compute:.3g} ms of lookups, {time.forward_communication:.3g} ms of messages; "

@@ -55,7 +55,7 @@ class Program(nn.Module):
         encoder, mask = self.network.encoder, self.network.mask
         vectors, most = self.network.shown_vectors[items.clamp(min=0)], self.network.max_len
         if mask is not None:
-            vectors = torch.cat([vectors, mask.expand(len(items), 1, -1)], dim=1)
+            vectors = torch.cat([vectors, mask.expand(items.shape[0], 1, -1)], dim=1)
             is_item, most = F.pad(is_item, (0, 1), value=True), most + 1
         from_end = is_item.flip(1).cumsum(1).flip(1) - 1
         is_real = is_item & (from_end < most)

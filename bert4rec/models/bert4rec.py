@@ -4,9 +4,6 @@ import math
 from dataclasses import fields
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from bert4rec.dataset.reader import Rows
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import MakeExamples
@@ -16,22 +13,11 @@ from bert4rec.models.sequence_model import SequenceModel
 
 
 class Bert4Rec(SequenceModel):
-    """A bidirectional transformer that predicts the items at masked positions.
-
-    The mask token's vector is a parameter of its own, on every process. As a row of the table it was a fifth of all
-    lookups, and they went to one process.
-    """
+    """A bidirectional transformer that predicts the items at masked positions."""
 
     title = "Bert4Rec"
     is_causal = False
-
-    def __init__(self, *, embed_dim: int, device: torch.device | str = "meta", **settings: Any) -> None:
-        super().__init__(embed_dim=embed_dim, device=device, **settings)
-        self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device))
-
-    def _with_tokens(self, vectors: Tensor) -> Tensor:
-        """With the mask token's vector behind the last of the items, where `Batch.places` has it."""
-        return torch.cat([vectors, self.mask_vector[None]])
+    has_mask_token = True
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:

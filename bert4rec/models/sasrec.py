@@ -19,6 +19,7 @@ class SASRec(SequenceModel):
 
     title = "SASRec"
     is_causal = True
+    has_mask_token = False
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:

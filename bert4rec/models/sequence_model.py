@@ -7,7 +7,7 @@ columns of a bias.
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bert4rec.dataset.reader import Split
 from bert4rec.feed.batch import Batch
@@ -29,6 +29,7 @@ class SequenceModel(RankingModel):
     settings = ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "head", "output_bias")
     unit = "window"
     is_causal: ClassVar[bool]  # whether a position sees only what stands before it, and itself
+    has_mask_token: ClassVar[bool]  # whether it may stand in the place of items
 
     def __init__(
         self, *, n_items: int, embed_dim: int, head: str, output_bias: bool, loss: str = "softmax",
@@ -36,6 +37,8 @@ class SequenceModel(RankingModel):
     ) -> None:  # fmt: skip
         item_table = ItemTable(n_items, embed_dim, head=head, output_bias=output_bias, device=device)
         super().__init__(item_table, loss=loss, gbce_calibration=gbce_calibration)
+        # On every process: as a row of the table it was a fifth of all lookups, and they went to one process.
+        self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.has_mask_token else None
         self.encoder = Encoder(embed_dim=embed_dim, is_causal=self.is_causal, device=device, **encoder)
 
     @staticmethod
@@ -64,12 +67,10 @@ class SequenceModel(RankingModel):
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
         """Vectors of the distinct items [U, d] → hidden states [M, D]."""
-        at_positions = self._with_tokens(vectors).index_select(0, batch.places)
+        if self.mask_vector is not None:  # where `Batch.places` has it
+            vectors = torch.cat([vectors, self.mask_vector[None]])
+        at_positions = vectors.index_select(0, batch.places)
         return with_one(self.encoder(at_positions, batch.lengths, batch.positions), self.item_table.width)
-
-    def _with_tokens(self, vectors: Tensor) -> Tensor:
-        """Vectors [U, d] and behind them those of what stands in sequences beside items: here nothing."""
-        return vectors
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         """How many ids each feature of the tables has in a step of a process."""

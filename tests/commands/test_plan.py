@@ -45,6 +45,7 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) 
     assert lines[10:] == [
         "  hidden states to be scored: 1.14 GB a step to each process, 85 ms, not in this time",
         "  each process scores and updates the rows that it holds itself: without messages, and not in this time",
+        "  assumed: all items are as popular as one another (without --items those of the dataset count)",
         "it fits",
     ]
 
@@ -247,3 +248,21 @@ def test_bad_arguments_are_one_line_and_status_2(
     assert plan(*arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"error: {message}\n")
+
+
+def test_popular_items_make_a_step_longer(small_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the dataset is known; the time is that of even items, times the busiest process's share of the mean."""
+    asked = ["--world-size=4", "--device=cuda", "--training.n_epochs=2", f"--data.dataset_dir={small_folder}"]
+
+    def milliseconds(*arguments: str) -> tuple[float, float]:
+        assert plan(*asked, *arguments) == 0
+        out = capsys.readouterr().out
+        uneven = re.search(r"the busiest process is asked for (\S+) times the mean, by how often items come in ", out)
+        time = re.search(r"embedding time: (\S+) ms", out)
+        assert time is not None
+        return float(time[1]), float(uneven[1]) if uneven else 1.0
+
+    n_items = json.loads((small_folder / "metadata.json").read_text())["items"]
+    (even, _), (found, uneven) = milliseconds(f"--items={n_items}"), milliseconds()
+    assert uneven > 1
+    assert found == pytest.approx(even * uneven, rel=0.01)

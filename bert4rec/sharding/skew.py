@@ -1,0 +1,28 @@
+"""How uneven the lookups in a row-wise sharded item table are: what popular items make of an average step."""
+
+import numpy as np
+import numpy.typing as npt
+
+from bert4rec.config.abilities import needs_negatives
+from bert4rec.sharding.footprint import Job
+
+
+def skew(job: Job, popularity: npt.NDArray[np.integer]) -> float:
+    """Rows that the busiest process of `job` is asked for in a step, over the mean of all processes; at least 1.
+
+    `popularity` [n_items] counts how often each item comes. A batch asks for an item once, however often it comes: with
+    the probability 1 - (1 - p)^n, for n positions that are drawn in proportion to it. So do the targets of a loss
+    against negatives, which themselves are taken for even. Takes memory for the rows of a process.
+    """
+    rows_per_process = -(-job.tables["item"].num_embeddings // job.world_size)
+    total = max(1, int(popularity.sum(dtype=np.int64)))
+    n_drawn = [job.built.n_ids(n_positions=job.n_positions, n_candidates=0)["item"]]
+    if needs_negatives(job.loss):
+        n_drawn.append(job.n_targets)
+    loads = np.zeros(job.world_size)
+    for process, first in enumerate(range(0, len(popularity), rows_per_process)):
+        p = popularity[first : first + rows_per_process] / total
+        loads[process] = sum(-np.expm1(n * np.log1p(-np.minimum(p, 1 - 1e-12))).sum() for n in n_drawn)
+    if needs_negatives(job.loss):
+        loads += job.n_train_negatives / job.world_size
+    return float(loads.max() / loads.mean()) if loads.any() else 1.0

@@ -1,0 +1,31 @@
+"""The busiest process's lookups over the mean, as written-out arithmetic and as drawn."""
+
+import numpy as np
+import pytest
+
+from bert4rec.sharding.skew import skew
+from tests.sharding.make_job import make_job
+
+FEW = {"batch_size": 1, "max_len": 2}
+
+
+def test_two_processes_by_hand() -> None:
+    """Of two draws an item with p = 0.75 is there with 1 - 1/16, one with p = 0.25 with 1 - 9/16."""
+    job = make_job(4, 2, **FEW)
+    there, seldom = 15 / 16, 7 / 16
+    assert skew(job, np.array([3, 0, 0, 1])) == pytest.approx(there / ((there + seldom) / 2))
+    assert skew(job, np.array([1, 1, 1, 0, 0, 1])) == pytest.approx(3 / 2)
+
+
+def test_negatives_are_even() -> None:
+    """One target and two negatives, beside the two positions."""
+    job = make_job(4, 2, **FEW, loss="gbce", n_train_negatives=2, mask_prob=0.1)
+    assert job.n_targets == 2
+    first, second = 2 * 15 / 16 + 1, 2 * 7 / 16 + 1
+    assert skew(job, np.array([3, 0, 0, 1])) == pytest.approx(first / ((first + second) / 2))
+
+
+def test_even_items_are_an_even_load() -> None:
+    assert skew(make_job(8, 2), np.ones(8)) == pytest.approx(1.0)
+    assert skew(make_job(8, 2), np.zeros(8, int)) == 1.0
+    assert skew(make_job(8, 1), np.arange(8)) == 1.0
