@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert4rec.config.abilities import needs_negatives
+from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.sharding.footprint import Job
 
 
@@ -20,8 +21,9 @@ def skew(job: Job, popularity: npt.NDArray[np.integer]) -> float:
     if needs_negatives(job.loss):
         n_drawn.append(job.n_targets)
     loads = np.zeros(job.world_size)
-    for process, first in enumerate(range(0, len(popularity), rows_per_process)):
-        p = popularity[first : first + rows_per_process] / total
+    for process in range(job.world_size):
+        first = process * rows_per_process - FIRST_ITEM_ID  # the rows of the special ids come before those of items
+        p = popularity[max(0, first) : max(0, first + rows_per_process)] / total
         loads[process] = sum(-np.expm1(n * np.log1p(-np.minimum(p, 1 - 1e-12))).sum() for n in n_drawn)
     if needs_negatives(job.loss):
         loads += job.n_train_negatives / job.world_size
