@@ -164,10 +164,10 @@ class Job:
 
     @property
     def n_ids(self) -> dict[str, int]:
-        """Ids of each table's features that a process looks up in a step, at most: each once, had none come twice."""
+        """Ids of each table's features that a process looks up in a step, at most: had none come twice."""
         n_rows = {name: table.num_embeddings for table in self.tables.values() for name in table.feature_names}
         n_ids = self.built.n_ids(n_positions=self.n_positions, n_candidates=self.n_candidates)
-        return {name: min(n, n_rows[name]) for name, n in n_ids.items()}
+        return {name: min(n, n_rows[name]) for name, n in n_ids.items() if name in n_rows}
 
 
 class Shard(NamedTuple):

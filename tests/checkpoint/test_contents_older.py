@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,17 +37,23 @@ def older(whole: Path) -> Path:
     return whole
 
 
-def test_it_recommends_and_is_exported_and_evaluated_as_before(made: Path, older: Path, tmp_path: Path) -> None:
+def figures(path: Path, output: Path, dataset: Path) -> Any:
+    trained = find_trained(path)
+    return evaluate(settings_of(trained, [f"--data.dataset_dir={dataset}"]), trained, output).report["test"]
+
+
+def test_it_recommends_and_is_exported_and_evaluated_as_before(
+    made: Path, older: Path, small_folder: Path, tmp_path: Path
+) -> None:
     wanted = load(made).recommend(HISTORIES, 5)
     assert load(older).recommend(HISTORIES, 5) == wanted
     export(find_source(older), tmp_path / "model", ["safetensors"], k=5, leaves_out_seen=True)
     assert load(tmp_path / "model").recommend(HISTORIES, 5) == wanted
-    reports = [evaluate(settings_of(find_trained(path), ()), find_trained(path), tmp_path / path.parent.name).report
-               for path in (made, older, tmp_path / "model")]  # fmt: skip
-    assert reports[0]["test"] == reports[1]["test"] == reports[2]["test"]
+    wanted, *found = (figures(path, tmp_path / f"{number}", small_folder) for number, path in enumerate((made, older)))
+    assert found == [wanted]
 
 
-def test_a_package_of_the_first_version_is_read(made: Path, tmp_path: Path) -> None:
+def test_a_package_of_the_first_version_is_read(made: Path, small_folder: Path, tmp_path: Path) -> None:
     export(find_source(made), tmp_path / "model", ["safetensors"], k=5, leaves_out_seen=True)
     weights = tmp_path / "model" / "model.safetensors"
     save_file(with_mask_in_table(load_file(weights)), weights)
@@ -55,6 +62,8 @@ def test_a_package_of_the_first_version_is_read(made: Path, tmp_path: Path) -> N
     names = [path.name for path in weights.parent.iterdir() if path.name != manifest.MANIFEST]
     manifest.seal(weights.parent, manifest.describe(weights.parent, names))
     assert load(tmp_path / "model").recommend(HISTORIES, 5) == load(made).recommend(HISTORIES, 5)
+    wanted = figures(made, tmp_path / "of run", small_folder)
+    assert figures(tmp_path / "model", tmp_path / "of package", small_folder) == wanted
 
 
 def test_another_run_starts_from_its_weights_and_it_is_not_resumed(make: Make, made: Path, older: Path) -> None:

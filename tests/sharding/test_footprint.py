@@ -116,6 +116,14 @@ def test_candidates_by_loss() -> None:
     assert make_job(1001, 4, head="linear").n_candidates == 0
 
 
+def test_an_id_is_looked_up_once() -> None:
+    """Of the 64 windows of 50 at most as many as there are rows."""
+    sampled = {"loss": "sampled_softmax", "n_train_negatives": 256}
+    assert make_job(10_000, **sampled).n_ids == {"item": 3200, "candidate": 960}
+    assert make_job(98, **sampled).n_ids == {"item": 100, "candidate": 100}
+    assert make_job(98, head="linear").n_ids == {"item": 100}
+
+
 @pytest.mark.parametrize(
     ("changes", "n_candidates"),
     [
@@ -134,12 +142,12 @@ def test_a_softmax_over_the_catalogue_looks_up_what_a_process_does_not_train(
 
 
 def test_the_dense_part_worked_out_by_hand() -> None:
-    """Width 4, one block with a feed-forward layer of 8, sequences of 3: its biases and norms counted, too."""
+    """Width 4, one block with a feed-forward layer of 8, sequences of 3: its biases and norms counted, and the mask."""
     shape = {"embed_dim": 4, "n_heads": 1, "n_layers": 1, "ffn_dim": 8, "max_len": 3}
-    positions, norms = 3 * 4, 3 * 2 * 4
+    positions, norms, mask = 3 * 4, 3 * 2 * 4, 4
     attention = (4 * 4 + 4) + (4 * 8 + 8) + (4 * 4 + 4)
     ffn = (4 * 8 + 8) + (8 * 4 + 4)
-    n_bytes, n_tensors = 4 * (positions + norms + attention + ffn), 1 + 3 * 2 + 3 * 2 + 2 * 2
+    n_bytes, n_tensors = 4 * (mask + positions + norms + attention + ffn), 1 + 1 + 3 * 2 + 3 * 2 + 2 * 2
     assert dense_bytes(make_job(98, optimizer="sgd", **shape)) == (n_bytes, 0)
     assert dense_bytes(make_job(98, **shape)) == (n_bytes, 2 * n_bytes + 4 * n_tensors)
     layer = 4 * (98 * 4 + 98)
