@@ -191,7 +191,7 @@ def test_messages_of_half_the_bytes(pools: Any, small_config: Callable[..., Conf
         for (planned, counted), (planned_whole, counted_whole) in zip(half, whole, strict=True):
             assert len(counted_whole) == 2
             assert [2 * n_bytes for n_bytes in counted] == counted_whole
-            assert 2 * planned == planned_whole >= counted_whole[0] > 0.5 * planned_whole
+            assert 2 * planned == planned_whole >= counted_whole[0] > 0.3 * planned_whole  # equal ids come once
 
 
 @pytest.mark.parametrize(
