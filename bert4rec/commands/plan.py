@@ -183,7 +183,7 @@ def _assumptions(arguments: argparse.Namespace) -> Iterator[str]:
 
 def _skew(config: Config, arguments: argparse.Namespace, plan: "Plan") -> tuple[float, list[str]]:
     """By what TorchRec's estimate, which takes all rows for alike, is too short; and a line that says so."""
-    if plan.sharding_types.get("item") != "row_wise" or plan.job.world_size == 1:
+    if plan.sharding_types.get("item") != "row_wise" or plan.job.group_size == 1:
         return 1.0, []
     if arguments.items:
         return 1.0, ["  assumed: all items are as popular as one another (without --items those of the dataset count)"]

@@ -28,12 +28,17 @@ class Lookup(NamedTuple):
 
     @classmethod
     def of(cls, ids: Tensor) -> "Lookup":
-        """Of `ids` as they are; in even rows, since fbgemm takes a thread a row to shard them."""
-        return cls(ids, (torch.arange(ID_ROWS + 1, device=ids.device) * len(ids) // ID_ROWS).diff())
+        """Of `ids` as they are."""
+        return cls(ids, spread(len(ids), ids.device))
 
     def to(self, device: torch.device) -> "Lookup":
         """The same on `device`; asynchronous from pinned memory."""
         return Lookup(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+
+def spread(n_ids: int, device: torch.device) -> Tensor:
+    """Lengths of `ID_ROWS` rows that hold `n_ids` ids: even ones, since fbgemm takes a thread a row to shard them."""
+    return (torch.arange(ID_ROWS + 1, device=device) * n_ids // ID_ROWS).diff()
 
 
 def distinct(ids: Tensor) -> tuple[Lookup, Tensor]:

@@ -122,7 +122,7 @@ def with_groups(job: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
 def decided() -> Decision:
     """What is found out by a question that the processes ask one after another."""
     rank, empty, consensus = dist.get_rank(), torch.empty(0, dtype=torch.int64), Consensus(Interruption())
-    batch = Batch(empty, empty, empty, torch.full([rank], FIRST_ITEM_ID))
+    batch = Batch.showing(empty, empty, empty, torch.full([rank], FIRST_ITEM_ID))
     for turn in range(dist.get_world_size()):
         if turn == rank:
             consensus.ask(batch, report=rank == 0, out_of_time=rank == 1)
