@@ -31,7 +31,7 @@ ROWS_PER_LOOKUP = 65_536  # item vectors while the catalogue streams by
 ID_BYTES = 128  # for each id that a process looks up: it passes through sorting, messages and permutations as int64
 SERVED_ID_BYTES = 16  # for each id that a process looks up for others
 LOOKUP_COPIES = 4  # of vectors that pass through TorchRec without a gradient
-VECTOR_COPIES = 2  # of vectors looked up, and where they are scored: themselves and their gradient
+VECTOR_COPIES = 2  # of vectors looked up, and again where they stand: themselves and their gradient
 ENCODER_COPIES = 1.6  # activations kept for backward → peak of backward, with what the allocator cannot reuse
 SCORE_COPIES = 3  # of the scores of a sampled loss: themselves, their softmax, their gradient
 HIDDEN_COPIES = 3  # of gathered hidden states: themselves, their gradient in pieces and in one
@@ -306,7 +306,13 @@ def _passing(job: Job, shards: Sequence[Shard]) -> int:
     if job.trains:
         updating = _update_bytes(job, shards) + SHARED_COPIES * _gradients_of_groups(job, shards)
         at_once = max(math.ceil(kept + _score_bytes(job, shards)), updating)
-    return _lookup_bytes(job, job.n_ids, VECTOR_COPIES, shards) + at_once
+    return _lookup_bytes(job, job.n_ids, VECTOR_COPIES, shards) + _gathered_bytes(job) + at_once
+
+
+def _gathered_bytes(job: Job) -> int:
+    """Vectors that were looked up once, at every position and for every target and negative."""
+    n_vectors = job.n_positions + (job.n_candidates if needs_negatives(job.loss) else 0)
+    return VECTOR_COPIES * FLOAT * n_vectors * job.built.item_table.width
 
 
 def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Sequence[Shard]) -> int:
@@ -326,8 +332,7 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Scores that exist at once, and what is gathered or copied for them."""
     if job.loss != "softmax":
         n_scores = job.n_train_negatives + 1 if needs_negatives(job.loss) else 1
-        scored = VECTOR_COPIES * FLOAT * job.n_candidates * job.built.item_table.width  # each where it is scored
-        return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.floats_per_score + scored
+        return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.floats_per_score
     share, gathered = math.ceil(job.n_items / job.group_size), job.n_targets * job.group_size
     vectors = share * job.built.item_table.width * FLOAT
     if job.has_tied_scores and job.updates["item"] == "dense_shards":

@@ -136,9 +136,9 @@ def test_a_batch_that_is_too_large_is_answered_with_smaller_ones_and_shorter_one
     """The largest round number that fits is named; the next one would not, or only in the last 5 % of the memory."""
     job, memory = make_job(2000, 2, batch_size=100_000), Memory(host=11 * 10**9)
     assert refused(job, memory) == (
-        "this configuration needs 77.5 GB of host memory per process (77 GB of it activations and copies), 11 GB "
-        "available; it fits with --training.per_device_train_batch_size=12288 (10.1 GB of host memory); or "
-        "--model.max_len=4, the dataset prepared again with it (7.59 GB of host memory)"
+        "this configuration needs 76.7 GB of host memory per process (76.2 GB of it activations and copies), 11 GB "
+        "available; it fits with --training.per_device_train_batch_size=12288 (9.97 GB of host memory); or "
+        "--model.max_len=4, the dataset prepared again with it (7.54 GB of host memory)"
     )
     for batch_size, fits in ((12_288, True), (16_384, False)):
         assert make_plan(replace(job, batch_size=batch_size), memory).fits is fits

@@ -182,7 +182,7 @@ def test_what_keeps_groups_in_step_worked_out_by_hand() -> None:
     in_step = {"sharding_group_size": 2, "n_train_negatives": 20}
     sampled = make_plan(make_job(20, 8, loss="sampled_softmax", **in_step), NO_LIMIT)
     assert [(part.rank, part.n_rows) for part in sampled.shards] == [(rank, 11) for rank in range(8)]
-    n_ids = 64 * 50 + 704 + 20  # of one process; half of those of all stand on each member of a group
+    n_ids = 22 + 22  # of one process, which asks for each row once; half of all stand on each member of a group
     assert sync_bytes(sampled.job, sampled.of_rank(3)) == 8 * n_ids // 2 * (68 * 4 + 8) * 3 // 4  # 3 of 4 by others
     of_shard = 11 * 68 * 4
     softmax = make_plan(make_job(20, 8, loss="softmax", **in_step), NO_LIMIT)
