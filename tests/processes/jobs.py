@@ -440,7 +440,7 @@ def copies_after(config: Config, n_steps: int) -> tuple[bool, bool]:
     config = resolve(config, "cpu", dataset.n_items)
     model, optimizers = build(config, _world(), dataset.sizes)
     examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
-    batches = training_batches(config, examples, _world(), sampler=sampler(config, dataset))
+    batches = training_batches(config, examples, _world(), sampler=sampler(config, dataset, _world()))
     for step in range(n_steps):
         _step(model, optimizers, batches[step])
     found = [weights(model), _moments(optimizers)]

@@ -156,8 +156,8 @@ def test_groups_of_another_size_than_divides_the_processes_are_refused_on_all(
     pools: Any, small_config: Callable[..., Config]
 ) -> None:
     refusal = (
-        "parallelism.sharding_group_size = 3: the groups must be of one size, which divides the 4 processes; valid: "
-        "1, 2, or 0 for all of them"
+        "parallelism.sharding_group_size = 3: 4 processes cannot be cut into such groups; valid with 4: 1, 2, 4, or 0 "
+        "for all of them"
     )
     assert pools(4).run(jobs.refusal, small_config(**{"parallelism.sharding_group_size": 3}), 20) == [refusal] * 4
 
