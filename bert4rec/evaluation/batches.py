@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from torch import Tensor
+
 from bert4rec.runtime.collectives import Partition
 
 
@@ -26,3 +28,12 @@ def dealt(n_batches: int, partition: Partition) -> Iterator[tuple[int, bool]]:
     for first in range(0, n_batches, partition.n_processes):
         number = first + partition.rank
         yield min(number, n_batches - 1), number < n_batches
+
+
+def collected(own: Tensor, n: int, partition: Partition) -> Tensor:
+    """What all processes found for `n` things, [n, ...] in their order.
+
+    `own` [turns, size, ...] is what this one found in each of its turns, as `dealt` has them: for batches of `size`,
+    of which the last may be smaller, and its place that of nobody's.
+    """
+    return partition.stack(own).transpose(0, 1).flatten(0, 2)[:n]

@@ -24,7 +24,7 @@ from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
 from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
 from bert4rec.feed.pairs import PairExamples
 from bert4rec.models.untrained.kinds import Counting
-from bert4rec.runtime.collectives import Partition, on_rank_zero
+from bert4rec.runtime.collectives import Partition, on_all, on_rank_zero
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.parallelize import unwrap
 
@@ -61,7 +61,9 @@ class Evaluator:
     def held_out(self) -> dict[str, HeldOut]:
         """Of each split that holds somebody out, what is known of its users."""
         splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
-        return on_rank_zero(lambda: {split.name: HeldOut.of(split) for split in splits})
+        partition = Partition(self.world.rank, self.world.world_size)
+        parts = on_all(lambda: {split.name: HeldOut.of(split, partition) for split in splits})
+        return {split.name: HeldOut.together([part[split.name] for part in parts]) for split in splits}
 
     def validation_metrics(self, model: nn.Module, between: Between) -> Metrics:
         """Of the model as it is, over the full catalogue or of ratings; {} where there is nothing to validate on."""

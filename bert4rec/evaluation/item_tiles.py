@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
 
 MIN_TILE, MAX_TILE = 256, 4096  # items whose scores are one product: enough work, and still in the cache
+MIN_USERS, SCORES_AT_ONCE = 128, 262_144  # users of such a product; scores, as long as these are enough users
 MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for some processes, few enough for a loop
 
 
@@ -37,32 +37,39 @@ class Catalogue:
         for first in range(0, partition.largest(len(self.tiles)), step):
             yield share[first : first + step]
 
-    def groups(self, tiles: range) -> Iterator[range]:
-        """Consecutive `tiles` in parts whose scores are looked at together, each about as many as a large tile."""
-        step = max(1, MAX_TILE // self.tile)
-        for first in range(0, len(tiles), step):
-            yield tiles[first : first + step]
+    @property
+    def users_at_once(self) -> int:
+        """Whose scores of a tile are one product, and are looked at together."""
+        return max(MIN_USERS, SCORES_AT_ONCE // self.tile)
+
+    def owners(self, items: Ints, partition: Partition) -> Indices:
+        """The process in whose tiles each of the `items` [n] is."""
+        firsts = [self.items(tiles)[0] for tiles in partition.parts(len(self.tiles))]
+        return np.searchsorted(firsts, items, side="right") - 1
 
 
 class Seen:
-    """What not to count: the items that users have seen, and the targets themselves, by batch of users and tile."""
+    """What not to count of some `tiles`: the pairs of one of `n_users` and an item there, `users` and `items` [n]."""
 
-    def __init__(self, rows: Rows, batch_size: int, catalogue: Catalogue, device: torch.device) -> None:
-        assert rows.targets is not None, "an evaluation split has targets"
-        self.n_users, self._n_tiles = len(rows.lengths), len(catalogue.tiles)
-        self.n_most = int(rows.lengths.max(initial=0)) + 1  # of the user who has most of them
-        users = np.concatenate([np.repeat(np.arange(self.n_users), rows.lengths), np.arange(self.n_users)])
-        items = np.concatenate([rows.items, rows.targets]).astype(np.int64) - FIRST_ITEM_ID
-        cell = users // batch_size * self._n_tiles + items // catalogue.tile
-        n_cells = -(-self.n_users // batch_size) * self._n_tiles
+    def __init__(
+        self, users: Ints, items: Ints, n_users: int, catalogue: Catalogue, tiles: range, device: torch.device
+    ) -> None:
+        self._first, self._n_tiles, at_once = tiles.start, len(tiles), catalogue.users_at_once
+        tile = items // catalogue.tile
+        cell = users // at_once * self._n_tiles + (tile - tiles.start)
+        n_cells = -(-n_users // at_once) * self._n_tiles
         # Numbers of 16 bits, where they suffice, are sorted by counting.
         order = np.argsort(cell.astype(np.min_scalar_type(n_cells)), kind="stable")
         self._bounds = np.concatenate([[0], np.bincount(cell, minlength=n_cells).cumsum()])
-        self._users = torch.from_numpy(users[order] % batch_size).to(device)
-        self._items = torch.from_numpy(items[order]).to(device)
+        first = tile * catalogue.tile
+        width = np.minimum(catalogue.tile, catalogue.items(tiles)[1] - first)
+        places = users % at_once * width + (items - first)
+        self._places = torch.from_numpy(places[order].astype(np.int64)).to(device)
 
-    def at(self, tiles: range, batch: int) -> tuple[Tensor, Tensor]:
-        """What a batch of users has seen of consecutive `tiles`: the rows of the users there, and the items."""
-        first = batch * self._n_tiles
-        where = slice(self._bounds[first + tiles.start], self._bounds[first + tiles.stop])
-        return self._users[where], self._items[where]
+    def at(self, tile: int, part: int) -> Tensor:
+        """The places of what users have seen of a `tile`, in their scores of it, row after row.
+
+        The users are the `part`-th ones that are looked at together.
+        """
+        cell = part * self._n_tiles + tile - self._first
+        return self._places[self._bounds[cell] : self._bounds[cell + 1]]

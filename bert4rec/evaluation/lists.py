@@ -35,8 +35,8 @@ class Lists:
     """The lists at the cut-offs `ks` of users who come in passes; what is kept of them are counts and means.
 
     Cut-offs above `LONGEST` are left out.
-    `popularity` [V]: training positions of the items. Each process of `partition` counts its part of the catalogue, the
-    first one also knows what the lists of each user are like.
+    `popularity` [V]: training positions of the items. Each process of `partition` brings the lists of some users and
+    counts its part of the catalogue; the first one knows what the lists of each user are like.
     """
 
     def __init__(
@@ -52,31 +52,35 @@ class Lists:
         self._of_all: dict[str, float] = {}
 
     def add(self, rows: Indices, best: BestItems, targets: Tensor, ahead: Tensor, repeated: Bools) -> None:
-        """The lists of the users `rows` [U]: the `best` unseen items but for the target, and the target itself.
+        """The lists of this process's users of a pass, `rows` [U]: the `best` unseen items but for the target, and it.
 
         As many [U] unseen items are `ahead` of each of the `targets` [U], counted from 0. A target that is `repeated`
-        [U] is seen, and stands in no list.
+        [U] is seen, and stands in no list. Every process calls this, with users of its own.
         """
         found = torch.where(best.scores > -torch.inf, best.indices, NOTHING).cpu().numpy()
         items = _with_targets(found, targets.cpu().numpy(), np.where(repeated, self.k, ahead.cpu().numpy()))
+        own = np.column_stack([rows, items]), self._means(items)
+        lists, means = (self._partition.concatenate(torch.from_numpy(of_users))[0].numpy() for of_users in own)
         for column, k in enumerate(self._ks):
-            own = items[:, : min(k, self.k)]
-            own = own[(own >= self._part.start) & (own < self._part.stop)] - self._part.start
-            np.add.at(self._counts[column], own, 1)
+            shown = lists[:, 1 : 1 + min(k, self.k)]
+            shown = shown[(shown >= self._part.start) & (shown < self._part.stop)] - self._part.start
+            np.add.at(self._counts[column], shown, 1)
         if self._partition.rank == 0:
-            self._know(rows, items)
+            for values, of_metric in zip(self._of_users.values(), means.transpose(1, 0, 2), strict=True):
+                values[lists[:, 0]] = of_metric
 
-    def _know(self, rows: Indices, items: Indices) -> None:
-        """The means of the lists of the users `rows` [U]: `items` [U, k]."""
+    def _means(self, items: Indices) -> Floats:
+        """What the lists `items` [U, k] are like, [U, metrics, cut-offs]."""
         is_there = items != NOTHING
         popularity = np.where(is_there, self._popularity[items], 0)
         novelty = np.where(is_there, -np.log2(np.maximum(popularity, 1) / self._total), 0.0)
-        n_items = is_there.cumsum(1)
+        n_items, means = is_there.cumsum(1), np.empty((len(items), 2, len(self._ks)))
         for column, k in enumerate(self._ks):
             n, of_list = n_items[:, min(k, self.k) - 1], slice(min(k, self.k))
-            for name, values in ((POPULARITY, popularity), (NOVELTY, novelty)):
-                means = values[:, of_list].sum(1) / np.maximum(n, 1)
-                self._of_users[name][rows, column] = np.where(n > 0, means, np.nan)
+            for row, values in enumerate((popularity, novelty)):
+                of_users = values[:, of_list].sum(1) / np.maximum(n, 1)
+                means[:, row, column] = np.where(n > 0, of_users, np.nan)
+        return means
 
     def finish(self) -> None:
         """Put together what the processes have counted; every one of them calls this, after the last pass."""

@@ -22,15 +22,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.ranks import LEFT_OUT, is_ahead
 from bert4rec.dataset.reader import Bools, Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.evaluation.batches import cut, dealt
+from bert4rec.evaluation.batches import collected, cut, dealt
 from bert4rec.evaluation.item_tiles import Catalogue, Seen
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.evaluation.top_k import BestItems
+from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
 
 Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
@@ -38,8 +40,6 @@ Ranks: TypeAlias = dict[str, npt.NDArray[np.int32]]
 
 Metrics: TypeAlias = dict[str, dict[str, float]]
 """Protocol → metric → value."""
-
-Indices: TypeAlias = npt.NDArray[np.int64]
 
 USERS_PER_PASS = 8192  # whose hidden states are kept while the catalogue streams by once
 NOT_FINITE = "the model gives scores that are not finite"
@@ -73,131 +73,157 @@ class Ranker:
             rows = np.arange(where.start, where.stop)
             # Rows of like length together, so that little is padded.
             indices = rows[np.argsort(split.lengths(rows), kind="stable")]
-            users = self._encode(split, indices, sampled)
+            users, own = self._encode(split, indices, sampled)
             for column, name in enumerate(sampled):
                 ranks[name][indices] = users.ranks[:, column].cpu().numpy()
             if "full" in protocols:
-                histories = split.read(indices)
-                seen = Seen(histories, self._batch_size, self._catalogue, self._device)
-                n_best = lists.k if lists else 0
-                ahead, best = self._stream(users, seen, n_best)
-                ranks["full"][indices] = 1 + ahead.cpu().numpy()
-                if lists and best:
-                    best = self._unseen(best.of_all(self._partition), seen, n_best)
-                    lists.add(indices, best, users.targets - FIRST_ITEM_ID, ahead, histories.are_repeated())
+                rank = self._rank_each if self._scorer.width else self._rank_alike
+                ranks["full"][indices] = 1 + rank(users, own, indices, lists).cpu().numpy()
         if lists:
             lists.finish()
         return ranks
 
-    def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> "Users":
-        """Every process encodes some batches; all have all in the end."""
-        n, scorer, zeros = len(indices), self._scorer, partial(torch.zeros, device=self._device)
-        known, scores = zeros(n, scorer.width, dtype=scorer.dtype), zeros(n, dtype=scorer.dtype)
-        users = Users(known, zeros(n, dtype=torch.int64), scores, zeros(n, len(sampled), dtype=torch.int32))
-        batches = list(cut(n, self._batch_size))
-        for number, is_own in dealt(len(batches), self._partition):
+    def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> tuple["Users", "Own"]:
+        """Every process reads and encodes some batches: what all have found, and what this one has read."""
+        n, size, width = len(indices), min(self._batch_size, len(indices)), self._scorer.width
+        batches, zeros = list(cut(n, size)), partial(torch.zeros, device=self._device)
+        n_turns, read = self._partition.largest(len(batches)), []
+        floats = zeros(n_turns, size, width + 1, dtype=self._scorer.dtype)
+        numbers = zeros(n_turns, size, 2 + len(sampled), dtype=torch.int32)
+        for turn, (number, is_own) in enumerate(dealt(len(batches), self._partition)):
             self._between()
-            where = batches[number]
-            encoded = self._encode_batch(split.read(indices[where]), sampled)
+            rows = split.read(indices[batches[number]])
+            encoded = self._encode_batch(rows, sampled)
             if is_own:
-                for values, of_batch in zip(users, encoded, strict=True):
-                    values[where] = of_batch
-        for values in users:
-            self._partition.sum(values)  # what others encoded is zero here
-        if not (is_finite(known) and is_finite(scores)):  # the same on all processes
+                read.append((batches[number].start, rows))
+                for values, of_batch in zip((floats[turn], numbers[turn]), encoded, strict=True):
+                    values[: len(of_batch)] = of_batch
+        floats, numbers = (collected(own, n, self._partition) for own in (floats, numbers))
+        if not is_finite(floats):  # the same on all processes
             raise DivergenceError(NOT_FINITE)
-        return users
+        known, scores = floats[:, :width].contiguous(), floats[:, width].contiguous()
+        return Users(known, numbers[:, 0].long(), scores, numbers[:, 1] > 0, numbers[:, 2:]), Own.of(read)
 
-    def _encode_batch(self, rows: Rows, sampled: Sequence[str]) -> "Users":
-        """What is known of some rows, the scores of their targets, and the ranks of these among their own negatives."""
+    def _encode_batch(self, rows: Rows, sampled: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Of some rows what is known of each and its target's score; its target, whether it is repeated, its ranks.
+
+        These are the ranks among the row's own negatives.
+        """
         assert rows.targets is not None, "an evaluation split has targets"
         sets = [rows.targets[:, None], *(_negatives(rows, name) for name in sampled)]
         ids = torch.from_numpy(np.concatenate(sets, axis=1).astype(np.int64)).to(self._device)
         known, scores = self._scorer.encode(rows, ids)
-        target_scores, targets = scores[:, 0], ids[:, 0]
         sizes = [negatives.shape[1] for negatives in sets[1:]]
         ranks = torch.ones(len(ids), len(sampled), dtype=torch.int32, device=self._device)
         for column, part in enumerate(zip(scores[:, 1:].split(sizes, 1), ids[:, 1:].split(sizes, 1), strict=True)):
-            ranks[:, column] += is_ahead(*part, target_scores, targets).sum(1, dtype=torch.int32)
+            ranks[:, column] += is_ahead(*part, scores[:, 0], ids[:, 0]).sum(1, dtype=torch.int32)
             ranks[torch.from_numpy(rows.are_left_out(sampled[column])), column] = LEFT_OUT
-        return Users(known, targets, target_scores, ranks)
+        repeated = torch.from_numpy(rows.are_repeated()[:, None]).to(self._device)
+        return torch.cat([known, scores[:, :1]], 1), torch.cat([ids[:, :1].int(), repeated.int(), ranks], 1)
 
-    def _stream(self, users: "Users", seen: Seen, n_best: int) -> tuple[Tensor, BestItems | None]:
-        """How many unseen items [U] come before each target, over the whole catalogue; and the best `n_best` of them.
+    def _rank_each(self, users: "Users", own: "Own", indices: Indices, lists: Lists | None) -> Tensor:
+        """How many unseen items [U] come before each target; the best ones go to `lists`."""
+        best = self._nothing(len(indices), lists.k) if lists else None
+        ahead = self._stream(users, self._seen(own, len(indices)), best)
+        if lists and best:
+            share = self._partition.of(len(indices))
+            places = torch.arange(share.start, share.stop, device=self._device)
+            self._add_lists(lists, indices, places, best.of_share(self._partition), users, ahead)
+        return ahead
 
-        Where nothing is known of users, these are the best of all, so many that there are `n_best` unseen ones.
+    def _rank_alike(self, users: "Users", own: "Own", indices: Indices, lists: Lists | None) -> Tensor:
+        """The same where nothing is known of users: all give the same scores, which are looked at once.
+
+        What its users have seen of the items before the targets each process takes off again.
+        """
+        n_most = int(self._partition.stack(torch.tensor(own.n_most)).max())
+        best = self._nothing(1, min(lists.k + n_most, self._scorer.n_items)) if lists else None
+        ahead = self._stream(users, None, best)
+        places, rows, items = (torch.from_numpy(values).to(self._device) for values in own.distinct())
+        ids, seen_before = FIRST_ITEM_ID + items, torch.zeros_like(ahead)
+        scores = self._scorer.scores(users.known[:1], self._scorer.items(ids))[0]
+        of_users = users.scores[places][rows], users.targets[places][rows]
+        is_before = is_ahead(scores[:, None], ids[:, None], *of_users)[:, 0]
+        ahead -= self._partition.sum(seen_before.index_add_(0, places[rows], is_before.int()))
+        if lists and best:
+            unseen = self._unseen(best.of_all(self._partition), rows, items, len(places), lists.k)
+            self._add_lists(lists, indices, places, unseen, users, ahead)
+        return ahead
+
+    def _seen(self, own: "Own", n_users: int) -> Seen:
+        """What all users have seen of this process's tiles, from the processes that have read it."""
+        users, items = own.places[own.users].astype(np.int32), own.items
+        owners = self._catalogue.owners(items, self._partition)
+        n_processes = self._partition.n_processes
+        order = np.argsort(owners.astype(np.min_scalar_type(n_processes)), kind="stable")
+        pairs = torch.from_numpy(np.column_stack([users, items])[order])
+        users, items = self._partition.exchange(pairs, np.bincount(owners, minlength=n_processes).tolist()).numpy().T
+        tiles = self._partition.of(len(self._catalogue.tiles))
+        return Seen(users, items, n_users, self._catalogue, tiles, self._device)
+
+    def _stream(self, users: "Users", seen: Seen | None, best: BestItems | None) -> Tensor:
+        """How many items [U] come before each target, over the whole catalogue, all of which are offered to `best`.
+
+        Those that users have `seen` are neither counted nor offered.
         """
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
-        best = self._nothing(len(users.targets), n_best, seen) if n_best else None
         broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups of vectors that are not finite
-        add = self._add if self._scorer.width else self._add_for_all
         for tiles in self._catalogue.lookups(self._partition):
             self._between()
             first, last = self._catalogue.items(tiles)
-            ids = torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device)
-            items = self._scorer.items(ids)
+            items = self._scorer.items(torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device))
             broken += not is_finite(items)
-            for group in self._catalogue.groups(tiles):
-                start, stop = (bound - first for bound in self._catalogue.items(group))
-                add(Part(group, first + start, items[start:stop]), users, seen, ahead, best)
+            for number, of_tile in zip(tiles, items.split(self._catalogue.tile), strict=True):
+                tile = Tile(number, number * self._catalogue.tile, of_tile)
+                if seen:
+                    self._add(tile, users, seen, ahead, best)
+                else:
+                    self._add_for_all(tile, users, ahead, best)
         together = self._partition.sum(torch.cat([ahead, broken]))
         if together[-1]:  # on all processes; had one raised in the loop, the others would wait for it
             raise DivergenceError(NOT_FINITE)
-        return together[:-1], best
+        return together[:-1]
 
-    def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
-        """Count the unseen items of a `part` that come before each target, and offer all of them to `best`."""
-        for batch, where in enumerate(cut(len(ahead), self._batch_size)):
-            scores = self._scores(users.known[where], part)
-            rows, items = seen.at(part.tiles, batch)
-            scores[rows, items - part.first] = -torch.inf
-            ahead[where] += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores[where], users.targets[where])
+    def _add(self, tile: "Tile", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
+        """Count the unseen items of a `tile` that come before each target, and offer all of them to `best`."""
+        for part, where in enumerate(cut(len(ahead), self._catalogue.users_at_once)):
+            scores = self._scorer.scores(users.known[where], tile.items)
+            scores.view(-1).index_fill_(0, seen.at(tile.number, part), -torch.inf)
+            ahead[where] += count_ahead(scores, FIRST_ITEM_ID + tile.first, users.scores[where], users.targets[where])
             if best:
-                best.offer(where, scores, part.first)
+                best.offer(where, scores, tile.first)
 
-    def _add_for_all(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
-        """The same where nothing is known of users: all give the same scores, which are ordered once.
-
-        What each has seen is taken off again; to `best` all is offered.
-        """
-        scores, n = self._scores(users.known[:1], part), len(part.items)
-        ahead += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores, users.targets)
-        for batch, where in enumerate(cut(len(ahead), self._batch_size)):
-            rows, items = seen.at(part.tiles, batch)
-            cells = (rows * n + items - part.first).unique()  # an item may have been seen twice
-            rows, columns = cells // n, cells % n
-            targets = users.scores[where][rows], users.targets[where][rows]
-            ids = FIRST_ITEM_ID + part.first + columns
-            is_before = is_ahead(scores[0, columns, None], ids[:, None], *targets)[:, 0]
-            ahead[where].index_add_(0, rows, is_before.int(), alpha=-1)
+    def _add_for_all(self, tile: "Tile", users: "Users", ahead: Tensor, best: BestItems | None) -> None:
+        """The same where all users give the same scores: these are ordered once."""
+        scores = self._scorer.scores(users.known[:1], tile.items)
+        ahead += count_ahead(scores, FIRST_ITEM_ID + tile.first, users.scores, users.targets)
         if best:
-            best.offer(slice(None), scores, part.first)
+            best.offer(slice(None), scores, tile.first)
 
-    def _scores(self, known: Tensor, part: "Part") -> Tensor:
-        """Of users with what is `known` of them and the items of a `part`; each tile is a product of its own."""
-        of_tiles = [self._scorer.scores(known, items) for items in part.items.split(self._catalogue.tile)]
-        return of_tiles[0] if len(of_tiles) == 1 else torch.cat(of_tiles, dim=1)
+    def _nothing(self, n_users: int, k: int) -> BestItems:
+        return BestItems.nothing(n_users, k, dtype=self._scorer.dtype, device=self._device)
 
-    def _nothing(self, n_users: int, k: int, seen: Seen) -> BestItems:
-        n, k = (n_users, k) if self._scorer.width else (1, min(k + seen.n_most, self._scorer.n_items))
-        return BestItems.nothing(n, k, dtype=self._scorer.dtype, device=self._device)
-
-    def _unseen(self, best: BestItems, seen: Seen, k: int) -> BestItems:
-        """The best `k` of each user."""
-        if self._scorer.width:
-            return best
-        everything = self._catalogue.tiles
-        parts = [
-            best.without(*seen.at(everything, batch), where.stop - where.start, k)
-            for batch, where in enumerate(cut(seen.n_users, self._batch_size))
-        ]
+    def _unseen(self, best: BestItems, rows: Tensor, items: Tensor, n_users: int, k: int) -> BestItems:
+        """For each of `n_users` the best `k`, without the `items` [n] that the users `rows` [n], ascending, saw."""
+        bounds = torch.searchsorted(rows, torch.arange(n_users + 1, device=self._device)).tolist()
+        parts = [BestItems.nothing(0, k, dtype=best.scores.dtype, device=self._device)]
+        for where in cut(n_users, self._batch_size):
+            here, n_here = slice(bounds[where.start], bounds[where.stop]), where.stop - where.start
+            parts.append(best.without(rows[here] - where.start, items[here], n_here, k))
         return BestItems(torch.cat([part.scores for part in parts]), torch.cat([part.indices for part in parts]))
 
+    def _add_lists(
+        self, lists: Lists, indices: Indices, places: Tensor, best: BestItems, users: "Users", ahead: Tensor
+    ) -> None:
+        """Those of the users at `places` [B] of a pass, whose unseen items are `best`."""
+        rows, repeated = indices[places.cpu().numpy()], users.repeated[places].cpu().numpy()
+        lists.add(rows, best, users.targets[places] - FIRST_ITEM_ID, ahead[places], repeated)
 
-class Part(NamedTuple):
-    """Consecutive `tiles` of the catalogue from the item `first` on, counted from 0: what is known of their `items`."""
 
-    tiles: range
+class Tile(NamedTuple):
+    """A tile of the catalogue with its `number`, from the item `first` on, counted from 0: what is known of `items`."""
+
+    number: int
     first: int
     items: Tensor
 
@@ -205,13 +231,46 @@ class Part(NamedTuple):
 class Users(NamedTuple):
     """U users of a pass: what is `known` of them [U, width], ids and scores [U] of their targets, and their ranks.
 
-    `ranks` are [U, sampled protocols].
+    `repeated` [U]: whose target stands in the user's own history; `ranks` are [U, sampled protocols].
     """
 
     known: Tensor
     targets: Tensor
     scores: Tensor
+    repeated: Tensor
     ranks: Tensor
+
+
+class Own(NamedTuple):
+    """What this process has read of a pass: where its users stand there, `places` [B], and what not to count for them.
+
+    That is what each has seen, and the target: pairs of `users` [n] of these and `items` [n], both counted from 0.
+    `n_most` is how many a user has at most.
+    """
+
+    places: Indices
+    users: Ints
+    items: Ints
+    n_most: int
+
+    @classmethod
+    def of(cls, read: Sequence[tuple[int, Rows]]) -> "Own":
+        """Of batches and the places at which they begin, in their order."""
+        nothing = np.zeros(0, np.int64)
+        places = [np.arange(first, first + len(rows.lengths)) for first, rows in read]
+        lengths = np.concatenate([nothing, *(rows.lengths for _, rows in read)])
+        everyone = np.arange(len(lengths), dtype=np.int32)
+        users = np.concatenate([np.repeat(everyone, lengths), everyone])
+        targets = [rows.targets for _, rows in read if rows.targets is not None]
+        items = np.concatenate([nothing.astype(np.int32), *(rows.items for _, rows in read), *targets])
+        most = int(lengths.max(initial=0)) + 1
+        return cls(np.concatenate([nothing, *places]), users, items - np.int32(FIRST_ITEM_ID), most)
+
+    def distinct(self) -> tuple[Indices, Indices, Indices]:
+        """`places`, and the pairs without repetitions, in the order of the users."""
+        n_items = int(self.items.max(initial=0)) + 1
+        pairs = np.sort(self.users.astype(np.int64) * n_items + self.items)
+        return self.places, *np.divmod(pairs[np.flatnonzero(np.diff(pairs, prepend=-1))], n_items)
 
 
 def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
@@ -232,13 +291,19 @@ class HeldOut:
     left_out: Bools
 
     @classmethod
-    def of(cls, split: Split) -> "HeldOut":
-        """Look at every row of `split`, in bounded memory."""
-        repeated, left_out = (np.zeros(len(split), bool) for _ in range(2))
-        for where in cut(len(split), USERS_PER_PASS):
-            rows = split.read(np.arange(where.start, where.stop))
+    def of(cls, split: Split, partition: Partition) -> "HeldOut":
+        """Look at the rows of `split` that fall to this process, in bounded memory."""
+        own = partition.of(len(split))
+        repeated, left_out = (np.zeros(len(own), bool) for _ in range(2))
+        for where in cut(len(own), USERS_PER_PASS):
+            rows = split.read(np.array(own[where]))
             repeated[where], left_out[where] = rows.are_repeated(), rows.are_left_out("popular")
         return cls(repeated, left_out)
+
+    @classmethod
+    def together(cls, parts: Sequence["HeldOut"]) -> "HeldOut":
+        """What all processes have found, by rank."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("repeated", "left_out")))
 
 
 def with_unseen(ranks: Ranks, repeated: Bools) -> Ranks:

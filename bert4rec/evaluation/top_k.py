@@ -10,7 +10,6 @@ from torch import Tensor
 from bert4rec.runtime.collectives import Partition
 
 TILE = 16_384  # items that are scored at once
-USERS_AT_ONCE = 1024  # whose lists of all processes are put together
 
 
 @dataclass
@@ -42,20 +41,29 @@ class BestItems:
         order = candidates[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
         found[rows], indices[rows] = (values.gather(1, order) for values in candidates)
 
-    def of_all(self, partition: Partition) -> "BestItems":
-        """The best of what the processes of `partition` have found, whose items come in the processes' order."""
+    def of_share(self, partition: Partition) -> "BestItems":
+        """Of this process's part of the users the best of what all have found.
+
+        The processes' items come in the order of the processes.
+        """
         if partition.n_processes == 1:
             return self
         n_users, k = self.scores.shape
-        best = BestItems(torch.empty_like(self.scores), torch.empty_like(self.indices))
-        for first in range(0, n_users, USERS_AT_ONCE):
-            users = slice(first, first + USERS_AT_ONCE)
-            scores, indices = (
-                torch.cat([*partition.stack(values[users])], 1) for values in (self.scores, self.indices)
-            )
-            order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
-            best.scores[users], best.indices[users] = scores.gather(1, order), indices.gather(1, order)
-        return best
+        shares = partition.parts(n_users)
+        scores, indices = (
+            partition.exchange(values, [*map(len, shares)])
+            .view(partition.n_processes, len(shares[partition.rank]), k)
+            .transpose(0, 1)
+            .flatten(1)
+            for values in (self.scores, self.indices)
+        )
+        order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
+        return BestItems(scores.gather(1, order), indices.gather(1, order))
+
+    def of_all(self, partition: Partition) -> "BestItems":
+        """The same of all users."""
+        own = self.of_share(partition)
+        return BestItems(*(partition.concatenate(values)[0] for values in (own.scores, own.indices)))
 
     def without(self, rows: Tensor, items: Tensor, n_users: int, k: int) -> "BestItems":
         """For each of `n_users` the best k of what is one row here, without what the user has seen.

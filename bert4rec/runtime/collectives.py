@@ -33,6 +33,21 @@ def on_rank_zero(function: Callable[[], T]) -> T:
     return cast(T, result)
 
 
+def on_all(function: Callable[[], T]) -> list[T]:
+    """What `function` returns on each process, by rank, on every one; a `UserError` of any is raised on all."""
+    outcome: T | UserError
+    try:
+        outcome = function()
+    except UserError as error:
+        outcome = error
+    outcomes = gather_objects(outcome)
+    for failure in outcomes:
+        if isinstance(failure, UserError):
+            failure.is_on_all = True
+            raise failure
+    return outcomes
+
+
 def gather_objects(value: Any, group: Group = None) -> list[Any]:
     """The `value` of every process of `group`, by rank, on every one of them."""
     values: list[Any] = [None] * dist.get_world_size(group)
@@ -78,6 +93,10 @@ class Partition:
         place = self.rank if self.place is None else self.place
         return range(n_things * place // self.n_processes, n_things * (place + 1) // self.n_processes)
 
+    def parts(self, n_things: int) -> list[range]:
+        """The parts of all processes, by rank."""
+        return [Partition(rank, self.n_processes).of(n_things) for rank in range(self.n_processes)]
+
     def largest(self, n_things: int) -> int:
         """The size of the largest part."""
         return -(-n_things // self.n_processes)
@@ -110,3 +129,14 @@ class Partition:
         first = sum(counts[: self.rank])
         together = torch.cat([part[:count] for part, count in zip(stacked, counts, strict=True)])
         return together, slice(first, first + len(rows))
+
+    def exchange(self, rows: Tensor, counts: list[int]) -> Tensor:
+        """The rows [n, ...] that the processes have for this one, by rank; of its own `rows` each gets `counts`."""
+        if self.n_processes == 1:
+            return rows
+        given = torch.tensor(counts, device=rows.device)
+        taken = torch.empty_like(given)
+        dist.all_to_all_single(taken, given)
+        received = rows.new_empty(int(taken.sum()), *rows.shape[1:])
+        dist.all_to_all_single(received, rows.contiguous(), taken.tolist(), counts)
+        return received

@@ -122,7 +122,7 @@ def test_who_has_too_few_unseen_items_is_left_out(
 def test_a_log_by_hand(log_dataset: Dataset) -> None:
     """By popularity the items come in the order 5, 4, 1, 2, 3, 6, 7, 8."""
     test = log_dataset.splits["test"]
-    held_out = HeldOut.of(test)
+    held_out = HeldOut.of(test, Partition())
     assert held_out.repeated.tolist() == [True, False, True, False, False, True]
     assert held_out.left_out.tolist() == [False, False, False, True, False, True]
     ranks = with_unseen(rank_by_popularity(log_dataset), held_out.repeated)

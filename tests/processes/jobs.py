@@ -27,6 +27,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Ints, Rows, Sizes, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
 from bert4rec.evaluation import ratings
+from bert4rec.evaluation.batches import collected, cut, dealt
 from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
@@ -42,7 +43,7 @@ from bert4rec.models.tables.dense_shard import DenseShard
 from bert4rec.models.tables.table import Table, saved_name
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.runtime import console
-from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, gather_objects, on_rank_zero
+from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, gather_objects, on_all, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.runtime.processes import Processes, seed_everything, this_process
 from bert4rec.runtime.signals import Interruption
@@ -610,6 +611,38 @@ def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list
     total = partition.sum(torch.tensor([partition.rank, 1]))
     stacked = partition.stack(torch.tensor([partition.rank]))
     return rows.tolist(), (where.start, where.stop), total.tolist(), stacked.tolist()
+
+
+def collect_batches(n: int, size: int) -> list[int]:
+    """The numbers 0 … n - 1, of which every process knows those of its batches."""
+    partition, batches = Partition(dist.get_rank(), dist.get_world_size()), list(cut(n, size))
+    own = torch.full((partition.largest(len(batches)), size), -1)
+    for turn, (number, is_own) in enumerate(dealt(len(batches), partition)):
+        if is_own:
+            own[turn, : len(range(n)[batches[number]])] = torch.arange(n)[batches[number]]
+    return collected(own, n, partition).tolist()
+
+
+def exchange_rows() -> list[list[int]]:
+    """Each process gives process r r rows, which say who gives and who gets."""
+    partition = Partition(dist.get_rank(), dist.get_world_size())
+    given = [[partition.rank, other] for other in range(partition.n_processes) for _ in range(other)]
+    rows = torch.tensor(given).view(-1, 2)
+    return partition.exchange(rows, [*range(partition.n_processes)]).tolist()
+
+
+def fail_on_the_last(message: str) -> str | list[int]:
+    """What every process says, or the error of the last one."""
+
+    def answer() -> int:
+        if message and dist.get_rank() == dist.get_world_size() - 1:
+            raise SettingsError(message)
+        return dist.get_rank()
+
+    try:
+        return on_all(answer)
+    except SettingsError as error:
+        return str(error) if error.is_on_all else "on one alone"
 
 
 def send_gradients_back(ids: list[list[int]]) -> list[list[float]]:

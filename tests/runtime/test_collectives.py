@@ -28,3 +28,16 @@ def test_rows_of_all_ranks_stand_one_after_another(pools: Any, n_processes: int)
     for rank, answer in enumerate(answers):
         stacked = [[other] for other in range(n_processes)]
         assert answer == (expected_rows, (starts[rank], starts[rank + 1]), total, stacked)
+
+
+def test_an_error_of_any_process_is_raised_on_all(pools: Any) -> None:
+    assert pools(3).run(jobs.fail_on_the_last, "") == [[0, 1, 2]] * 3
+    assert pools(3).run(jobs.fail_on_the_last, "no room") == ["no room"] * 3
+
+
+@pytest.mark.parametrize("n_processes", [1, 2, 3])
+def test_each_process_gets_what_the_others_have_for_it(pools: Any, n_processes: int) -> None:
+    answers = pools(n_processes).run(jobs.exchange_rows)
+    assert answers == [
+        [[other, rank] for other in range(n_processes) for _ in range(rank)] for rank in range(n_processes)
+    ]

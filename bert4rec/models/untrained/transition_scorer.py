@@ -30,7 +30,9 @@ class TransitionScorer:
         self, transitions: Transitions, popularity: Ints, partition: Partition, *, n_last_items: int, decay: float,
         smoothing: float,
     ) -> None:  # fmt: skip
-        self._transitions, self.partition = transitions, partition
+        matrix = transitions.matrix()
+        self._graph = _Sparse(transitions) if matrix is None else _Dense(torch.from_numpy(matrix))
+        self.partition = partition
         self._shares = popularity / max(1, popularity.sum())
         self._per_item = 1 / (transitions.totals + smoothing)
         self._of_place, self._smoothing = decay ** np.arange(n_last_items), smoothing
@@ -44,7 +46,7 @@ class TransitionScorer:
         scores = np.zeros(targets.shape)
         for place in range(self.width):
             users = np.flatnonzero(last[:, place] != NOBODY)
-            weights = self._transitions.weights(last[users, place, None], targets[users])
+            weights = self._graph.weights(last[users, place, None], targets[users])
             scores[users] += factors[users, place, None] * weights
         scores += of_share[:, None] * self._shares[targets]
         return torch.from_numpy(last.astype(np.float64)).to(ids.device), torch.from_numpy(scores).to(ids.device)
@@ -56,21 +58,56 @@ class TransitionScorer:
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """What the graph has between a tile of the catalogue and the last items, and what is popular."""
         last, first = users.cpu().numpy().astype(np.int64), int(items[0]) - FIRST_ITEM_ID
-        n_users, n_items = len(last), len(items)
         factors, of_share = self._factors(last)
-        rows, places = np.nonzero(last != NOBODY)
-        lengths, columns, weights = self._transitions.rows(last[rows, places], first, first + n_items)
-        columns += np.repeat(rows * n_items, lengths)
-        added = weights * np.repeat(factors[rows, places], lengths)
-        scores = np.bincount(columns, added, n_users * n_items).astype(np.float64)
-        scores = scores.reshape(n_users, n_items)
-        scores += of_share[:, None] * self._shares[first : first + n_items]
+        scores = self._graph.added(last, factors, first, len(items))
+        scores += of_share[:, None] * self._shares[first : first + len(items)]
         return torch.from_numpy(scores).to(users.device)
 
     def _factors(self, last: Indices) -> tuple[Floats, Floats]:
         """By how much the weights of each last item count [B, n], and the shares of all items [B]."""
         factors = np.where(last != NOBODY, self._of_place * self._per_item[last], 0.0)
         return factors, self._smoothing * factors.sum(1)
+
+
+class _Sparse:
+    """A graph of few of the pairs that there could be, as a sorted list of them."""
+
+    def __init__(self, transitions: Transitions) -> None:
+        self._transitions = transitions
+
+    def weights(self, sources: Indices, targets: Indices) -> Floats:
+        """Of pairs of items, arrays that broadcast."""
+        return self._transitions.weights(sources, targets)
+
+    def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
+        """The weights from the `last` items [B, P] to the items `first` … `first` + n - 1, times `factors` [B, P].
+
+        Added up [B, n] in the order of the places.
+        """
+        rows, places = np.nonzero(last != NOBODY)
+        lengths, columns, weights = self._transitions.rows(last[rows, places], first, first + n)
+        columns += np.repeat(rows * n, lengths)
+        added = weights * np.repeat(factors[rows, places], lengths)
+        return np.bincount(columns, added, len(last) * n).astype(np.float64).reshape(len(last), n)
+
+
+class _Dense:
+    """The same, a `matrix` [n_items, n_items] of all pairs."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix
+
+    def weights(self, sources: Indices, targets: Indices) -> Floats:
+        """As `_Sparse.weights`."""
+        return self._matrix.numpy()[sources, targets].astype(np.float64)
+
+    def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
+        """As `_Sparse.added`: NOBODY is some item or other, whose factor is 0."""
+        tile, scores = self._matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
+        sources, of_sources = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
+        for source, factor in zip(sources, of_sources, strict=True):
+            scores += tile.index_select(0, source).double().mul_(factor)  # each rounded by itself: no addcmul
+        return scores.numpy()
 
 
 def _last_items(rows: Rows, n: int) -> Indices:

@@ -12,6 +12,8 @@ from bert4rec.models.untrained.histories import TrainingHistories
 Floats32 = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
+DENSE = 1 / 16  # of all pairs of items: from so many on a matrix takes some times the memory, and much less time
+
 
 class Pairs(NamedTuple):
     """Distinct pairs [E] of items, ascending, as `source` * n_items + `target`, and their weights."""
@@ -63,6 +65,14 @@ class Transitions:
         wanted = sources * self.n_items + targets
         at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where(keys[at] == wanted, weights[at], 0.0)
+
+    def matrix(self) -> Floats32 | None:
+        """The weights of all pairs of items [n_items, n_items], sources first; None where nearly all would be 0."""
+        if len(self.pairs.keys) < DENSE * self.n_items**2:
+            return None
+        matrix = np.zeros(self.n_items**2, np.float32)
+        matrix[self.pairs.keys] = self.pairs.weights
+        return matrix.reshape(self.n_items, self.n_items)
 
     def rows(self, sources: Indices, first: int, last: int) -> tuple[Indices, Indices, Floats32]:
         """All pairs of `sources` [S] with targets from `first` to `last` - 1, source by source.

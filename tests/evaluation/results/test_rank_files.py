@@ -12,6 +12,7 @@ from bert4rec.evaluation.ranker import HeldOut
 from bert4rec.evaluation.results import rank_files
 from bert4rec.evaluation.results.rank_files import write_ranks
 from bert4rec.evaluation.results.slices import Facts
+from bert4rec.runtime.collectives import Partition
 from tests.conftest import LOG
 
 
@@ -22,7 +23,7 @@ def log_dataset(log_folder: Path) -> Dataset:
 
 
 def facts_of(dataset: Dataset) -> dict[str, Facts]:
-    return {"test": Facts.of(dataset, "test", HeldOut.of(dataset.splits["test"]).repeated)}
+    return {"test": Facts.of(dataset, "test", HeldOut.of(dataset.splits["test"], Partition()).repeated)}
 
 
 RANKS = {
