@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
+from bert4rec.evaluation.batches import cut
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
 
 MIN_TILE, MAX_TILE = 256, 4096  # items whose scores are one product: enough work, and still in the cache
-MIN_USERS, SCORES_AT_ONCE = 128, 262_144  # users of such a product; scores, as long as these are enough users
+USERS_AT_ONCE = 128  # of such a product
 MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for some processes, few enough for a loop
 
 
@@ -37,10 +38,11 @@ class Catalogue:
         for first in range(0, partition.largest(len(self.tiles)), step):
             yield share[first : first + step]
 
-    @property
-    def users_at_once(self) -> int:
-        """Whose scores of a tile are one product, and are looked at together."""
-        return max(MIN_USERS, SCORES_AT_ONCE // self.tile)
+    def groups(self, tiles: range) -> Iterator[range]:
+        """Consecutive `tiles` in parts whose scores are looked at together, each about as many as a large tile."""
+        step = max(1, MAX_TILE // self.tile)
+        for first in range(0, len(tiles), step):
+            yield tiles[first : first + step]
 
     def owners(self, items: Ints, partition: Partition) -> Indices:
         """The process in whose tiles each of the `items` [n] is."""
@@ -54,22 +56,22 @@ class Seen:
     def __init__(
         self, users: Ints, items: Ints, n_users: int, catalogue: Catalogue, tiles: range, device: torch.device
     ) -> None:
-        self._first, self._n_tiles, at_once = tiles.start, len(tiles), catalogue.users_at_once
-        tile = items // catalogue.tile
-        cell = users // at_once * self._n_tiles + (tile - tiles.start)
-        n_cells = -(-n_users // at_once) * self._n_tiles
+        self._first, self._n_tiles, self._n_users = tiles.start, len(tiles), n_users
+        cell = users // USERS_AT_ONCE * self._n_tiles + (items // catalogue.tile - tiles.start)
+        n_cells = -(-n_users // USERS_AT_ONCE) * self._n_tiles
         # Numbers of 16 bits, where they suffice, are sorted by counting.
         order = np.argsort(cell.astype(np.min_scalar_type(n_cells)), kind="stable")
         self._bounds = np.concatenate([[0], np.bincount(cell, minlength=n_cells).cumsum()])
-        first = tile * catalogue.tile
-        width = np.minimum(catalogue.tile, catalogue.items(tiles)[1] - first)
-        places = users % at_once * width + (items - first)
-        self._places = torch.from_numpy(places[order].astype(np.int64)).to(device)
+        self._users = torch.from_numpy((users[order] % USERS_AT_ONCE).astype(np.int64)).to(device)
+        self._items = torch.from_numpy(items[order].astype(np.int64)).to(device)
 
-    def at(self, tile: int, part: int) -> Tensor:
-        """The places of what users have seen of a `tile`, in their scores of it, row after row.
+    @property
+    def parts(self) -> Iterator[slice]:
+        """The users whose scores are looked at together."""
+        return cut(self._n_users, USERS_AT_ONCE)
 
-        The users are the `part`-th ones that are looked at together.
-        """
-        cell = part * self._n_tiles + tile - self._first
-        return self._places[self._bounds[cell] : self._bounds[cell + 1]]
+    def at(self, tiles: range, part: int) -> tuple[Tensor, Tensor]:
+        """What the users of a part have seen of consecutive `tiles`: their rows there, and the items."""
+        first = part * self._n_tiles - self._first
+        where = slice(self._bounds[first + tiles.start], self._bounds[first + tiles.stop])
+        return self._users[where], self._items[where]

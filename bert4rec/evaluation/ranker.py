@@ -173,32 +173,39 @@ class Ranker:
             first, last = self._catalogue.items(tiles)
             items = self._scorer.items(torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device))
             broken += not is_finite(items)
-            for number, of_tile in zip(tiles, items.split(self._catalogue.tile), strict=True):
-                tile = Tile(number, number * self._catalogue.tile, of_tile)
+            for group in self._catalogue.groups(tiles):
+                start, stop = (bound - first for bound in self._catalogue.items(group))
+                part = Part(group, first + start, items[start:stop])
                 if seen:
-                    self._add(tile, users, seen, ahead, best)
+                    self._add(part, users, seen, ahead, best)
                 else:
-                    self._add_for_all(tile, users, ahead, best)
+                    self._add_for_all(part, users, ahead, best)
         together = self._partition.sum(torch.cat([ahead, broken]))
         if together[-1]:  # on all processes; had one raised in the loop, the others would wait for it
             raise DivergenceError(NOT_FINITE)
         return together[:-1]
 
-    def _add(self, tile: "Tile", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
-        """Count the unseen items of a `tile` that come before each target, and offer all of them to `best`."""
-        for part, where in enumerate(cut(len(ahead), self._catalogue.users_at_once)):
-            scores = self._scorer.scores(users.known[where], tile.items)
-            scores.view(-1).index_fill_(0, seen.at(tile.number, part), -torch.inf)
-            ahead[where] += count_ahead(scores, FIRST_ITEM_ID + tile.first, users.scores[where], users.targets[where])
+    def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
+        """Count the unseen items of a `part` that come before each target, and offer all of them to `best`."""
+        for number, where in enumerate(seen.parts):
+            scores = self._scores(users.known[where], part)
+            rows, items = seen.at(part.tiles, number)
+            scores[rows, items - part.first] = -torch.inf
+            ahead[where] += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores[where], users.targets[where])
             if best:
-                best.offer(where, scores, tile.first)
+                best.offer(where, scores, part.first)
 
-    def _add_for_all(self, tile: "Tile", users: "Users", ahead: Tensor, best: BestItems | None) -> None:
+    def _add_for_all(self, part: "Part", users: "Users", ahead: Tensor, best: BestItems | None) -> None:
         """The same where all users give the same scores: these are ordered once."""
-        scores = self._scorer.scores(users.known[:1], tile.items)
-        ahead += count_ahead(scores, FIRST_ITEM_ID + tile.first, users.scores, users.targets)
+        scores = self._scores(users.known[:1], part)
+        ahead += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores, users.targets)
         if best:
-            best.offer(slice(None), scores, tile.first)
+            best.offer(slice(None), scores, part.first)
+
+    def _scores(self, known: Tensor, part: "Part") -> Tensor:
+        """Of users with what is `known` of them and the items of a `part`; each tile is a product of its own."""
+        of_tiles = [self._scorer.scores(known, items) for items in part.items.split(self._catalogue.tile)]
+        return of_tiles[0] if len(of_tiles) == 1 else torch.cat(of_tiles, dim=1)
 
     def _nothing(self, n_users: int, k: int) -> BestItems:
         return BestItems.nothing(n_users, k, dtype=self._scorer.dtype, device=self._device)
@@ -220,10 +227,10 @@ class Ranker:
         lists.add(rows, best, users.targets[places] - FIRST_ITEM_ID, ahead[places], repeated)
 
 
-class Tile(NamedTuple):
-    """A tile of the catalogue with its `number`, from the item `first` on, counted from 0: what is known of `items`."""
+class Part(NamedTuple):
+    """Consecutive `tiles` of the catalogue from the item `first` on, counted from 0: what is known of their `items`."""
 
-    number: int
+    tiles: range
     first: int
     items: Tensor
 

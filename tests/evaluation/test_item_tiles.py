@@ -36,27 +36,38 @@ def test_an_item_belongs_to_the_process_that_scores_its_tile(n_items: int, n_pro
 
 
 def test_what_is_not_counted_stands_at_its_tile_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two users at once, three items a tile, of which the last one has but one."""
+    """Two users at once, three items a tile."""
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", 3)
-    monkeypatch.setattr("bert4rec.evaluation.item_tiles.SCORES_AT_ONCE", 7)
-    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_USERS", 1)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.USERS_AT_ONCE", 2)
     catalogue, cpu = Catalogue(7), torch.device("cpu")
     users, items = np.array([0, 0, 1, 1, 2, 0, 1, 2], np.int32), np.array([0, 3, 6, 6, 2, 1, 4, 0], np.int32)
     seen = Seen(users, items, 3, catalogue, catalogue.tiles, cpu)
-    found = {(part, tile): sorted(seen.at(tile, part).tolist()) for part in range(2) for tile in catalogue.tiles}
+    found = {
+        (part, tile): sorted(zip(*(values.tolist() for values in seen.at(range(tile, tile + 1), part)), strict=True))
+        for part in range(2)
+        for tile in catalogue.tiles
+    }
     assert found == {
-        (0, 0): [0, 1],  # of the first user the items 0 and 1
-        (0, 1): [0, 3 + 1],  # item 3 of the first user, item 4 of the second
-        (0, 2): [1, 1],  # item 6 of the second user, seen twice: the first place of the second row of one
-        (1, 0): [0, 2],  # of the third user the items 0 and 2
+        (0, 0): [(0, 0), (0, 1)],
+        (0, 1): [(0, 3), (1, 4)],
+        (0, 2): [(1, 6), (1, 6)],  # the second user's item 6, seen twice
+        (1, 0): [(0, 0), (0, 2)],  # the third user is the first of the next ones
         (1, 1): [],
         (1, 2): [],
     }
+    assert [sorted(values.tolist()) for values in seen.at(range(1, 3), 0)] == [[0, 1, 1, 1], [3, 4, 6, 6]]
     is_last = items == 6
     of_last = Seen(users[is_last], items[is_last], 3, catalogue, catalogue.tiles[2:], cpu)
-    assert (of_last.at(2, 0).tolist(), of_last.at(2, 1).tolist()) == ([1, 1], [])
+    assert [[values.tolist() for values in of_last.at(range(2, 3), part)] for part in (0, 1)] == [
+        [[1, 1], [6, 6]],
+        [[], []],
+    ]
 
 
-def test_so_many_users_come_at_once_that_their_scores_stay_in_the_cache() -> None:
-    found = [(Catalogue(n).tile, Catalogue(n).users_at_once) for n in (20, 3416, 32_768, 10**6)]
-    assert found == [(256, 1024), (256, 1024), (1024, 256), (4096, 128)]
+def test_tiles_come_in_groups_of_about_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", 3)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 7)
+    catalogue = Catalogue(20)
+    assert (catalogue.tile, catalogue.tiles) == (3, range(7))
+    assert list(catalogue.groups(range(1, 6))) == [range(1, 3), range(3, 5), range(5, 6)]
+    assert list(Catalogue(10**9).groups(range(2, 4))) == [range(2, 3), range(3, 4)]

@@ -62,6 +62,7 @@ def test_lists_of_a_model_and_of_popularity(
     small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, split: str, batch_size: int, tile: int, users_per_pass: int
 ) -> None:
     monkeypatch.setattr(ranker, "USERS_PER_PASS", users_per_pass)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.USERS_AT_ONCE", batch_size)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 2 * tile)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILES", 1)

@@ -75,6 +75,7 @@ def test_a_models_ranks(
     rows_per_lookup: int,
 ) -> None:
     monkeypatch.setattr(ranker, "USERS_PER_PASS", users_per_pass)
+    monkeypatch.setattr("bert4rec.evaluation.item_tiles.USERS_AT_ONCE", batch_size)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.ROWS_PER_LOOKUP", rows_per_lookup)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 2 * tile)
