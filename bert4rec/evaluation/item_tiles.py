@@ -1,6 +1,6 @@
 """The catalogue cut into tiles for evaluation, and what of each tile not to count for whom."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -44,10 +44,11 @@ class Catalogue:
         for first in range(0, len(tiles), step):
             yield tiles[first : first + step]
 
-    def owners(self, items: Ints, partition: Partition) -> Indices:
-        """The process in whose tiles each of the `items` [n] is."""
-        firsts = [self.items(tiles)[0] for tiles in partition.parts(len(self.tiles))]
-        return np.searchsorted(firsts, items, side="right") - 1
+    def owners(self, items: Ints, shares: Sequence[range]) -> Indices:
+        """The process in whose share of the tiles each of the `items` [n] is."""
+        firsts, ends = np.array([self.items(tiles) for tiles in shares]).T
+        in_order = np.lexsort((ends, firsts))  # an empty share stands before the one that begins where it does
+        return in_order[np.searchsorted(firsts[in_order], items, side="right") - 1]
 
 
 class Seen:

@@ -153,13 +153,12 @@ class Ranker:
     def _seen(self, own: "Own", n_users: int) -> Seen:
         """What all users have seen of this process's tiles, from the processes that have read it."""
         users, items = own.places[own.users].astype(np.int32), own.items
-        owners = self._catalogue.owners(items, self._partition)
-        n_processes = self._partition.n_processes
+        shares, n_processes = self._partition.parts(len(self._catalogue.tiles)), self._partition.n_processes
+        owners = self._catalogue.owners(items, shares)
         order = np.argsort(owners.astype(np.min_scalar_type(n_processes)), kind="stable")
         pairs = torch.from_numpy(np.column_stack([users, items])[order])
         users, items = self._partition.exchange(pairs, np.bincount(owners, minlength=n_processes).tolist()).numpy().T
-        tiles = self._partition.of(len(self._catalogue.tiles))
-        return Seen(users, items, n_users, self._catalogue, tiles, self._device)
+        return Seen(users, items, n_users, self._catalogue, shares[self._partition.rank], self._device)
 
     def _stream(self, users: "Users", seen: Seen | None, best: BestItems | None) -> Tensor:
         """How many items [U] come before each target, over the whole catalogue, all of which are offered to `best`.

@@ -42,17 +42,15 @@ class BestItems:
         found[rows], indices[rows] = (values.gather(1, order) for values in candidates)
 
     def of_share(self, partition: Partition) -> "BestItems":
-        """Of this process's part of the users the best of what all have found.
-
-        The processes' items come in the order of the processes.
-        """
+        """Of this process's part of the users the best of what all have found, each among its part of the items."""
         if partition.n_processes == 1:
             return self
         n_users, k = self.scores.shape
-        shares = partition.parts(n_users)
+        shares, places = partition.parts(n_users), partition.parts(partition.n_processes)
+        by_item = torch.tensor([place.start for place in places], device=self.scores.device).argsort()
         scores, indices = (
-            partition.exchange(values, [*map(len, shares)])
-            .view(partition.n_processes, len(shares[partition.rank]), k)
+            partition.exchange(torch.cat([values[share.start : share.stop] for share in shares]), [*map(len, shares)])
+            .view(partition.n_processes, len(shares[partition.rank]), k)[by_item]
             .transpose(0, 1)
             .flatten(1)
             for values in (self.scores, self.indices)
@@ -62,8 +60,11 @@ class BestItems:
 
     def of_all(self, partition: Partition) -> "BestItems":
         """The same of all users."""
-        own = self.of_share(partition)
-        return BestItems(*(partition.concatenate(values)[0] for values in (own.scores, own.indices)))
+        own, share = self.of_share(partition), partition.of(len(self.scores))
+        numbers = torch.arange(share.start, share.stop, device=self.scores.device)
+        users, scores, indices = (partition.concatenate(v)[0] for v in (numbers, own.scores, own.indices))
+        by_user = users.argsort()
+        return BestItems(scores[by_user], indices[by_user])
 
     def without(self, rows: Tensor, items: Tensor, n_users: int, k: int) -> "BestItems":
         """For each of `n_users` the best k of what is one row here, without what the user has seen.

@@ -1,7 +1,7 @@
 """What the processes of a run tell each other: every one of them makes the same calls, in the same order."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
@@ -94,8 +94,10 @@ class Partition:
         return range(n_things * place // self.n_processes, n_things * (place + 1) // self.n_processes)
 
     def parts(self, n_things: int) -> list[range]:
-        """The parts of all processes, by rank."""
-        return [Partition(rank, self.n_processes).of(n_things) for rank in range(self.n_processes)]
+        """The parts of all processes, by rank; every one of them asks."""
+        own = torch.tensor([self.rank if self.place is None else self.place])
+        places: list[int] = self.stack(own).flatten().tolist()
+        return [replace(self, place=place).of(n_things) for place in places]
 
     def largest(self, n_things: int) -> int:
         """The size of the largest part."""
@@ -136,7 +138,7 @@ class Partition:
             return rows
         given = torch.tensor(counts, device=rows.device)
         taken = torch.empty_like(given)
-        dist.all_to_all_single(taken, given)
+        dist.all_to_all_single(taken, given, group=self.group)
         received = rows.new_empty(int(taken.sum()), *rows.shape[1:])
-        dist.all_to_all_single(received, rows.contiguous(), taken.tolist(), counts)
+        dist.all_to_all_single(received, rows.contiguous(), taken.tolist(), counts, group=self.group)
         return received

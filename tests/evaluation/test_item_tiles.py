@@ -31,8 +31,10 @@ def test_tiles_end_with_the_catalogue() -> None:
 @given(n_items=st.integers(1, 20_000), n_processes=st.integers(1, 9), item=st.integers(0, 19_999))
 def test_an_item_belongs_to_the_process_that_scores_its_tile(n_items: int, n_processes: int, item: int) -> None:
     catalogue, item = Catalogue(n_items), item % n_items
-    (owner,) = catalogue.owners(np.array([item], np.int32), Partition(0, n_processes))
-    assert item // catalogue.tile in Partition(int(owner), n_processes).of(len(catalogue.tiles))
+    shares = [Partition(rank, n_processes).of(len(catalogue.tiles)) for rank in range(n_processes)]
+    for in_any_order in (shares, shares[::-1], shares[1::2] + shares[::2]):
+        (owner,) = catalogue.owners(np.array([item], np.int32), in_any_order)
+        assert item // catalogue.tile in in_any_order[int(owner)]
 
 
 def test_what_is_not_counted_stands_at_its_tile_and_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """The best items are those of a whole sort, whatever the tiles and the ties."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from torch import Tensor
 
 from bert4rec.evaluation import top_k as module
 from bert4rec.evaluation.top_k import top_k
+from tests.processes import jobs
 
 
 @given(
@@ -41,3 +44,10 @@ def test_nothing_has_to_be_left_out() -> None:
     scores, indices = top_k(torch.tensor([[2.0]]), torch.tensor([[1.0], [3.0], [2.0]]), 2)
     assert indices.tolist() == [[1, 2]]
     assert scores.tolist() == [[6.0, 4.0]]
+
+
+@pytest.mark.parametrize("n_processes", [1, 2, 3])
+def test_the_best_of_all_processes_whichever_has_which_items(pools: Any, n_processes: int) -> None:
+    scores = [[1.0, 3, 3, 0, 3, 3], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 0], [0, 1, 2, 3, 4, 5]]
+    expected = ([[3, 3, 3], [5, 4, 3], [0, 0, 0], [5, 4, 3]], [[1, 2, 4], [0, 1, 2], [0, 1, 2], [5, 4, 3]])
+    assert pools(n_processes).run(jobs.best_of_processes, scores) == [expected] * n_processes

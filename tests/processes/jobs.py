@@ -31,6 +31,7 @@ from bert4rec.evaluation.batches import collected, cut, dealt
 from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
+from bert4rec.evaluation.top_k import BestItems
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.inference import with_mask
@@ -621,6 +622,17 @@ def collect_batches(n: int, size: int) -> list[int]:
         if is_own:
             own[turn, : len(range(n)[batches[number]])] = torch.arange(n)[batches[number]]
     return collected(own, n, partition).tolist()
+
+
+def best_of_processes(scores: list[list[float]]) -> tuple[list[list[float]], list[list[int]]]:
+    """The three best of `scores` [U, 6], whose items are dealt to the processes from the last one to the first."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    partition = Partition(rank, n, place=n - 1 - rank)
+    best = BestItems.nothing(len(scores), 3, dtype=torch.float32, device=CPU)
+    own = partition.of(6)
+    best.offer(slice(None), torch.tensor(scores)[:, own.start : own.stop], own.start)
+    found = best.of_all(partition)
+    return found.scores.tolist(), found.indices.tolist()
 
 
 def exchange_rows() -> list[list[int]]:
