@@ -39,9 +39,9 @@ class Constant(torch.nn.Module):
 
 
 def values(examples: PairExamples) -> list[tuple[int, int, float]]:
-    found = examples.batch(np.arange(len(examples)), 0)
-    assert found.ratings is not None
-    return list(zip(found.users.tolist(), found.targets.tolist(), found.ratings.tolist(), strict=True))
+    users, items, ratings = examples.read(np.arange(len(examples)))
+    assert ratings is not None
+    return list(zip(users.tolist(), items.tolist(), ratings.tolist(), strict=True))
 
 
 def test_errors_written_out(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
