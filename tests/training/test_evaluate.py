@@ -137,7 +137,7 @@ def test_the_figures_of_a_replicated_sasrec_with_repeated_targets(
 def test_another_checkpoint_and_another_split(made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A split by time of the same interactions: other users and other targets, the same items."""
     logging.getLogger("bert4rec").propagate = True
-    evaluated(made / "checkpoints" / "step-000000007", tmp_path / "out", "--evaluation.protocols=['uniform']")
+    evaluated(made / "checkpoints" / "step-000000014", tmp_path / "out", "--evaluation.protocols=['uniform']")
     assert f"{made / 'report.json'} is about other weights: those of {made}, the best" in caplog.messages
     alone = Path(shutil.copytree(made / "checkpoints" / "best", tmp_path / "alone"))
     other = tmp_path / "by_time"
