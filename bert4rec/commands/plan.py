@@ -136,12 +136,19 @@ def _gigabytes(option: str, text: str) -> float:
 
 
 def _sizes(config: Config, arguments: argparse.Namespace) -> "Sizes":
-    """Items, and users where the model has a table of them: of the arguments, or of the dataset folder."""
-    from bert4rec.dataset.reader import Sizes  # imports Arrow
+    """Items, and users where the model has a table of them: of the arguments, or of the dataset folder.
+
+    How long windows are where that is known: with `--items` all are as long as they may be.
+    """
+    from bert4rec.dataset.reader import Sizes, Split  # imports Arrow
+    from bert4rec.dataset.schema import TRAIN, table_rows
 
     has_users = config.model.kind not in TRANSFORMERS
     n_items = arguments.items or _of_dataset(config, "items")
-    return Sizes(n_items, (arguments.users or _of_dataset(config, "users")) if has_users else 0)
+    n_users = (arguments.users or _of_dataset(config, "users")) if has_users else 0
+    if arguments.items or arguments.users:
+        return Sizes(n_items, n_users)
+    return Sizes(n_items, n_users, Split(config.data.folder / TRAIN, table_rows(n_items)).mean_length)
 
 
 def _of_dataset(config: Config, what: str) -> int:

@@ -26,6 +26,7 @@ from bert4rec.dataset.schema import (
     RATINGS,
     SPLITS,
     STATE,
+    TRAIN,
     table_rows,
 )
 from bert4rec.runtime.errors import DataError
@@ -136,6 +137,11 @@ class Split:
         return self._columns.n_elements("items") if len(self) else 0
 
     @property
+    def mean_length(self) -> float:
+        """Items of a row; 0 where there is none."""
+        return self.n_pairs / max(1, len(self))
+
+    @property
     def has_ratings(self) -> bool:
         """Whether it is known how users rated items."""
         return RATINGS in self._columns.names
@@ -187,10 +193,14 @@ class Split:
 
 
 class Sizes(NamedTuple):
-    """How many items and users a dataset has: what the tables of a model are as large as."""
+    """How many items and users a dataset has: what the tables of a model are as large as.
+
+    `window_length` is the mean of what it is trained on; 0 where that is not known.
+    """
 
     items: int
     users: int = 0
+    window_length: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -221,8 +231,8 @@ class Dataset:
 
     @property
     def sizes(self) -> Sizes:
-        """Of its tables."""
-        return Sizes(self.n_items, self.n_users)
+        """Of its tables and batches."""
+        return Sizes(self.n_items, self.n_users, self.splits[TRAIN].mean_length)
 
     @cached_property
     def first_ids(self) -> str:

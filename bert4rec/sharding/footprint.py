@@ -85,6 +85,7 @@ class Job:
     messages: str = "fp32"
     sharding_group_size: int = 0
     sync_every_n_steps: int = 1
+    window_length: float = 0.0
     trains: bool = True
 
     @cached_property
@@ -115,8 +116,17 @@ class Job:
 
     @property
     def n_positions(self) -> int:
-        """Positions of a process and step, at most."""
-        return self.built.n_positions(self.batch_size)
+        """Positions of a process and step, at most.
+
+        Where it is known how long windows are: three standard deviations more than the mean, with windows as different
+        from one another as that mean and the greatest length let them be (Bhatia and Davis 2000).
+        """
+        most = self.built.n_positions(self.batch_size)
+        if not self.window_length or "max_len" not in self.model:
+            return most
+        mean, longest = self.window_length, self.model["max_len"]
+        deviation = math.sqrt(max(0.0, self.batch_size * mean * (longest - mean)))
+        return min(most, math.ceil(self.batch_size * mean + 3 * deviation))
 
     @property
     def n_targets(self) -> int:

@@ -71,6 +71,7 @@ def job(
         messages=parallelism.messages,
         sharding_group_size=parallelism.sharding_group_size if trains else 0,
         sync_every_n_steps=parallelism.sync_every_n_steps,
+        window_length=sizes.window_length if trains else 0.0,
         trains=trains,
     )
 
