@@ -42,7 +42,7 @@ class CheckpointManager:
         self._folder, self._keep, self._about, self._world = folder, keep, about, world
         self._asynchronous, self._stops, self._seconds_on_signal = asynchronous, on_error == "stop", seconds_on_signal
         self._every_steps, self._every_seconds = every_steps, 60 * every_minutes
-        self._group = group_beside()  # the thread must not mix its messages with the training's
+        self._group = group_beside(world.minutes)  # the thread must not mix its messages with the training's
         self._thread, self._copies = ThreadPoolExecutor(max_workers=1), Copies()
         self._writing: Future[None] | None = None
         self._bytes_per_second = BYTES_PER_SECOND

@@ -146,7 +146,7 @@ def _sizes(config: Config, arguments: argparse.Namespace) -> "Sizes":
     has_users = config.model.kind not in TRANSFORMERS
     n_items = arguments.items or _of_dataset(config, "items")
     n_users = (arguments.users or _of_dataset(config, "users")) if has_users else 0
-    if arguments.items or arguments.users:
+    if arguments.items or arguments.users or not (config.data.folder / TRAIN).is_dir():
         return Sizes(n_items, n_users)
     return Sizes(n_items, n_users, Split(config.data.folder / TRAIN, table_rows(n_items)).mean_length)
 

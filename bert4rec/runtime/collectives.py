@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
@@ -67,13 +68,9 @@ def all_agree(value: bool) -> bool:
     return bool(all_reduce_min(int(value)))
 
 
-def group_beside() -> dist.ProcessGroup:
-    """All processes once more, by gloo: for messages that must not mix with others; as patient as their own group.
-
-    torch itself would give it half an hour, whatever the other one has.
-    """
-    patience = dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout  # type: ignore[union-attr]
-    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=patience))
+def group_beside(minutes: float) -> dist.ProcessGroup:
+    """All processes once more, by gloo: for messages that must not mix with others, nor wait longer than `minutes`."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)))
 
 
 @dataclass(frozen=True)

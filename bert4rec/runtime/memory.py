@@ -12,6 +12,7 @@ import torch
 
 SECONDS_BETWEEN_LOOKS = 2.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+LARGEST_KEPT = 1 << 27  # bytes: twice a tile of the softmax's scores
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -64,17 +65,25 @@ class PeakMemory:
             self.read()
 
 
-def use_memory_again(*, precision: str) -> None:
-    """Let this process keep what it frees for its next tensors on CPU, instead of asking the system for large ones.
+def use_memory_again() -> None:
+    """Let this process keep what its steps free for the next ones, instead of asking the system for large tensors.
 
-    glibc would map each tensor above 32 MiB anew, and Linux would clear its pages one by one: half of a step at
-    500,000 items. And oneDNN would compile kernels for every new number of positions and keep the last thousand of
-    them, between which the heap falls to pieces. With `precision` "fp32" nothing but GELU is its work, which torch's
-    own kernel does as well; bf16 products need it.
+    glibc would map each tensor above 32 MiB anew, and Linux would clear its pages one by one. Those above
+    `LARGEST_KEPT` are mapped all the same: the gaps that tensors as large as a table leave are too large to be lost.
+    To be called when the model stands: what that has freed goes back before.
     """
+    release_free_memory()
     libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+    libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
     libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def compile_few_kernels(*, precision: str) -> None:
+    """Keep oneDNN from compiling kernels for every new number of positions.
+
+    It keeps the last thousand of them, between which the heap falls to pieces. With `precision` "fp32" nothing but GELU
+    is its work, which torch's own kernel does as well; bf16 products need it.
+    """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     torch.backends.mkldnn.enabled = precision != "fp32"  # type: ignore[assignment]
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError
-from bert4rec.runtime.memory import use_memory_again
+from bert4rec.runtime.memory import compile_few_kernels
 from bert4rec.runtime.wording import counted
 
 SECONDS_TO_COME = 1800.0  # for all processes of a run: hosts of a cluster may be minutes apart
@@ -37,13 +37,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of the run; `rank` counts over all hosts, `local_rank` over this one."""
+    """This process among those of the run; `rank` counts over all hosts, `local_rank` over this one.
+
+    When it has waited for another one for so many `minutes`, it gives up.
+    """
 
     rank: int
     local_rank: int
     world_size: int
     local_world_size: int
     device: torch.device
+    minutes: float = 30.0
 
     @property
     def is_first(self) -> bool:
@@ -51,24 +55,24 @@ class Processes:
         return self.rank == 0
 
 
-def this_process(device_setting: str, store: dist.Store | None = None) -> Processes:
+def this_process(device_setting: str, store: dist.Store | None = None, *, minutes: float = 30.0) -> Processes:
     """Who this process is, by torchrun's variables, or the only one where there is no launcher.
 
     It may have as many files open as it needs from now on. A GPU that it alone sees is its own: the processes of a host
     find that out by the `store`. Raises `SettingsError` where there are too few GPUs or files.
     """
     if "RANK" not in os.environ:
-        return Processes(0, 0, 1, 1, choose_device(device_setting, local_rank=0, local_world_size=1))
+        return Processes(0, 0, 1, 1, choose_device(device_setting, local_rank=0, local_world_size=1), minutes)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     rank, local_rank, world_size, local_world_size = (int(os.environ[name]) for name in names)
     allow_open_files(world_size)
     if store and device_setting != "cpu" and local_world_size > 1 and has_own_gpu(store, local_world_size):
-        return Processes(rank, local_rank, world_size, local_world_size, torch.device("cuda", 0))
+        return Processes(rank, local_rank, world_size, local_world_size, torch.device("cuda", 0), minutes)
     device = choose_device(device_setting, local_rank=local_rank, local_world_size=local_world_size)
     if rank == 0 and device_setting == "auto" and device.type == "cpu" and torch.cuda.device_count():
         shared = f"{counted(local_world_size, 'process')} share {counted(torch.cuda.device_count(), 'GPU')}"
         logger.info(f"training on CPU: {shared}; start one per GPU")
-    return Processes(rank, local_rank, world_size, local_world_size, device)
+    return Processes(rank, local_rank, world_size, local_world_size, device, minutes)
 
 
 def choose_device(setting: str, *, local_rank: int, local_world_size: int) -> torch.device:
@@ -197,25 +201,24 @@ def age_of_launcher() -> float:
 
 @contextmanager
 def process_group(
-    world: Processes, store: dist.Store | None = None, *, minutes: float = 30.0, deterministic: bool = False,
-    precision: str = "fp32",
-) -> Iterator[None]:  # fmt: skip
+    world: Processes, store: dist.Store | None = None, *, deterministic: bool = False, precision: str = "fp32"
+) -> Iterator[None]:
     """The group of all processes: NCCL between GPUs, gloo between CPUs; they meet in `store`, if they have not yet.
 
-    A process that has waited for another one for so many `minutes` gives up. With `deterministic`, only algorithms
-    that give the same bits every time; `precision` is that of the products. On leaving, garbage is collected before the
-    group is destroyed: shards that outlive it can abort a process that has finished its work.
+    With `deterministic`, only algorithms that give the same bits every time; `precision` is that of the products. On
+    leaving, garbage is collected before the group is destroyed: shards that outlive it can abort a process that has
+    finished its work.
     """
     on_gpu = world.device.type == "cuda"
     _use_cores(world.local_world_size)
     if not on_gpu:
-        use_memory_again(precision=precision)
+        compile_few_kernels(precision=precision)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
     torch.use_deterministic_algorithms(deterministic)
     if on_gpu:
         torch.cuda.set_device(world.device)
     store = store or rendezvous()[0]
-    patience = timedelta(minutes=minutes)
+    patience = timedelta(minutes=world.minutes)
     store.set_timeout(patience)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",

@@ -61,7 +61,7 @@ class Job:
     `sparse_optimizer` updates the tables, `optimizer` the dense part; nothing is updated where a model is only
     evaluated (`trains` is False): then there are no gradients.
     Each group of `sharding_group_size` processes (0: all are one) has a copy of the tables; `sync_every_n_steps` as
-    the setting.
+    the setting. `window_length` is the mean of the dataset's windows, 0 where that is not known.
     """
 
     kind: str

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from torch.distributed.remote_device import _remote_device
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
@@ -23,6 +22,7 @@ from bert4rec.sharding.torchrec_internals import (
     Topology,
     make_topology,
     perf_estimator,
+    place_on_first_gpus,
     with_input_lengths,
 )
 
@@ -78,21 +78,13 @@ def place(job: Job, memory: Memory) -> Placement:
     )
     sharding_plan = planner.plan(job.built, [sharder(job, job.sparse_optimizer)])
     if job.device_type == "cuda" and torch.cuda.device_count() == 1:
-        _say_that_each_gpu_is_the_first(sharding_plan)
+        place_on_first_gpus(sharding_plan)
     sharding_types = {option.name: option.sharding_type for option in answer.options}
     shards, times = _shards(job, answer.options), _step_times(answer.options)
     firsts = range(0, job.world_size, job.group_size)
     copies = [part._replace(rank=first + part.rank) for first in firsts for part in shards]
     every_time = {first + rank: time for first in firsts for rank, time in times.items()}
     return Placement(copies, sharding_plan, sharding_types, every_time)
-
-
-def _say_that_each_gpu_is_the_first(sharding_plan: ShardingPlan) -> None:
-    """Where each process sees its own alone; TorchRec numbers those of a host by their processes."""
-    for tables in sharding_plan.plan.values():
-        for table in tables.values():
-            for part in table.sharding_spec.shards:
-                part.placement = _remote_device(f"rank:{part.placement.rank()}/cuda:0")
 
 
 def sharder(job: Job, optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:

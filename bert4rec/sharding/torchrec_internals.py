@@ -86,6 +86,14 @@ def give_a_row_to_empty_kernel(kernel: Kernel) -> None:
         kernel.weights_host = nn.Parameter(torch.zeros(kernel.max_D, dtype=kernel.weights_precision.as_dtype()))
 
 
+def place_on_first_gpus(sharding_plan: ShardingPlan) -> None:
+    """Where each process sees its own GPU alone; TorchRec numbers those of a host by their processes."""
+    for tables in sharding_plan.plan.values():
+        for table in tables.values():
+            for part in table.sharding_spec.shards:
+                part.placement = _remote_device(f"rank:{part.placement.rank()}/cuda:0")
+
+
 def make_topology(*, world_size: int, local_world_size: int, device_type: str, hbm: int, ddr: int) -> Topology:
     """The processes as the planner sees them; `hbm` and `ddr` are bytes of GPU and host memory of each."""
     trainer = TrainerConfig(

@@ -54,10 +54,8 @@ def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
     """
     store, rank, world_size = rendezvous()
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, trained, store))
-    patience, training = config.parallelism.timeout_minutes, config.training
-    with process_group(
-        world, store, minutes=patience, deterministic=training.deterministic, precision=training.precision
-    ):
+    training = config.training
+    with process_group(world, store, deterministic=training.deterministic, precision=training.precision):
         # The model lives in this call only, so that its shards are gone when the process group ends.
         return _complete(config, trained, world, dataset, output)
 
@@ -73,7 +71,7 @@ def load_weights(trained: Trained, model: nn.Module) -> None:
 
 def _prepare(config: Config, trained: Trained, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
     """This process and its dataset, and what must be the same on all processes."""
-    world = this_process(config.parallelism.device, store)
+    world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = _open_dataset(config.data.folder, trained, verify=world.local_rank == 0)
     facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts | {"weights": {"weights (checksum)": trained.checksum}}
@@ -120,7 +118,7 @@ def _complete(config: Config, trained: Trained, world: Processes, dataset: Datas
     held_out = evaluator.held_out()
     on_rank_zero(lambda: _try(output))  # before the work that would be lost
     with Interruption() as interruption:
-        with RankingProgress(interruption, n_batches=evaluator.n_batches(held_out)) as progress:
+        with RankingProgress(interruption, world, n_batches=evaluator.n_batches(held_out)) as progress:
             found = find(evaluator, model, held_out, progress.advance)
         report = make_report(evaluator, found, kind=config.model.kind, mode=config.parallelism.mode)
         report["evaluation"] = _about(config, trained, evaluator)
@@ -138,9 +136,9 @@ class RankingProgress(ProgressBar):
     By `Interrupted`: between two batches, or at the end.
     """
 
-    def __init__(self, interruption: Interruption, *, n_batches: int) -> None:
+    def __init__(self, interruption: Interruption, world: Processes, *, n_batches: int) -> None:
         super().__init__(n_batches)
-        self._consensus, self._done = Consensus(interruption), 0
+        self._consensus, self._done = Consensus(interruption, world.minutes), 0
 
     def advance(self) -> None:
         """Between two batches."""

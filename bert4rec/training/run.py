@@ -52,13 +52,9 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     began = time.monotonic()
     store, rank, world_size = rendezvous()
     world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, store))
-    patience, training = config.parallelism.timeout_minutes, config.training
-    with (
-        process_group(
-            world, store, minutes=patience, deterministic=training.deterministic, precision=training.precision
-        ),
-        ExitStack() as resources,
-    ):
+    arithmetic = config.training
+    group = process_group(world, store, deterministic=arithmetic.deterministic, precision=arithmetic.precision)
+    with group, ExitStack() as resources:
         peak_memory = resources.enter_context(PeakMemory(world.device))
         if not is_trained(config.model.kind):
             return complete_untrained(config, world, dataset, resources, peak_memory, may_exit=may_exit)
@@ -69,7 +65,8 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
 def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
     """This process and its dataset, and what must be the same on all processes."""
     require_packages(config.run.trackers)
-    world, recipe = this_process(config.parallelism.device, store), config.preprocessing.recipe
+    world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
+    recipe = config.preprocessing.recipe
     is_first = world.local_rank == 0
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=recipe, verify=is_first)
     if not len(dataset.splits["train"]):

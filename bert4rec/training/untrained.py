@@ -43,7 +43,7 @@ def complete_untrained(
     with Interruption(PATIENCE if may_exit else None) as interruption:
         n_batches = n_parts + evaluator.n_batches(held_out)
         try:
-            with RankingProgress(interruption, n_batches=n_batches) as progress:
+            with RankingProgress(interruption, world, n_batches=n_batches) as progress:
                 scorer = evaluator.counting.scorer(kind, progress.advance)
                 seconds = time.monotonic() - began
                 found = find(evaluator, scorer, held_out, progress.advance)

@@ -197,3 +197,9 @@ def test_hidden_states_go_to_those_who_share_a_catalogue() -> None:
     assert hidden_bytes(make_job(20, 8)) == 3 * 7 * 704 * 68 * 4
     assert hidden_bytes(make_job(20, 8, sharding_group_size=2)) == 3 * 1 * 704 * 68 * 4
     assert hidden_bytes(make_job(20, 8, loss="gbce")) == 0
+
+
+@pytest.mark.parametrize(("window_length", "n_positions"), [(0.0, 3200), (50.0, 3200), (8.0, 952), (49.0, 3200)])
+def test_positions_of_a_batch_by_the_mean_length_of_windows(window_length: float, n_positions: int) -> None:
+    """64 windows of at most 50: 64 x 8 + 3 x sqrt(64 x 8 x 42) = 951.9…; never more than 64 x 50."""
+    assert replace(make_job(98), batch_size=64, window_length=window_length).n_positions == n_positions

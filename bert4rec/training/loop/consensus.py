@@ -39,8 +39,8 @@ class Consensus:
     at the same step.
     """
 
-    def __init__(self, interruption: Interruption) -> None:
-        self._interruption, self._group = interruption, group_beside()
+    def __init__(self, interruption: Interruption, minutes: float = 30.0) -> None:
+        self._interruption, self._group = interruption, group_beside(minutes)
         self._message: Message | None = None
 
     def ask(

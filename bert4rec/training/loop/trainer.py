@@ -14,7 +14,7 @@ from bert4rec.feed.batch import AnyBatch
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.errors import DivergenceError, Interrupted
-from bert4rec.runtime.memory import release_free_memory
+from bert4rec.runtime.memory import release_free_memory, use_memory_again
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.runtime.wording import counted, rounded
@@ -47,7 +47,12 @@ class Trainer:
         examples: str = "sequences",
     ) -> None:  # fmt: skip
         self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
-        self._world, self._measure, self._log, self._consensus = world, measure, log, Consensus(interruption)
+        self._world, self._measure, self._log, self._consensus = (
+            world,
+            measure,
+            log,
+            Consensus(interruption, world.minutes),
+        )
         self.state, self.meter = checkpoints.state, Meter(world.device)
         self.stopwatch = Stopwatch(self.state.seconds_by_part)
         n_steps = batches.start.steps + len(batches)
@@ -62,6 +67,7 @@ class Trainer:
         """
         self._began = time.monotonic()
         settings, state = self._settings, self.state
+        use_memory_again()
         logger.info(
             f"training on {counted(self._world.world_size, 'process')} ({self._world.device.type}): at most "
             f"{counted(settings.n_epochs, 'epoch')} of {counted(self._batches.steps_per_epoch, 'step')}"
