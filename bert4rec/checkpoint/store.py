@@ -22,7 +22,7 @@ from bert4rec.runtime.collectives import Group, gather_objects
 from bert4rec.runtime.errors import DataError, UserError
 from bert4rec.runtime.files import put_back, put_in_place, sync, write_whole
 from bert4rec.sharding.footprint import PIECE_BYTES
-from bert4rec.sharding.sharded_tensors import local_parts, sharded_like
+from bert4rec.sharding.sharded_tensors import sharded_like
 from bert4rec.sharding.torchrec_internals import Shard, ShardedTensor, ShardMetadata
 
 Tensors: TypeAlias = Mapping[str, Any]
@@ -83,27 +83,34 @@ def in_pieces(tensors: Tensors) -> dict[str, Any]:
 
 
 class Copies:
-    """Copies of tensors on the CPU, in memory that is kept for the next ones: to get it takes longer than to copy."""
+    """Copies of tensors on the CPU, in memory that is kept for the next ones: to get it takes longer than to copy.
+
+    What comes from a GPU goes to pinned memory, all of it at once. torch rounds such memory up to a power of two, so a
+    shard is copied in pieces of nearly one; a whole tensor that is larger has ordinary memory.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int], torch.Tensor] = {}
 
     def of(self, tensors: Tensors) -> dict[str, Any]:
         """The same tensors as they are now; those of the call before are overwritten."""
-        return {name: self._copy(name, value) for name, value in tensors.items()}
+        copies = {name: self._copy(name, value) for name, value in tensors.items()}
+        if torch.cuda.is_initialized():
+            torch.cuda.current_stream().synchronize()
+        return copies
 
     def _copy(self, name: str, value: Any) -> Any:
-        copies = [self._part((name, number), part) for number, part in enumerate(local_parts(value))]
         if not isinstance(value, ShardedTensor):
-            return copies[0]
-        shards = zip(copies, value.local_shards(), strict=True)
-        local = [Shard(copy, _on_host(shard.metadata)) for copy, shard in shards]
-        return sharded_like(value, local, [_on_host(shard) for shard in value.metadata().shards_metadata])
+            return self._part((name, 0), value)
+        own = enumerate(_own_pieces(value))
+        local = [Shard(self._part((name, number), part), _on_host(piece)) for number, (part, piece) in own]
+        return sharded_like(value, local, list(map(_on_host, _all_pieces(value))))
 
     def _part(self, key: tuple[str, int], part: torch.Tensor) -> torch.Tensor:
         if key not in self._parts:
-            self._parts[key] = torch.empty_like(part, device="cpu", requires_grad=False)
-        return self._parts[key].copy_(part.detach())
+            is_pinned = part.is_cuda and part.nbytes <= PIECE_BYTES
+            self._parts[key] = torch.empty_like(part, device="cpu", requires_grad=False, pin_memory=is_pinned)
+        return self._parts[key].copy_(part.detach(), non_blocking=True)
 
 
 def _on_host(shard: ShardMetadata) -> ShardMetadata:
@@ -183,14 +190,20 @@ def _reason(error: BaseException) -> str:
 
 
 def _cut(value: ShardedTensor) -> ShardedTensor:
-    pieces = [piece for shard in value.metadata().shards_metadata for piece in _pieces(shard, value.dtype)]
-    local = []
+    return sharded_like(value, [Shard(*piece) for piece in _own_pieces(value)], list(_all_pieces(value)))
+
+
+def _all_pieces(value: ShardedTensor) -> Iterator[ShardMetadata]:
+    return (piece for shard in value.metadata().shards_metadata for piece in _pieces(shard, value.dtype))
+
+
+def _own_pieces(value: ShardedTensor) -> Iterator[tuple[torch.Tensor, ShardMetadata]]:
+    """Views of the shards of this process, and where in the whole they stand."""
     for shard in value.local_shards():
         first = shard.metadata.shard_offsets[0]
         for piece in _pieces(shard.metadata, value.dtype):
             start = piece.shard_offsets[0] - first
-            local.append(Shard(shard.tensor[start : start + piece.shard_sizes[0]], piece))
-    return sharded_like(value, local, pieces)
+            yield shard.tensor[start : start + piece.shard_sizes[0]], piece
 
 
 def _pieces(shard: ShardMetadata, dtype: torch.dtype) -> Iterator[ShardMetadata]:

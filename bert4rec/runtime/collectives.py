@@ -17,6 +17,9 @@ Group: TypeAlias = dist.ProcessGroup | None
 
 T = TypeVar("T")
 
+# torch 2.13 has given it another name, and warns of the one before.
+_gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+
 
 def on_rank_zero(function: Callable[[], T]) -> T:
     """What `function` returns on the first process, on every process; a `UserError` of it is raised on all."""
@@ -115,7 +118,7 @@ class Partition:
         if self.n_processes == 1:
             return values[None]
         stacked = values.new_empty(self.n_processes, *values.shape)
-        dist.all_gather(list(stacked), values.contiguous(), group=self.group)
+        _gather_into(stacked.view(-1), values.reshape(-1), group=self.group)  # into a list NCCL would copy it once more
         return stacked
 
     def concatenate(self, rows: Tensor) -> tuple[Tensor, slice]:

@@ -230,6 +230,8 @@ def _ordinary(name: str, parameters: Sequence[Any], learning_rate: float) -> tor
     adaptive: dict[str, Any] = {} if name == "sgd" else {"eps": EPSILON}
     if name in ("adam", "adamw"):  # all weights in one call, and without copies of their size
         adaptive["fused"] = True
+    if name == "adagrad":  # on CUDA torch would make two copies of all weights at once instead of one of each in turn
+        adaptive["foreach"] = False
     return ORDINARY[name](parameters, lr=learning_rate, **adaptive)
 
 
