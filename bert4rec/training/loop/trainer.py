@@ -25,6 +25,7 @@ from bert4rec.training.loop.meter import Meter
 from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.step import Step
 from bert4rec.training.loop.stopwatch import Stopwatch
+from bert4rec.training.loop.transfer import Sent, Transfer
 
 TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
 
@@ -47,13 +48,9 @@ class Trainer:
         examples: str = "sequences",
     ) -> None:  # fmt: skip
         self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
-        self._world, self._measure, self._log, self._consensus = (
-            world,
-            measure,
-            log,
-            Consensus(interruption, world.minutes),
-        )
-        self.state, self.meter = checkpoints.state, Meter(world.device)
+        self._world, self._measure, self._log = world, measure, log
+        self._consensus = Consensus(interruption, world.minutes)
+        self.state, self.meter, self._transfer = checkpoints.state, Meter(world.device), Transfer(world.device)
         self.stopwatch = Stopwatch(self.state.seconds_by_part)
         n_steps = batches.start.steps + len(batches)
         self._progress = Progress(n_steps, n_epochs=settings.n_epochs, done=self.state.step, examples=examples)
@@ -107,13 +104,15 @@ class Trainer:
         state, began = self.state, time.monotonic()
         batch = next(batches, None)
         self._consensus.ask(batch)
+        sent = batch and self._transfer.send(batch)
         n_positions = self._consensus.answer().positions
-        while batch is not None:
+        while sent is not None:
             following = next(batches, None)
             self._ask(following)
-            self._train_step(batch, n_positions, began)
+            current, sent = sent, following and self._transfer.send(following)
+            self._train_step(current, n_positions, began)
             decision = self._consensus.answer()
-            batch, n_positions = following, decision.positions
+            n_positions = decision.positions
             began = time.monotonic()
             if decision.report:
                 self._report()
@@ -128,9 +127,10 @@ class Trainer:
         if state.sequences == self._batches.n_sequences:
             state.epochs, state.sequences = state.epochs + 1, 0
 
-    def _train_step(self, batch: AnyBatch, n_positions: int, began: float) -> None:
+    def _train_step(self, sent: Sent, n_positions: int, began: float) -> None:
         """One step, and what is to be remembered of it; `began` when the one before had ended."""
-        loss, problem = self._step(batch.to(self._world.device), n_positions, self._learning_rate_scale())
+        batch = self._transfer.receive(sent)
+        loss, problem = self._step(batch, n_positions, self._learning_rate_scale())
         if problem:
             self._skip(problem)
         self.state.step += 1
