@@ -73,6 +73,8 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     if training.mask_token_share + training.random_token_share > 1:
         reason = f"with mask_token_share = {training.mask_token_share} the sum is above 1"
         yield "training.random_token_share", reason
+    if training.precision == "tf32" and device == "cpu":
+        yield "training.precision", '"tf32" is an arithmetic of NVIDIA GPUs; valid on CPU: "fp32", "bf16"'
     if not has_kernel(parallelism.compute_kernel, mode, device):
         valid = f'valid with mode = "{mode}", device = "{device}": "fused"'
         yield "parallelism.compute_kernel", f'only with mode = "dmp" on CUDA; {valid}'

@@ -213,7 +213,10 @@ class Training(Table):
     )
     negatives_power: Share = Field(0.0, description="items are drawn by their popularity to this power; 0 = uniformly")
     gbce_calibration: Share = Field(0.75, description="gbce: share of overconfidence to undo (gSASRec's t); 0 = BCE")
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 = autocast; weights stay fp32")
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32",
+        description="of products; tf32 = of numbers rounded to 10 bits, on CUDA; bf16 = autocast; weights stay fp32",
+    )
     compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
     num_workers: Whole = Field(0, description="loader processes per training process; 0 = in the process itself")
     eval_every_n_epochs: Count = Field(2, description="epochs between two validations")

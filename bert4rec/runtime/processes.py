@@ -215,6 +215,7 @@ def process_group(
         compile_few_kernels(precision=precision)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
     torch.use_deterministic_algorithms(deterministic)
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     if on_gpu:
         torch.cuda.set_device(world.device)
     store = store or rendezvous()[0]

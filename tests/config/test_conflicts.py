@@ -87,6 +87,10 @@ FACTORS = {"model.kind": "matrix_factorization"}
             '"matrix_factorization" would take pairs several times; set it to 0 and prepare the dataset again',
         ),
         (
+            {"training.precision": "tf32", "parallelism.device": "cpu"},
+            'training.precision = "tf32": "tf32" is an arithmetic of NVIDIA GPUs; valid on CPU: "fp32", "bf16"',
+        ),
+        (
             {"training.loss": "mse"},
             'training.loss = "mse": "mse" is for ratings of pairs, with model.kind = "matrix_factorization"; not for '
             'model.kind = "bert4rec"',

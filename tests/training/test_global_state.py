@@ -24,7 +24,7 @@ def snapshot() -> dict[str, Any]:
         "numpy": str(np.random.get_state()),
         "torch": torch.get_rng_state().tolist(),
         "threads": torch.get_num_threads(),
-        "oneDNN": torch.backends.mkldnn.enabled,
+        "products": (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision()),
         "deterministic": (torch.are_deterministic_algorithms_enabled(), dist.is_initialized()),
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         "loggers": [(root.level, list(root.handlers))] + [logging.getLogger(n).level for n in ("torch", "torchrec")],
@@ -44,6 +44,7 @@ def turn_everything() -> None:
     torch.set_num_threads(2)
     torch.use_deterministic_algorithms(True)
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    torch.set_float32_matmul_precision("high")
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     logging.getLogger().addHandler(logging.StreamHandler())
 
