@@ -98,8 +98,7 @@ class _CatalogueSoftmax(Function):
     ) -> Tensor:
         all_hidden, own = partition.concatenate(hidden)
         columns = partition.concatenate(targets)[0]
-        sizes = partition.stack(torch.tensor([len(vectors)], device=vectors.device))
-        n_rows = max(1, SCORES_AT_ONCE // int(sizes.max()))  # the same on every process
+        n_rows = max(1, SCORES_AT_ONCE // _largest(vectors, partition))  # the same on every process
         sums, vectors = _Sums(vectors, n_before=max(0, -first)), _as_multiplied(vectors)[max(0, -first) :]
         losses, of_hidden = [], []
         with torch.autocast(hidden.device.type, enabled=False):
@@ -120,6 +119,13 @@ class _CatalogueSoftmax(Function):
         of_vectors = ctx.sums.scaled(scale / ctx.divisor)
         del ctx.sums
         return of_hidden * scale, of_vectors, None, None, None, None
+
+
+def _largest(vectors: Tensor, partition: Partition) -> int:
+    """The number of `vectors` of the process that has most; a GPU that has no others is not waited for."""
+    if partition.n_processes == 1:
+        return len(vectors)
+    return int(partition.stack(torch.tensor([len(vectors)], device=vectors.device)).max())
 
 
 class _Sums:

@@ -316,13 +316,22 @@ def _passing(job: Job, shards: Sequence[Shard]) -> int:
     if job.trains:
         updating = _update_bytes(job, shards) + SHARED_COPIES * _gradients_of_groups(job, shards)
         at_once = max(math.ceil(kept + _score_bytes(job, shards)), updating)
-    return _lookup_bytes(job, job.n_ids, VECTOR_COPIES, shards) + _gathered_bytes(job) + at_once
+    vectors = _lookup_bytes(job, job.n_ids, VECTOR_COPIES, shards) + _gathered_bytes(job)
+    return vectors + _next_batch_bytes(job) + at_once
 
 
 def _gathered_bytes(job: Job) -> int:
     """Vectors that were looked up once, at every position and for every target and negative."""
     n_vectors = job.n_positions + (job.n_candidates if needs_negatives(job.loss) else 0)
     return VECTOR_COPIES * FLOAT * n_vectors * job.built.item_table.width
+
+
+def _next_batch_bytes(job: Job) -> int:
+    """What travels to a GPU while a step runs: ids and places of what is shown and scored, positions, targets."""
+    if job.device_type == "cpu" or not job.trains:
+        return 0
+    n_scored = job.n_candidates if needs_negatives(job.loss) else 0
+    return ID * (2 * (job.n_positions + job.n_targets + n_scored) + job.batch_size)
 
 
 def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Sequence[Shard]) -> int:
