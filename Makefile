@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-pythons lint wheel bench bench-large clean
+.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-pythons lint wheel bench bench-large clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -36,6 +36,9 @@ test-slurm: setup ## trainings on a Slurm of two nodes on this machine, as root;
 
 test-image: setup ## the image of the Dockerfile, built and trained in; BASE_IMAGE=… where its base cannot be pulled
 	$(call run,python -m pytest -m image tests/clusters)
+
+test-cuda: setup ## trainings on a GPU beside the same ones on the CPU; skipped where there is none
+	$(call run,python -m pytest -m cuda -rs tests/cuda)
 
 test-pythons: setup ## the tests left of the disk on every other Python 3.11 to 3.13 of this machine
 	$(call run,./scripts/test_pythons.sh)

@@ -1,0 +1,121 @@
+"""What a GPU computes is what the CPU computes, within the rounding of float32 or of what was asked for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bert4rec.feed.batch import Batch
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.training.loop.transfer import Transfer, tensors_in
+from tests.cuda.conftest import Train, losses
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+TOLERANCE = 1e-3  # of losses between 0.5 and 5 over ten steps
+LOSSES = ("softmax", "sampled_softmax", "gbce")
+OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
+KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
+SAMPLED = {"training.loss": "sampled_softmax", "parallelism.sparse_optimizer": "rowwise_adagrad"}
+
+
+def settings(loss: str, optimizer: str) -> dict[str, Any]:
+    chosen = {"training.loss": loss, "parallelism.sparse_optimizer": optimizer}
+    if optimizer == "adam":
+        chosen["parallelism.sparse_learning_rate"] = 0.01
+    if optimizer == "sgd":
+        scale = 10.0 if loss == "gbce" else 1.0  # it is divided by the number of candidates
+        chosen["training.optimizer"] = "sgd"
+        chosen |= {"training.learning_rate": 0.1 * scale, "parallelism.sparse_learning_rate": 2.0 * scale}
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def on_cpu() -> dict[tuple[str, str], list[float]]:
+    """Losses of replicated trainings by loss and optimizer: each is compared with several others."""
+    return {}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_sharded_training_has_the_losses_of_a_replicated_one_on_cpu(
+    train: Train, on_cpu: dict[tuple[str, str], list[float]], loss: str, optimizer: str, kernel: str
+) -> None:
+    if (loss, optimizer) not in on_cpu:
+        on_cpu[loss, optimizer] = losses(train("cpu", **settings(loss, optimizer) | {"parallelism.mode": "ddp"}))
+    expected = on_cpu[loss, optimizer]
+    found = losses(train(**settings(loss, optimizer) | {"parallelism.compute_kernel": kernel}))
+    assert len(expected) == 10
+    assert expected[-1] < 0.95 * expected[0]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_so_has_a_replicated_one(train: Train) -> None:
+    chosen = settings("softmax", "adagrad") | {"parallelism.mode": "ddp"}
+    np.testing.assert_allclose(losses(train(**chosen)), losses(train("cpu", **chosen)), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kernel", ["fused", "fused_uvm_caching"])
+def test_a_step_that_is_not_finite_is_left_out_as_on_cpu(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kernel: str
+) -> None:
+    forward, calls = Bert4Rec.forward, 0
+
+    def sometimes(self: Bert4Rec, *args: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return forward(self, *args) * (float("nan") if calls % 10 == 5 else 1.0)
+
+    monkeypatch.setattr(Bert4Rec, "forward", sometimes)
+    chosen = SAMPLED | {"training.max_skipped_steps": 1}
+    expected = losses(train("cpu", **chosen))
+    found = losses(train(**chosen | {"parallelism.compute_kernel": kernel}))
+    assert capsys.readouterr().out.count("step 5: the loss is not finite, skipped (1 of 1)\n") == 2
+    assert len(expected) == 9
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [
+        ({"training.precision": "tf32"}, 1e-2),
+        ({"training.precision": "bf16"}, 0.05),
+        ({"training.precision": "bf16", "training.loss": "softmax"}, 0.05),
+        ({"parallelism.table_precision": "fp16"}, 0.02),
+        ({"parallelism.messages": "fp16"}, 0.02),
+        ({"parallelism.messages": "bf16"}, 0.05),
+    ],
+)
+def test_fewer_bits_train_nearly_the_same(train: Train, changes: dict[str, Any], tolerance: float) -> None:
+    if changes.get("training.precision") == "tf32" and torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("TF32 needs an Ampere GPU")
+    full = losses(train(**SAMPLED | {name: value for name, value in changes.items() if name == "training.loss"}))
+    fewer = losses(train(**SAMPLED | changes))
+    np.testing.assert_allclose(fewer, full, rtol=0, atol=tolerance)
+    assert fewer != full
+
+
+def test_compiled_blocks_train_the_same(train: Train) -> None:
+    compiled = losses(train(**SAMPLED | {"training.compile": True}))
+    np.testing.assert_allclose(compiled, losses(train(**SAMPLED)), rtol=0, atol=TOLERANCE)
+
+
+def test_batches_that_travel_beside_other_work_arrive_whole() -> None:
+    device, transfer, work = torch.device("cuda"), Transfer(torch.device("cuda")), torch.ones(2048, 2048, device="cuda")
+    lengths, positions, targets = torch.tensor([100_000]), torch.tensor([0]), torch.tensor([2])
+    batches = [Batch.showing(torch.full((100_000,), n), lengths, positions, targets) for n in range(2, 22)]
+    found, sent = [], transfer.send(batches[0])
+    for following in [*batches[1:], batches[0]]:
+        current, sent = sent, transfer.send(following)
+        for _ in range(5):
+            work = (work @ work).clamp(max=1)
+        received = transfer.receive(current)
+        assert all(tensor.device.type == device.type for tensor in tensors_in(received))
+        found.append(received.items.ids[received.places].sum())
+        del received, current
+    assert torch.stack(found).tolist() == [100_000 * n for n in range(2, 22)]
