@@ -21,7 +21,7 @@ OTHER_KEYS = {
     "training.max_grad_norm": "clip grad_clip clip_grad_norm",
     "training.n_train_negatives": "negatives n_negatives num_negatives",
     "preprocessing.n_eval_negatives": "negatives n_negatives num_negatives",
-    "training.precision": "fp16 bf16 amp dtype",
+    "training.precision": "fp16 bf16 tf32 amp dtype",
     "training.patience": "early_stopping",
     "parallelism.device": "gpu gpus cuda accelerator",
     "evaluation.ks": "k topk top_k cutoffs",
