@@ -31,8 +31,9 @@ def losses(folder: Path) -> list[float]:
     return [record["loss"] for record in read_records(folder, "train")]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def gpu() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Here rather than by a mark or a fixture: one line for all tests."""
     import torch
 
     if not torch.cuda.is_available():

@@ -97,7 +97,7 @@ def test_fewer_bits_train_nearly_the_same(train: Train, changes: dict[str, Any],
     full = losses(train(**SAMPLED | {name: value for name, value in changes.items() if name == "training.loss"}))
     fewer = losses(train(**SAMPLED | changes))
     np.testing.assert_allclose(fewer, full, rtol=0, atol=tolerance)
-    assert fewer != full
+    assert (fewer != full) or "parallelism.messages" in changes  # a lone process sends none
 
 
 def test_compiled_blocks_train_the_same(train: Train) -> None:
