@@ -118,7 +118,7 @@ class Partition:
         if self.n_processes == 1:
             return values[None]
         stacked = values.new_empty(self.n_processes, *values.shape)
-        _gather_into(stacked.view(-1), values.reshape(-1), group=self.group)  # into a list NCCL would copy it once more
+        _gather_into(stacked.view(-1), values.reshape(-1), group=self.group)  # in place: no list
         return stacked
 
     def concatenate(self, rows: Tensor) -> tuple[Tensor, slice]:
