@@ -96,9 +96,8 @@ class _CatalogueSoftmax(Function):
     def forward(
         ctx: Any, hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, first: int, divisor: int
     ) -> Tensor:
-        all_hidden, own = partition.concatenate(hidden)
-        columns = partition.concatenate(targets)[0]
-        n_rows = max(1, SCORES_AT_ONCE // _largest(vectors, partition))  # the same on every process
+        all_hidden, columns, own, largest = _of_all(hidden, targets, partition, n_vectors=len(vectors))
+        n_rows = max(1, SCORES_AT_ONCE // largest)  # the same on every process
         sums, vectors = _Sums(vectors, n_before=max(0, -first)), _as_multiplied(vectors)[max(0, -first) :]
         losses, of_hidden = [], []
         with torch.autocast(hidden.device.type, enabled=False):
@@ -121,11 +120,20 @@ class _CatalogueSoftmax(Function):
         return of_hidden * scale, of_vectors, None, None, None, None
 
 
-def _largest(vectors: Tensor, partition: Partition) -> int:
-    """The number of `vectors` of the process that has most; a GPU that has no others is not waited for."""
+def _of_all(
+    hidden: Tensor, targets: Tensor, partition: Partition, *, n_vectors: int
+) -> tuple[Tensor, Tensor, slice, int]:
+    """The `hidden` states [M, d] and `targets` [M] of all processes, where this one's stand, the largest `n_vectors`.
+
+    Two messages: the numbers, then each target beside its hidden state, its bits taken for more of such numbers.
+    """
     if partition.n_processes == 1:
-        return len(vectors)
-    return int(partition.stack(torch.tensor([len(vectors)], device=vectors.device)).max())
+        return hidden, targets, slice(0, len(hidden)), n_vectors
+    counts, sizes = partition.stack(torch.tensor([len(hidden), n_vectors], device=hidden.device)).T.tolist()
+    width = hidden.shape[1]
+    packed, own = partition.concatenate(torch.cat([hidden, targets[:, None].view(hidden.dtype)], dim=1), counts)
+    columns = packed[:, width:].contiguous().view(targets.dtype)[:, 0]
+    return packed[:, :width].contiguous(), columns, own, max(sizes)
 
 
 class _Sums:

@@ -84,6 +84,12 @@ class MatrixFactorization(RankingModel):
         """Users [M, D], and this process's part of the catalogue."""
         return self._represent_users(self._users(batch)), self.item_table.catalogue(batch.targets.device)
 
+    def lookups(self, batch: Pairs) -> list[tuple[Table, dict[str, Lookup]]]:
+        """Users, and candidates where the loss has any."""
+        users = [(self.user_table, {"user": batch.users})]
+        candidates = batch.candidates
+        return users if candidates is None else [*users, (self.item_table, {"candidate": candidates.items})]
+
     def represent_items(self, items: Lookup) -> Tensor:
         """Their rows, or in the neural form what the first layer makes of them."""
         rows = self.item_table.candidates(items)

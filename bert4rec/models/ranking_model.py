@@ -16,6 +16,7 @@ from bert4rec.feed.batch import AnyBatch
 from bert4rec.feed.batches import Examples
 from bert4rec.feed.lookup import Lookup
 from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
+from bert4rec.models.tables.id_exchange import IdExchange
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import Table
 
@@ -104,6 +105,28 @@ class RankingModel(nn.Module):
         negative = negative.masked_fill(candidates.positives[:, None] == candidates.negatives, -torch.inf)
         scores = Sampled(positive, negative, candidates.log_expected, self.item_table.n_items, self.gbce_calibration)
         return (SAMPLED_LOSSES[self.loss](scores) * (batch.targets != PAD_ID)).sum()
+
+    def lookups(self, batch: Any) -> list[tuple[Table, dict[str, Lookup]]]:
+        """What `forward` will look up of a batch, in its order; not what depends on more than the batch."""
+        raise NotImplementedError
+
+    def begin_lookups(self, batch: Any) -> None:
+        """Begin those of a later `forward`, by this very `batch`: how many ids come to a process is told."""
+        for table, lookups in self.lookups(batch):
+            table.begin(lookups)
+
+    def send_ids(self) -> None:
+        """Go on with what was begun: the ids are sent."""
+        for exchange in self._exchanges():
+            exchange.send()
+
+    def discard_lookups(self) -> None:
+        """End what was begun, for a `forward` that does not come."""
+        for exchange in self._exchanges():
+            exchange.discard()
+
+    def _exchanges(self) -> list[IdExchange]:
+        return [table.exchange for table in self.tables if table.exchange is not None]
 
     @property
     def tables(self) -> list[Table]:

@@ -15,6 +15,7 @@ from bert4rec.feed.batches import Examples, MakeExamples, Windows
 from bert4rec.feed.lookup import Lookup
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
+from bert4rec.models.tables.table import Table
 from bert4rec.models.transformer import Encoder, with_one
 
 
@@ -64,6 +65,13 @@ class SequenceModel(RankingModel):
         """Hidden states [M, D], and this process's part of the catalogue."""
         vectors, part = self.item_table.look_up_catalogue(batch.items)
         return self._encode(vectors, batch), part
+
+    def lookups(self, batch: Batch) -> list[tuple[Table, dict[str, Lookup]]]:
+        """Items and candidates; where the whole catalogue is scored, the items."""
+        candidates = batch.candidates and batch.candidates.items
+        if candidates is None and self.item_table.head is None and self.item_table.dense_shard is None:
+            return []  # with the rows of a part of the catalogue, in one round
+        return [(self.item_table, self.item_table.lookups(batch.items, candidates))]
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
         """Vectors of the distinct items [U, d] → hidden states [M, D]."""

@@ -121,11 +121,15 @@ class Partition:
         _gather_into(stacked.view(-1), values.reshape(-1), group=self.group)  # in place: no list
         return stacked
 
-    def concatenate(self, rows: Tensor) -> tuple[Tensor, slice]:
-        """The `rows` [n, ...] of all processes one after another, as many as each has; and where this one's stand."""
+    def concatenate(self, rows: Tensor, counts: list[int] | None = None) -> tuple[Tensor, slice]:
+        """The `rows` [n, ...] of all processes one after another, as many as each has; and where this one's stand.
+
+        Where it is known how many each has, `counts` spare a message.
+        """
         if self.n_processes == 1:
             return rows, slice(0, len(rows))
-        counts: list[int] = self.stack(torch.tensor([len(rows)], device=rows.device)).flatten().tolist()
+        if counts is None:
+            counts = cast(list[int], self.stack(torch.tensor([len(rows)], device=rows.device)).flatten().tolist())
         padding = [0, 0] * (rows.dim() - 1) + [0, max(counts) - len(rows)]
         stacked = self.stack(F.pad(rows, padding))
         first = sum(counts[: self.rank])

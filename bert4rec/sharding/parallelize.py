@@ -20,6 +20,7 @@ from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.dense_shard import DenseShard
+from bert4rec.models.tables.id_exchange import IdExchange
 from bert4rec.models.tables.table import Table, set_precision
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.groups import Groups, make_groups, share_gradients
@@ -72,6 +73,8 @@ def parallelize(
         if groups.copies.n_processes > 1 and plan.job.sync_every_n_steps == 1:
             share_gradients(kernel, groups.copies)
     for table in model.tables:
+        if table.partition.n_processes > 1:
+            table.exchange = IdExchange(table.collection, table.partition.n_processes, device)
         if plan.job.updates[table.config.name] == "dense_shards":
             table.dense_shard = _dense_shard(table, device, plan.job)
     if plan.job.trains:
@@ -111,9 +114,7 @@ def _dense_shard(table: Table, device: torch.device, job: Job) -> DenseShard:
     (weight,) = local_parts(value) or [torch.empty(0, table.config.embedding_dim, device=device)]
     first = table.partition.rank * rows_per_process
     message = torch.float32 if job.messages == "fp32" else torch.bfloat16  # as TorchRec's, for the others
-    return DenseShard(
-        weight, first=first, rows_per_process=rows_per_process, partition=table.partition, message=message
-    )
+    return DenseShard(weight, first=first, partition=table.partition, message=message)
 
 
 def unwrap(model: nn.Module) -> Any:

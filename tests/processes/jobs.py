@@ -40,7 +40,8 @@ from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import Indices
 from bert4rec.models.kinds import KINDS
-from bert4rec.models.tables.dense_shard import DenseShard
+from bert4rec.models.ranking_model import RankingModel
+from bert4rec.models.tables.dense_shard import DenseShard, Route
 from bert4rec.models.tables.table import Table, saved_name
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.runtime import console
@@ -226,6 +227,25 @@ def train_signalled(
 
     with Interruption() as interruption, mock.patch(where, signalled):
         return train_part(config, folder, interruption=interruption, **keeping)
+
+
+def train_waiting_for_ids(config: Config, folder: Path) -> dict[str, Any]:
+    """`train_part` where no lookup begins before its turn."""
+    with mock.patch.object(RankingModel, "begin_lookups"):
+        return train_part(config, folder)
+
+
+def open_exchanges_after(config: Config, *, n_begun: int) -> tuple[int, int]:
+    """How many lookups of a model's tables are open when `n_begun` were begun, and when they are discarded."""
+    model: RankingModel = unwrap(_build(config, _open(config)))
+    for first in range(n_begun):
+        ids = Lookup.of(torch.arange(first, first + 5) + FIRST_ITEM_ID)
+        model.item_table.begin({"item": ids})
+    exchange = model.item_table.exchange
+    assert exchange is not None
+    n_open = len(exchange)
+    model.discard_lookups()
+    return n_open, len(exchange)
 
 
 def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dict[str, Any]:
@@ -663,9 +683,14 @@ def send_gradients_back(ids: list[list[int]]) -> list[list[float]]:
     rows_per_process = -(-7 // partition.n_processes)
     first = partition.rank * rows_per_process
     n_rows = max(0, min(rows_per_process, 7 - first))
-    shard = DenseShard(torch.zeros(n_rows, 1), first=first, rows_per_process=rows_per_process, partition=partition)
+    shard = DenseShard(torch.zeros(n_rows, 1), first=first, partition=partition)
     mine = torch.tensor(ids[partition.rank], dtype=torch.int64)
-    (shard.connect(torch.zeros(len(mine), 1), mine) * mine[:, None]).sum().backward()
+    order = (mine // rows_per_process).argsort(stable=True)
+    sent = torch.bincount(mine // rows_per_process, minlength=partition.n_processes).tolist()
+    received = partition.exchange(torch.tensor(sent), [1] * partition.n_processes).tolist()
+    rows = partition.exchange(mine[order], sent) - first
+    route = Route(rows, order.argsort() if partition.n_processes > 1 else None, sent, received)
+    (shard.connect(torch.zeros(len(mine), 1), route) * mine[:, None]).sum().backward()
     assert shard.weight.grad is not None
     return shard.weight.grad.tolist()
 

@@ -6,6 +6,9 @@ microsecond a row), and the dense one cannot look up sequences on CPU. So lookup
 is the way back for their gradient.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -13,44 +16,49 @@ from torch import Tensor, nn
 from bert4rec.runtime.collectives import Partition
 
 
-class DenseShard:
-    """Rows `first` … of a table, of which every process but the last holds `rows_per_process`.
+class Route(NamedTuple):
+    """The way that ids took in a lookup, which the gradients of its vectors go back.
 
-    `weight` [rows, d] is a parameter that shares its memory with TorchRec's. Its gradient comes averaged over the
-    processes, as DistributedDataParallel and TorchRec's own do, in messages of type `message`.
+    `rows` of this process's shard, counted from its first: those that it was asked for, process after process.
+    `places` [N]: where each of the N ids of this process stands among those that it has `sent`, so many to each process;
+    so many it has `received` of each. All but the rows is left out where one process holds the whole table.
+    """
+
+    rows: Tensor
+    places: Tensor | None = None
+    sent: Sequence[int] = ()
+    received: Sequence[int] = ()
+
+
+class DenseShard:
+    """Rows of a table that this process holds, row-wise.
+
+    `weight` [rows, d], of the rows `first` …, is a parameter that shares its memory with TorchRec's. Its gradient comes
+    averaged over the processes, as DistributedDataParallel and TorchRec's own do, in messages of type `message`.
     """
 
     def __init__(
-        self, weight: Tensor, *, first: int, rows_per_process: int, partition: Partition,
-        message: torch.dtype = torch.float32,
-    ) -> None:  # fmt: skip
-        self.weight = nn.Parameter(weight.detach())
-        self.first, self._rows_per_process, self._partition = first, rows_per_process, partition
-        self._message = message
+        self, weight: Tensor, *, first: int, partition: Partition, message: torch.dtype = torch.float32
+    ) -> None:
+        self.weight, self.first = nn.Parameter(weight.detach()), first
+        self._partition, self._message = partition, message
         self._gradient: Tensor | None = None  # memory as large as the shard, which is not to be found anew each step
 
-    def connect(self, vectors: Tensor, ids: Tensor) -> Tensor:
-        """`vectors` [N, d], looked up for rows `ids` [N] of the table, as a source of gradients for their owners."""
+    def connect(self, vectors: Tensor, route: Route) -> Tensor:
+        """`vectors` [N, d], which were looked up by `route`, as a source of gradients for the owners of their rows."""
         vectors = vectors.detach().requires_grad_()
-        vectors.register_hook(lambda gradient: self._take_back(gradient, ids))
+        vectors.register_hook(lambda gradient: self._take_back(gradient, route))
         return vectors
 
-    def _take_back(self, gradient: Tensor, ids: Tensor) -> None:
+    def _take_back(self, gradient: Tensor, route: Route) -> None:
         """Send each row's gradient to the process that holds it; every process calls this."""
-        if self._partition.n_processes > 1:
-            order = ids.argsort(stable=True)
-            sent = torch.bincount(ids // self._rows_per_process, minlength=self._partition.n_processes)
-            received = torch.empty_like(sent)
-            dist.all_to_all_single(received, sent, group=self._partition.group)
-            arrived = self._exchange(gradient[order].to(self._message), sent.tolist(), received.tolist())
+        if route.places is not None:
+            sent = torch.empty_like(gradient, dtype=self._message)
+            sent.index_copy_(0, route.places, gradient.to(self._message))
+            arrived = sent.new_empty(len(route.rows), gradient.shape[1])
+            dist.all_to_all_single(arrived, sent, list(route.received), list(route.sent), group=self._partition.group)
             gradient = arrived.to(gradient.dtype)
-            ids = self._exchange(ids[order], sent.tolist(), received.tolist())
         if self.weight.grad is None:
             self._gradient = torch.zeros_like(self.weight) if self._gradient is None else self._gradient.zero_()
             self.weight.grad = self._gradient
-        self.weight.grad.index_add_(0, ids - self.first, gradient, alpha=1 / self._partition.n_processes)
-
-    def _exchange(self, values: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        arrived = values.new_empty(sum(received), *values.shape[1:])
-        dist.all_to_all_single(arrived, values.contiguous(), received, sent, group=self._partition.group)
-        return arrived
+        self.weight.grad.index_add_(0, route.rows, gradient, alpha=1 / self._partition.n_processes)

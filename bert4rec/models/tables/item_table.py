@@ -46,19 +46,23 @@ class ItemTable(Table):
         self.n_items, self.embed_dim, self.width = n_items, embed_dim, width
         self.head = None if tied else nn.Linear(embed_dim, n_items, output_bias, device)
 
+    def lookups(self, items: Lookup, candidates: Lookup | None = None) -> dict[str, Lookup]:
+        """What `look_up_items` asks the table for; without `candidates` what `look_up_catalogue` does of a shard."""
+        return {"item": items} | ({"candidate": candidates} if candidates is not None and self.head is None else {})
+
     def look_up_items(self, items: Lookup, candidates: Lookup) -> tuple[Tensor, Tensor]:
         """Vectors [U, d] of the `items` of sequences, and [C, D] of the `candidates`.
 
         One lookup serves both: on a sharded table each is a round of messages.
         """
-        found = self.look_up({"item": items} | ({"candidate": candidates} if self.head is None else {}))
+        found = self.look_up(self.lookups(items, candidates))
         vectors = found["item"][:, : self.embed_dim]
         return vectors, found["candidate"] if self.head is None else self._of_head(candidates.ids)
 
     def look_up_catalogue(self, items: Lookup) -> tuple[Tensor, CataloguePart]:
         """As `look_up_items`, of this process's part of the catalogue: its shard, or else an even part."""
         if self.dense_shard is not None and self.head is None:
-            found = self.look_up({"item": items})["item"]
+            found = self.look_up(self.lookups(items))["item"]
             return found[:, : self.embed_dim], self._own_rows(self.dense_shard)
         share = self.partition.of(self.n_items)
         ids = torch.arange(share.start, share.stop, device=items.ids.device) + FIRST_ITEM_ID

@@ -1,17 +1,17 @@
 """A table of vectors by id, which can be sharded: its lookups, and the ways in which gradients reach its rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.feed.lookup import Lookup
 from bert4rec.models.tables.deferred_update import DeferredUpdate
-from bert4rec.models.tables.dense_shard import DenseShard
+from bert4rec.models.tables.dense_shard import DenseShard, Route
+from bert4rec.models.tables.id_exchange import IdExchange, features
 from bert4rec.runtime.collectives import Partition
 
 PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
@@ -37,6 +37,7 @@ class Table(nn.Module):
         self.partition = Partition()  # over the processes that hold the rows
         self.copies = Partition()  # over those that hold the same rows
         self.everyone = Partition()  # over all of them: more, where groups of processes hold a copy each
+        self.exchange: IdExchange | None = None  # where processes hold rows that others look up
         self.dense_shard: DenseShard | None = None  # trained as an ordinary parameter
         self.deferred: DeferredUpdate | None = None  # where gradients are to be looked at first
 
@@ -53,24 +54,28 @@ class Table(nn.Module):
 
         To be called with the ids of a feature once each: what is left of them travels between processes.
         """
-        features = self._features(lookups)
         if self.dense_shard is not None and torch.is_grad_enabled():
             with torch.no_grad():
-                found = self._find(features)
-            names = features.keys()
-            vectors = self.dense_shard.connect(torch.cat([found[name] for name in names]), features.values())
+                found, route = self._find(lookups)
+            names = self.config.feature_names
+            vectors = self.dense_shard.connect(torch.cat([found[name] for name in names]), route())
             return dict(zip(names, vectors.split([len(found[name]) for name in names]), strict=True))
-        found = self._find(features)
+        found, _ = self._find(lookups)
         return {name: self.deferred.defer(vectors) for name, vectors in found.items()} if self.deferred else found
 
-    def _features(self, lookups: Mapping[str, Lookup]) -> KeyedJaggedTensor:
-        nothing = Lookup.of(next(iter(lookups.values())).ids[:0])
-        parts = [lookups.get(name, nothing) for name in self.config.feature_names]
-        values, lengths = torch.cat([part.ids for part in parts]), torch.cat([part.lengths for part in parts])
-        return KeyedJaggedTensor(self.config.feature_names, values, lengths=lengths)
+    def begin(self, lookups: Mapping[str, Lookup]) -> None:
+        """Begin a lookup that is to come, of these very ids, with what other processes have to know for it."""
+        if self.exchange is not None:
+            self.exchange.begin(lookups, self.config.feature_names)
 
-    def _find(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        return {name: jagged.values() for name, jagged in self.collection(features).items()}
+    def _find(self, lookups: Mapping[str, Lookup]) -> tuple[dict[str, Tensor], Callable[[], Route]]:
+        """The vectors of each feature, and what makes the way back of their gradients to a dense shard."""
+        names = self.config.feature_names
+        if self.exchange is not None:
+            return self.exchange.look_up(lookups, names)
+        asked = features(lookups, names)
+        found = {name: jagged.values() for name, jagged in self.collection(asked).items()}
+        return found, lambda: Route(asked.values())  # one process holds all rows
 
 
 def set_precision(tables: Iterable[Table], precision: str) -> None:

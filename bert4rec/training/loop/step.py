@@ -4,9 +4,11 @@ import torch
 from torch import nn
 
 from bert4rec.feed.batch import AnyBatch
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import all_agree
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers, are_finite
+from bert4rec.sharding.parallelize import unwrap
 
 
 class Step:
@@ -19,15 +21,24 @@ class Step:
 
     def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
         self.model, self.optimizers, self._world, self._is_bf16 = model, optimizers, world, precision == "bf16"
+        self._ranking_model: RankingModel = unwrap(model)
 
-    def __call__(self, batch: AnyBatch, n_positions: int, scale: float) -> tuple[torch.Tensor, str]:
+    def __call__(
+        self, batch: AnyBatch, n_positions: int, scale: float, following: AnyBatch | None = None
+    ) -> tuple[torch.Tensor, str]:
         """One step by a batch that has `n_positions` to predict on all processes; `scale` is of the learning rates.
+
+        Meanwhile the ids of the `following` batch travel: the next step must be of the same object, or `discard` be
+        called. Both batches are on the device.
 
         This rank's sum of the loss; and what was not finite, on any of the processes, in a skipped step, else "".
         """
         self.optimizers.begin_step(scale)
+        if following is not None:
+            self._ranking_model.begin_lookups(following)
         with torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._is_bf16):
             loss: torch.Tensor = self.model(batch)
+        self._ranking_model.send_ids()
         # Gradients are averaged over the processes; times their number, the average is the sum. A causal model may have
         # nothing to predict.
         factor: float | torch.Tensor = self._world.world_size / max(1, n_positions)
@@ -38,6 +49,10 @@ class Step:
             return loss, problem
         self.optimizers.step()
         return loss, ""
+
+    def discard(self) -> None:
+        """The step by the batch that was to follow is not made."""
+        self._ranking_model.discard_lookups()
 
     def _problem(self, loss: torch.Tensor) -> str:
         """What is not finite in this step, on any of the processes, as far as this one knows; "" where all is."""

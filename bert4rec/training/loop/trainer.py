@@ -25,7 +25,7 @@ from bert4rec.training.loop.meter import Meter
 from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.step import Step
 from bert4rec.training.loop.stopwatch import Stopwatch
-from bert4rec.training.loop.transfer import Sent, Transfer
+from bert4rec.training.loop.transfer import Transfer
 
 TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
 
@@ -104,16 +104,18 @@ class Trainer:
         state, began = self.state, time.monotonic()
         batch = next(batches, None)
         self._consensus.ask(batch)
-        sent = batch and self._transfer.send(batch)
+        batch = batch and self._on_device(batch)
         n_positions = self._consensus.answer().positions
-        while sent is not None:
+        while batch is not None:
             following = next(batches, None)
             self._ask(following)
-            current, sent = sent, following and self._transfer.send(following)
-            self._train_step(current, n_positions, began)
+            following = following and self._on_device(following)
+            self._train_step(batch, following, n_positions, began)
             decision = self._consensus.answer()
-            n_positions = decision.positions
+            batch, n_positions = following, decision.positions
             began = time.monotonic()
+            if decision.interrupted or decision.out_of_time:
+                self._step.discard()
             if decision.report:
                 self._report()
             if decision.interrupted:
@@ -127,10 +129,13 @@ class Trainer:
         if state.sequences == self._batches.n_sequences:
             state.epochs, state.sequences = state.epochs + 1, 0
 
-    def _train_step(self, sent: Sent, n_positions: int, began: float) -> None:
+    def _on_device(self, batch: AnyBatch) -> AnyBatch:
+        """A batch that travels to the device while that still computes the step before."""
+        return self._transfer.receive(self._transfer.send(batch))
+
+    def _train_step(self, batch: AnyBatch, following: AnyBatch | None, n_positions: int, began: float) -> None:
         """One step, and what is to be remembered of it; `began` when the one before had ended."""
-        batch = self._transfer.receive(sent)
-        loss, problem = self._step(batch, n_positions, self._learning_rate_scale())
+        loss, problem = self._step(batch, n_positions, self._learning_rate_scale(), following)
         if problem:
             self._skip(problem)
         self.state.step += 1

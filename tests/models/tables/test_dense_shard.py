@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from bert4rec.models.tables.dense_shard import DenseShard
+from bert4rec.models.tables.dense_shard import DenseShard, Route
 from bert4rec.runtime.collectives import Partition
 from tests.processes import jobs
 
@@ -24,9 +24,9 @@ def test_gradients_go_to_the_owner_of_the_row(pools: Any, n_processes: int) -> N
 def test_a_shard_is_a_parameter_in_the_memory_of_the_table_and_its_gradients_add_up() -> None:
     """Rows 4, 5 and 6; two lookups, the second with a row twice."""
     table = torch.zeros(3, 2)
-    shard = DenseShard(table, first=4, rows_per_process=3, partition=Partition())
+    shard = DenseShard(table, first=4, partition=Partition())
     for ids, factors in (([4, 6], [1.0, 2.0]), ([6, 5, 6], [10.0, 20.0, 30.0])):
-        vectors = shard.connect(torch.zeros(len(ids), 2), torch.tensor(ids))
+        vectors = shard.connect(torch.zeros(len(ids), 2), Route(torch.tensor(ids) - 4))
         (vectors * torch.tensor(factors)[:, None]).sum().backward()
     assert shard.weight.grad is not None
     assert shard.weight.grad.tolist() == [[1, 1], [20, 20], [42, 42]]
