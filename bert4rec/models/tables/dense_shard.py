@@ -20,8 +20,8 @@ class Route(NamedTuple):
     """The way that ids took in a lookup, which the gradients of its vectors go back.
 
     `rows` of this process's shard, counted from its first: those that it was asked for, process after process.
-    `places` [N]: where each of the N ids of this process stands among those that it has `sent`, so many to each process;
-    so many it has `received` of each. All but the rows is left out where one process holds the whole table.
+    `places` [N]: where each of this process's N ids stands among those that it has sent. `sent` and `received`: how
+    many to and from each process. All but the rows is left out where one process holds the whole table.
     """
 
     rows: Tensor

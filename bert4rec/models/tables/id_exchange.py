@@ -1,11 +1,13 @@
 """The ids of a sharded table's lookup on their way between the processes, which can begin before the lookup.
 
 TorchRec's lookup is three messages, each waited for: how many ids each process has for each other, the ids, their
-vectors. Ids depend on no weight, so those of the next batch can travel while this one is trained. TrainPipelineSparseDist
-does that within a step of its own (zero_grad, forward, backward, one optimizer's step); SparseDataDistUtil replaces the
-`forward` of sharded modules, for callers that announce every batch. Here a step also skips, defers and scales updates,
-and evaluations look up what nobody has announced. So here are the calls of which both are made, in their order: the
-counts before forward, the ids before backward. With `fused_uvm_caching` rows are not fetched ahead.
+vectors. Ids depend on no weight, so those of the next batch can travel while this one is trained.
+
+TrainPipelineSparseDist does that within a step of its own (zero_grad, forward, backward, one optimizer's step);
+SparseDataDistUtil replaces the `forward` of sharded modules, for callers that announce every batch. Here a step also
+skips, defers and scales updates, and evaluations look up what nobody has announced. So here are the calls of which both
+are made, in their order: the counts before forward, the ids before backward. With `fused_uvm_caching` rows are not
+fetched ahead.
 """
 
 from collections.abc import Callable, Mapping
