@@ -12,6 +12,7 @@ from tests.conftest import FACTORS
 from tests.processes import jobs
 
 ADAM = {"parallelism.sparse_optimizer": "adam"}  # rows are trained as parameters: gradients go the ids' way back
+COMMON = {"parallelism.mode": "dmp", "training.n_epochs": 1, "training.n_train_negatives": 20}
 SETTINGS: list[dict[str, Any]] = [
     {"training.loss": "sampled_softmax", "training.max_skipped_steps": 2},
     {"training.loss": "sampled_softmax"} | ADAM,
@@ -24,7 +25,7 @@ SETTINGS: list[dict[str, Any]] = [
 def test_a_training_is_the_same_to_the_bit_as_without(
     pools: Any, small_config: Callable[..., Config], settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    config = small_config(**{"mode": "dmp", "training.n_epochs": 1} | settings)
+    config = small_config(**COMMON | settings)
     found = pools(2).run(jobs.train_part, config, tmp_path / "early")
     expected = pools(2).run(jobs.train_waiting_for_ids, config, tmp_path / "late")
     assert len(found[0]["losses"]) > 1
@@ -36,7 +37,7 @@ def test_a_training_is_the_same_to_the_bit_as_without(
 
 
 def test_what_was_begun_and_does_not_come_is_ended(pools: Any, small_config: Callable[..., Config]) -> None:
-    config = small_config(mode="dmp", **{"training.loss": "sampled_softmax"})
+    config = small_config(**COMMON | {"training.loss": "sampled_softmax"})
     assert pools(2).run(jobs.open_exchanges_after, config, n_begun=2) == [(2, 0)] * 2
     with pytest.raises(AssertionError, match="a lookup that was begun has not come"):
         pools(2).run(jobs.open_exchanges_after, config, n_begun=3)
