@@ -1,12 +1,12 @@
 """What reaches the tables in a whole run: training, validation, test and examples."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.tables.table import Table
 from bert4rec.training.run import run
 from tests.runs import Make
@@ -24,16 +24,16 @@ pytestmark = [
 def test_neither_padding_nor_the_mask_token_and_every_id_once(
     make: Make, monkeypatch: pytest.MonkeyPatch, kind: str, loss: str, mode: str
 ) -> None:
-    lookups: list[list[int]] = []
+    found: list[list[int]] = []
     find = Table._find
 
-    def recorded(self: Table, features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        lookups.extend(features[name].values().tolist() for name in features.keys())  # noqa: SIM118  # it is no dict
-        return find(self, features)
+    def recorded(self: Table, lookups: Mapping[str, Lookup]) -> Any:
+        found.extend(lookup.ids.tolist() for lookup in lookups.values())
+        return find(self, lookups)
 
     monkeypatch.setattr(Table, "_find", recorded)
     settings: dict[str, Any] = {"model.kind": kind, "training.loss": loss, "parallelism.mode": mode}
     run(make(**settings, **{"training.n_epochs": 1, "training.n_train_negatives": 20}))
-    assert sum(map(len, lookups)) > 1000
-    assert min(map(min, filter(None, lookups))) == FIRST_ITEM_ID
-    assert all(len(ids) == len({*ids}) for ids in lookups)
+    assert sum(map(len, found)) > 1000
+    assert min(map(min, filter(None, found))) == FIRST_ITEM_ID
+    assert all(len(ids) == len({*ids}) for ids in found)
