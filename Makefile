@@ -52,8 +52,9 @@ lint: setup ## ruff, mypy and the import contracts of pyproject.toml
 wheel: setup ## dist/: the package, and what stands in for fbgemm-gpu on a machine without a GPU
 	$(call run,./scripts/wheel.sh)
 
-bench: setup ## the speed figures of docs/results.md
-	$(call run,python -m benchmarks.train_speed)
+BENCH =
+bench: setup ## the speed of everything beside the plain way of writing it, in minutes; BENCH="--only=step --rounds=3"
+	$(call run,$(strip python -m benchmarks.bench $(BENCH)))
 
 bench-large: setup ## the tables of large catalogues in docs/results.md: half an hour on two quiet cores, 12 GB of memory
 	$(call run,python -m benchmarks.large_catalogue)

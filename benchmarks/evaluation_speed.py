@@ -11,6 +11,8 @@ processor tell what they would be on a machine that has nothing else to do, at m
 
 import argparse
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,12 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import preprocessing
+from benchmarks.large_catalogue import ROOT
 from bert4rec.config.load import load_config
 from bert4rec.dataset.reader import Dataset, Rows, Split, open_dataset, read_metadata
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.untrained.popularity import PopularityScorer
 from bert4rec.runtime.collectives import Partition
@@ -56,7 +59,7 @@ class Remembered(ModelScorer):
         """Hidden states of users, and the vectors of their targets."""
         assert rows.targets is not None
         targets = torch.from_numpy(rows.targets.astype(np.int64))
-        return self._model.represent(self._model.ask(rows, self._max_len), targets)
+        return self._model.represent(self._model.ask(rows, self._max_len), Lookup.of(targets))
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """As `ModelScorer` has it."""
@@ -138,10 +141,13 @@ def random_model(n_items: int, max_len: int) -> Bert4Rec:
     return model.eval()
 
 
-def make_folder(folder: Path, max_len: int) -> Path:
-    """The made-up dataset."""
-    options = [f"--{name}={value}" for name, value in (SHAPE | {"model.max_len": max_len}).items()]
-    preprocessing.main(["--config=config.toml", f"--data.dataset_dir={folder}", *options])
+def make_folder(folder: Path, max_len: int, **sizes: int) -> Path:
+    """The made-up dataset; `sizes` in place of ML-1M's: keys of [data]."""
+    settings = SHAPE | {f"data.{name}": size for name, size in sizes.items()} | {"model.max_len": max_len}
+    options = [f"--{name}={value}" for name, value in settings.items()]
+    # As a process of its own, so that this one has neither its threads nor its memory.
+    command = [sys.executable, "preprocessing.py", "--config=config.toml", f"--data.dataset_dir={folder}", *options]
+    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     return folder
 
 

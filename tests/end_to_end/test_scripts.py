@@ -236,13 +236,6 @@ def test_a_training_that_diverges_says_so(small_config: Callable[..., Config], t
 
 
 @pytest.mark.long
-def test_the_benchmark_runs() -> None:
-    done = start([sys.executable, "-m", "benchmarks.train_speed", "--items=50", "--rounds=1"])
-    assert done.returncode == 0, done.stderr
-    assert [line.split("  ")[0] for line in done.stdout.splitlines()[1:]] == ["bert4rec", "masked logits", "all logits"]
-
-
-@pytest.mark.long
 def test_the_accuracy_of_the_plan_can_be_measured() -> None:
     torchrun = [*TORCHRUN[:-1], "-m", "benchmarks.plan_accuracy"]
     done = start([*torchrun, "--items=500", "--steps=2", "--training.per_device_train_batch_size=4"])
