@@ -40,6 +40,7 @@ def _draw_ratios(axes: "Axes", plain: list[Figure], record: Record) -> None:
     axes.axvline(1, color=MUTED, linewidth=1)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(range(len(plain)), [f"{figure.part}: {figure.contestant}" for figure in reversed(plain)])
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.set(xlabel="bert4rec is × as fast, median and range of the rounds", ylim=(-0.7, len(plain) - 0.3))
