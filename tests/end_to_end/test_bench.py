@@ -153,6 +153,7 @@ def test_the_plain_loader_has_the_same_windows(dataset: Dataset) -> None:
         assert 0.75 < found.total() / sum(n for window, n in all_windows.items() if len(window) > 1) < 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_workers", [0, 1])
 def test_batches_per_second_are_measured_and_the_processes_end(n_workers: int) -> None:
     sizes = {"n_users": 150, "n_items": 60, "n_rows": 3000}
@@ -178,6 +179,7 @@ def test_the_plain_recommendations_are_the_same() -> None:
         assert [one.score for one in own] == pytest.approx([score for _, score in found], rel=1e-4)
 
 
+@pytest.mark.long
 def test_the_plain_preparation_has_the_same_windows_and_targets(tmp_path: Path) -> None:
     write_goodreads(tmp_path / "log.csv", 30_000)
     prepare(tmp_path / "log.csv", tmp_path / "ours")
@@ -272,6 +274,7 @@ def test_a_run_leaves_its_figures_and_is_compared_with_the_one_before(
     assert 3 < float(plain.split(" | ")[3].split()[0]) < 30
 
 
+@pytest.mark.long
 def test_a_part_that_there_is_not_is_one_line() -> None:
     command = [sys.executable, "-m", "benchmarks.bench", "--only=steps"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

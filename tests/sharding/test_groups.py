@@ -114,7 +114,8 @@ def test_the_mean_of_copies_that_made_a_step_each_is_exact_for_sgd_alone(
     assert (difference(train(optimizer, **changes), averaged, 2) < 1e-5) == is_exact
 
 
-@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", long("adam")])
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adam"])
 def test_copies_are_the_same_after_every_second_step(
     pools: Any, small_config: Callable[..., Config], tmp_path: Path, optimizer: str
 ) -> None:
@@ -126,7 +127,7 @@ def test_copies_are_the_same_after_every_second_step(
             assert (weights, moments) == (is_same, is_same)
 
 
-@pytest.mark.parametrize("changes", [SAMPLED, {}, SAMPLED | TABLE_WISE | {"model.kind": "sasrec"}])
+@pytest.mark.parametrize("changes", [SAMPLED, long({}), long(SAMPLED | TABLE_WISE | {"model.kind": "sasrec"})])
 def test_what_was_planned_is_held(pools: Any, small_config: Callable[..., Config], changes: dict[str, Any]) -> None:
     for planned, held in pools(4).run(jobs.planned_and_held, small_config(**changes, **IN_TWO)):
         assert planned == held
@@ -142,7 +143,7 @@ def test_ranks_are_those_without_groups(pools: Any, small_config: Callable[..., 
             np.testing.assert_array_equal(ranks[protocol], expected)
 
 
-@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
+@pytest.mark.parametrize("loss", ["softmax", long("sampled_softmax")])
 def test_few_items_are_trained_as_without_groups(pools: Any, loss: str) -> None:
     """Of the 3 rows of one item 2 and 1; the same losses as of four processes, of which some hold none."""
     cases = [(n_items, {"training.loss": loss} | IN_TWO) for n_items in ((1, 2, 7) if loss == "softmax" else (2, 7))]

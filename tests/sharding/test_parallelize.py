@@ -230,6 +230,7 @@ def test_what_was_planned_in_half_precision_is_held(
         assert planned == held
 
 
+@pytest.mark.long
 def test_rows_of_half_precision_are_resumed_to_the_bit(
     pools: Any, small_config: Callable[..., Config], tmp_path: Path
 ) -> None:
