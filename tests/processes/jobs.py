@@ -53,6 +53,7 @@ from bert4rec.sharding.footprint import message_bytes
 from bert4rec.sharding.groups import make_groups
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
+from bert4rec.sharding.plan import Plan
 from bert4rec.sharding.sharded_tensors import placed_parts
 from bert4rec.training import agreement
 from bert4rec.training import evaluate as evaluation
@@ -394,14 +395,21 @@ def fail_on_the_first(message: str) -> str:
     return "nothing was raised"
 
 
-def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes of weights and of optimizer state of this rank, by the plan and after a step."""
+def _planned(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatches]:
+    """The plan, the model and its optimizers by it, and what they are trained on."""
     dataset = _open(config)
     config = resolve(config, "cpu", dataset.n_items)
     plan = plan_of_all(config, _world(), dataset.sizes)
     model, optimizers = build(config, _world(), dataset.sizes, plan)
     examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
-    batch = training_batches(config, examples, _world(), sampler=sampler(config, dataset, _world()))[0]
+    batches = training_batches(config, examples, _world(), sampler=sampler(config, dataset, _world()))
+    return plan, model, optimizers, batches
+
+
+def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes of weights and of optimizer state of this rank, by the plan and after a step."""
+    plan, model, optimizers, batches = _planned(config)
+    batch = batches[0]
     optimizers.begin_step(1.0)
     model(batch).backward()
     optimizers.step()
@@ -410,12 +418,8 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
 
 def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
     """Bytes of vectors that a step brings to a process at most, by the plan, and of all numbers in its messages."""
-    dataset = _open(config)
-    config = resolve(config, "cpu", dataset.n_items)
-    plan = plan_of_all(config, _world(), dataset.sizes)
-    model, optimizers = build(config, _world(), dataset.sizes, plan)
-    examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
-    batch = training_batches(config, examples, _world(), sampler=sampler(config, dataset, _world()))[0]
+    plan, model, optimizers, batches = _planned(config)
+    batch = batches[0]
     send, counted = dist.all_to_all_single, []
 
     def counting(output: torch.Tensor, *args: Any, **keywords: Any) -> Any:
@@ -458,11 +462,7 @@ def counted_by_the_kernel(config: Config) -> list[int]:
 
 def copies_after(config: Config, n_steps: int) -> tuple[bool, bool]:
     """Whether the processes that hold the same shard have the same rows after so many steps, and the same state."""
-    dataset = _open(config)
-    config = resolve(config, "cpu", dataset.n_items)
-    model, optimizers = build(config, _world(), dataset.sizes)
-    examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
-    batches = training_batches(config, examples, _world(), sampler=sampler(config, dataset, _world()))
+    _, model, optimizers, batches = _planned(config)
     for step in range(n_steps):
         _step(model, optimizers, batches[step])
     found = [weights(model), _moments(optimizers)]

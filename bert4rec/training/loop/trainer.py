@@ -104,12 +104,12 @@ class Trainer:
         state, began = self.state, time.monotonic()
         batch = next(batches, None)
         self._consensus.ask(batch)
-        batch = batch and self._on_device(batch)
+        batch = batch and self._transfer.bring(batch)
         n_positions = self._consensus.answer().positions
         while batch is not None:
             following = next(batches, None)
             self._ask(following)
-            following = following and self._on_device(following)
+            following = following and self._transfer.bring(following)
             self._train_step(batch, following, n_positions, began)
             decision = self._consensus.answer()
             batch, n_positions = following, decision.positions
@@ -128,10 +128,6 @@ class Trainer:
                 break
         if state.sequences == self._batches.n_sequences:
             state.epochs, state.sequences = state.epochs + 1, 0
-
-    def _on_device(self, batch: AnyBatch) -> AnyBatch:
-        """A batch that travels to the device while that still computes the step before."""
-        return self._transfer.receive(self._transfer.send(batch))
 
     def _train_step(self, batch: AnyBatch, following: AnyBatch | None, n_positions: int, began: float) -> None:
         """One step, and what is to be remembered of it; `began` when the one before had ended."""

@@ -15,8 +15,7 @@ def make_batch() -> Batch:
 
 def test_a_batch_arrives_as_it_was_sent() -> None:
     batch, transfer = make_batch(), Transfer(torch.device("cpu"))
-    received = transfer.receive(transfer.send(batch))
-    pairs = zip(tensors_in(received), tensors_in(batch), strict=True)
+    pairs = zip(tensors_in(transfer.bring(batch)), tensors_in(batch), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
