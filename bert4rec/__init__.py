@@ -1,6 +1,7 @@
 """Bert4Rec on TorchRec: from raw interactions to a trained, evaluated, sharded sequential recommender."""
 
 import logging
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ _MODULES = {
     "train": "bert4rec.api",
 }
 
+# torch asks once, at its first large tensor, whether to take pages of 2 MiB: those of 4 KiB come one by one, which took
+# half of a step with a large catalogue (docs/performance.md).
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library says nothing unless it is asked to
 
 

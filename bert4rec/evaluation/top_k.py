@@ -10,6 +10,7 @@ from torch import Tensor
 from bert4rec.runtime.collectives import Partition
 
 TILE = 16_384  # items that are scored at once
+BLOCKS = 1024  # parts of them whose highest scores are looked at first
 
 
 @dataclass
@@ -31,12 +32,16 @@ class BestItems:
     def offer(self, users: slice, scores: Tensor, first: int) -> None:
         """The items `first`, `first` + 1, …, with `scores` [B, C] for some of the `users`; -inf is no offer."""
         found, indices = self.scores[users], self.indices[users]
-        k = found.shape[1]
+        k, highest = found.shape[1], _highest(scores)
         # A tie with what was found before loses: its id is higher.
-        rows = (scores.amax(1) > found[:, -1]).nonzero().squeeze(1)
+        rows = (highest.amax(1) > found[:, -1]).nonzero().squeeze(1)
         if not len(rows):
             return
-        best, columns = _best(scores if len(rows) == len(scores) else scores[rows], k)
+        if 2 * len(rows) < len(scores):
+            scores, highest = scores[rows], highest[rows]
+        else:  # to leave a few out would be a copy of the others
+            rows = torch.arange(len(scores), device=rows.device)
+        best, columns = _best(scores, highest, k)
         candidates = torch.cat([found[rows], best], 1), torch.cat([indices[rows], columns + first], 1)
         order = candidates[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
         found[rows], indices[rows] = (values.gather(1, order) for values in candidates)
@@ -93,8 +98,11 @@ def top_k(
     found. Where fewer than k are left, -inf stands in place of scores.
     """
     best = BestItems.nothing(len(hidden), k, dtype=torch.float32, device=hidden.device)
+    room = hidden.new_empty(
+        len(hidden) * min(TILE, len(vectors))
+    )  # one for all tiles: new pages take longer than products
     for first, tile in _tiles(vectors):
-        scores = (hidden @ tile.T).float()
+        scores = torch.mm(hidden, tile.T, out=room[: len(hidden) * len(tile)].view(-1, len(tile))).float()
         if exclude is not None:
             exclude(scores, first)
         best.offer(slice(None), scores, first)
@@ -106,8 +114,43 @@ def _tiles(vectors: Tensor) -> Iterator[tuple[int, Tensor]]:
         yield first, vectors[first : first + TILE]
 
 
-def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """At most `k` of the best `scores` [B, C], in the order of their columns [B, ≤ k]; the first ones of equal ones."""
+def _highest(scores: Tensor) -> Tensor:
+    """The highest of `scores` [B, C] in each of the blocks of a tile; [B, BLOCKS], of few columns these themselves.
+
+    Block b has the columns b, b + BLOCKS, …, so that whole rows are compared at once.
+    """
+    n_left = scores.shape[1] % BLOCKS
+    n_whole = scores.shape[1] - n_left
+    if n_whole < 2 * BLOCKS:
+        return scores
+    highest = scores[:, :n_whole].unflatten(1, (-1, BLOCKS)).amax(1)
+    highest[:, :n_left] = torch.maximum(highest[:, :n_left], scores[:, n_whole:])
+    return highest
+
+
+def _best(scores: Tensor, highest: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """At most `k` of the best `scores` [B, C], in the order of their columns [B, ≤ k]; the first ones of equal ones.
+
+    What is not in the k blocks with the `highest` scores is at most as high as the next of these. Only where it is as
+    high as the k-th of the best, all columns are looked at.
+    """
+    n_columns = scores.shape[1]
+    if highest is scores or 4 * k > BLOCKS:
+        return _best_of_all(scores, k)
+    limits, blocks = highest.topk(k + 1, dim=1)
+    blocks = blocks[:, :k].sort(dim=1).values
+    columns = (torch.arange(0, n_columns, BLOCKS, device=scores.device)[:, None] + blocks[:, None]).flatten(1)
+    within = columns.clamp(max=n_columns - 1)
+    best, places = _best_of_all(scores.gather(1, within).masked_fill_(columns >= n_columns, -torch.inf), k)
+    found = within.gather(1, places)
+    is_unsure = (limits[:, k] == best.amin(1)).nonzero().squeeze(1)
+    if len(is_unsure):
+        best[is_unsure], found[is_unsure] = _best_of_all(scores[is_unsure], k)
+    return best, found
+
+
+def _best_of_all(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As `_best`, by a look at every score."""
     values, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     if values.shape[1] > k:
         columns = columns[:, :k]

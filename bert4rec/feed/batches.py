@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from bert4rec.dataset.reader import Split
 from bert4rec.dataset.schema import PAD_ID
 from bert4rec.feed.batch import AnyBatch, Batch, Candidates, tensors_of
+from bert4rec.feed.loaders.parcel import Parcel
 from bert4rec.feed.loaders.server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.order import START, EpochOrder, Indices, Position
@@ -99,26 +100,26 @@ class TrainingBatches:
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[AnyBatch]:
         """All batches in order, read ahead by `num_workers` processes that live as long as the training."""
-        loader: DataLoader[AnyBatch | DataError] = DataLoader(
+        loader: DataLoader[Parcel | DataError] = DataLoader(
             range(len(self)),  # type: ignore[arg-type]  # steps, of which each loader process makes the batch
             batch_size=None,
             shuffle=False,
-            collate_fn=self._batch_or_error,
+            collate_fn=self._parcel_or_error,
             num_workers=num_workers,
             pin_memory=pin_memory,
             generator=torch.Generator(),  # from which it draws a seed that nobody uses, rather than from dropout's
             multiprocessing_context=fork_server() if num_workers else None,
             worker_init_fn=partial(_end_with, os.getpid()),
         )
-        for batch in loader:
-            if isinstance(batch, DataError):
-                raise batch
-            yield batch
+        for parcel in loader:
+            if isinstance(parcel, DataError):
+                raise parcel
+            yield parcel.unpack()
 
-    def _batch_or_error(self, step: Any) -> AnyBatch | DataError:
+    def _parcel_or_error(self, step: Any) -> Parcel | DataError:
         """An error in the place of its batch: raised in a loader process, it would be a traceback."""
         try:
-            return self[step]
+            return Parcel.of(self[step])
         except DataError as error:
             return error
 

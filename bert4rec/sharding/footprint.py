@@ -39,7 +39,7 @@ SHARED_COPIES = 4  # of the gradients of all groups' rows: gathered, in one, in 
 UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 0, "adamw": 2}  # of a weight being updated
 
 ITEM_COUNT = 4  # bytes an item: the counts of the popularity baseline
-CPU_PROCESS, CPU_LIBRARIES = 380 * MIB, 160 * MIB  # interpreter and heap; pages that a host's processes share
+CPU_PROCESS, CPU_LIBRARIES = 275 * MIB, 130 * MIB  # interpreter and heap; pages that a host's processes share
 GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
 
 CACHE_SET = 32  # rows that fbgemm's cache takes together
@@ -356,21 +356,10 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     vectors = share * job.built.item_table.width * FLOAT
     if job.has_tied_scores and job.updates["item"] == "dense_shards":
         vectors = sum(part.weight_bytes for part in shards if part.table == "item")
-    rows = min(gathered, max(1, SCORES_AT_ONCE // share))
-    passing = _tile_bytes(FLOAT * rows * share, math.ceil(gathered / rows), vectors)
+    tile = FLOAT * share * min(gathered, max(1, SCORES_AT_ONCE // share))
     # The vectors and their gradient are counted elsewhere, unless they are those of a layer of scores.
     of_layer = 0 if job.has_tied_scores else VECTOR_COPIES * vectors
-    return HIDDEN_COPIES * FLOAT * gathered * job.built.item_table.width + passing + of_layer
-
-
-def _tile_bytes(tile: int, n_tiles: int, product: int) -> int:
-    """Tiles of scores and their products, which add up to the gradient of the vectors; in the end that is scaled.
-
-    A tile and its product are freed when those of the next exist.
-    """
-    following = max(tile, product) if n_tiles > 1 else 0
-    added = product if n_tiles > 2 else 0
-    return max(product, tile + following + added)
+    return HIDDEN_COPIES * FLOAT * gathered * job.built.item_table.width + tile + vectors + of_layer
 
 
 def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:

@@ -66,3 +66,5 @@ def _serve(rank: int, world_size: int, port: int, connection: Connection) -> Non
             connection.send((True, function(*args, **kwargs)))
         except BaseException:  # torch.distributed.checkpoint raises such
             connection.send((False, traceback.format_exc()))
+        for group in set(dist.distributed_c10d._world.pg_map) - {dist.group.WORLD}:
+            dist.destroy_process_group(group)  # gloo has a thread for each that wakes up a hundred times a second

@@ -3,6 +3,8 @@
 Seeded, and drawn in fixed blocks of users: the result does not depend on memory, threads or the number of users after.
 """
 
+from typing import NamedTuple, Self
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID
 USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
 MAX_ROUNDS = 16  # rounds of rejection before the rest is drawn from a dense table of keys
 DENSE_CELLS = 1 << 22  # users × items of that table
+IN_CACHE = 1 << 18  # weights that are searched for draws in any order; of more, sorted ones are found twice as fast
 LAST = -1e6  # log weight of an item that nobody has trained on: after all others
 
 Ints = NDArray[np.int64]
@@ -36,19 +39,32 @@ def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
     return n_items - histories["items"].list.n_unique().to_numpy().astype(np.int64)
 
 
-def draw_negatives(histories: pl.DataFrame, weights: Ints, *, n: int, seed: list[int]) -> NDArray[np.int32]:
-    """`n` distinct items for each history that are not in it, drawn in proportion to `weights` [items], (users, n).
+class SeenItems(NamedTuple):
+    """What each of `n_users` users has seen: the sorted keys, row · n_items + item, items counted from 0."""
 
-    `histories`: `items`, the *whole* history of each user, held-out items too; `seed`: one for each block of users.
-    Each of them must leave `n` items unseen (`count_unseen`). An item of weight 0 comes only when no other is left.
+    keys: Ints
+    n_users: int
 
-    >>> draw_negatives(pl.DataFrame({"items": [[2, 3]]}), np.array([9, 9, 5, 0]), n=2, seed=[1]).tolist()
+    @classmethod
+    def of(cls, histories: pl.DataFrame, n_items: int) -> Self:
+        """Of `items`, the *whole* history of each user, held-out items too."""
+        items = histories["items"]
+        rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
+        keys = rows * n_items + items.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
+        return cls(np.sort(keys), len(items))
+
+
+def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -> NDArray[np.int32]:
+    """`n` distinct items for each user that are not `seen`, drawn in proportion to `weights` [items], (users, n).
+
+    `seed`: one for each block of users. Each of them must leave `n` items unseen (`count_unseen`). An item of weight 0
+    comes only when no other is left.
+
+    >>> seen = SeenItems.of(pl.DataFrame({"items": [[2, 3]]}), n_items=4)
+    >>> draw_negatives(seen, np.array([9, 9, 5, 0]), n=2, seed=[1]).tolist()
     [[4, 5]]
     """
-    n_items, items = len(weights), histories["items"]
-    rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
-    keys = rows * n_items + items.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
-    drawn = _draw(np.random.default_rng(seed), np.sort(keys), weights, (len(items), n))
+    drawn = _draw(np.random.default_rng(seed), seen.keys, weights, (seen.n_users, n))
     return (drawn + FIRST_ITEM_ID).astype(np.int32)
 
 
@@ -67,7 +83,7 @@ def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int,
             return drawn
         size = (len(open_rows), n - int(filled.min()))
         items = _reached(cumulated, rng.integers(0, cumulated[-1], size).ravel()).reshape(size)
-        new = _first_of_each((open_rows[:, None] * n_items + items).ravel(), seen, before)
+        new = _first_of_each(open_rows[:, None] * n_items + items, seen, before)
         _append(drawn, filled, new, n_items)
         new.sort()
         before = np.insert(before, np.searchsorted(before, new), new)
@@ -76,9 +92,11 @@ def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int,
 
 
 def _reached(cumulated: Ints, heights: Ints) -> Ints:
-    """The first place at which `cumulated` is above each of `heights`; sorted ones are found three times as fast."""
+    """The first place at which `cumulated` is above each of `heights`."""
     if cumulated[-1] == len(cumulated) and cumulated[0] == 1 and (np.diff(cumulated) == 1).all():
         return heights  # all weights are 1
+    if len(cumulated) <= IN_CACHE:
+        return np.searchsorted(cumulated, heights, side="right")
     in_order, order = _in_order(heights)
     places = np.empty_like(heights)
     places[order] = np.searchsorted(cumulated, in_order, side="right")
@@ -86,27 +104,32 @@ def _reached(cumulated: Ints, heights: Ints) -> Ints:
 
 
 def _first_of_each(keys: Ints, *taken: Ints) -> Ints:
-    """`keys` without those in any of the sorted `taken` and without repeats, in their order."""
-    in_order, order = _in_order(keys)
-    is_first = np.append(True, in_order[1:] != in_order[:-1])
-    distinct, first = in_order[is_first], order[is_first]
-    is_new = np.ones(len(distinct), bool)
+    """`keys` (rows, draws) without those in any of the sorted `taken` and without repeats, row by row in their order.
+
+    No key is in two rows, and all of a row are below those of the next.
+    """
+    in_order, places = _in_order(keys)
+    is_new = np.ones(keys.shape, bool)
+    is_new[:, 1:] = in_order[:, 1:] != in_order[:, :-1]
     for others in taken:
         if len(others):
-            is_new &= others[np.minimum(np.searchsorted(others, distinct), len(others) - 1)] != distinct
-    return keys[np.sort(first[is_new])]
+            is_new &= others[np.minimum(np.searchsorted(others, in_order), len(others) - 1)] != in_order
+    is_kept = np.empty(keys.shape, bool)
+    np.put_along_axis(is_kept, places, is_new, axis=1)
+    return keys[is_kept]
 
 
 def _in_order(values: Ints) -> tuple[Ints, Ints]:
-    """`values`, none negative, sorted, and the place where each of them stood: of equal ones the first comes first.
+    """The last axis of `values`, none negative, sorted, and where each stood: of equal ones the first comes first.
 
     Value and place in one number, where that has room for both, are sorted several times as fast as places alone.
     """
-    bits = len(values).bit_length()
+    n = values.shape[-1]
+    bits = n.bit_length()
     if int(values.max(initial=0)).bit_length() + bits > 63:
         order = np.argsort(values, kind="stable")
-        return values[order], order
-    packed = np.sort(values << bits | np.arange(len(values)))
+        return np.take_along_axis(values, order, axis=-1), order
+    packed = np.sort(values << bits | np.arange(n))
     return packed >> bits, packed & ((1 << bits) - 1)
 
 

@@ -14,7 +14,7 @@ from bert4rec.dataset.schema import SPLITS, columns
 from bert4rec.prepare.order.chunks import chunked
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.split.held_out import HeldOutCounts
-from bert4rec.prepare.split.negatives import USERS_PER_BLOCK, count_unseen, draw_negatives
+from bert4rec.prepare.split.negatives import USERS_PER_BLOCK, SeenItems, count_unseen, draw_negatives
 from bert4rec.prepare.split.splits import cut, is_tested, windows
 from bert4rec.prepare.stages.numbered_histories import NumberedHistories
 from bert4rec.prepare.stages.split_rule import SplitRule
@@ -70,11 +70,11 @@ class Cutter:
     def _negatives(self, whole: pl.DataFrame, block: int) -> pl.DataFrame:
         """`user` and the negatives of whole histories: of a user they are the same in validation and test."""
         popularity = self.survey.train_counts
+        seen = SeenItems.of(whole, len(popularity))
+        kinds = {"popular_negatives": (popularity, 3), "uniform_negatives": (np.ones_like(popularity), 4)}
         drawn = {
-            "popular_negatives": draw_negatives(whole, popularity, n=self.n_negatives, seed=[self.seed, 3, block]),
-            "uniform_negatives": draw_negatives(
-                whole, np.ones_like(popularity), n=self.n_negatives, seed=[self.seed, 4, block]
-            ),
+            name: draw_negatives(seen, weights, n=self.n_negatives, seed=[self.seed, number, block])
+            for name, (weights, number) in kinds.items()
         }
         return whole.select("user", *[pl.Series(name, rows).arr.to_list() for name, rows in drawn.items()])
 
