@@ -100,28 +100,32 @@ class TrainingBatches:
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[AnyBatch]:
         """All batches in order, read ahead by `num_workers` processes that live as long as the training."""
-        loader: DataLoader[Parcel | DataError] = DataLoader(
+        loader: DataLoader[Parcel | AnyBatch | DataError] = DataLoader(
             range(len(self)),  # type: ignore[arg-type]  # steps, of which each loader process makes the batch
             batch_size=None,
             shuffle=False,
-            collate_fn=self._parcel_or_error,
+            collate_fn=self._parcel_or_error if num_workers else self._batch_or_error,
             num_workers=num_workers,
             pin_memory=pin_memory,
             generator=torch.Generator(),  # from which it draws a seed that nobody uses, rather than from dropout's
             multiprocessing_context=fork_server() if num_workers else None,
             worker_init_fn=partial(_end_with, os.getpid()),
         )
-        for parcel in loader:
-            if isinstance(parcel, DataError):
-                raise parcel
-            yield parcel.unpack()
+        for found in loader:
+            if isinstance(found, DataError):
+                raise found
+            yield found.unpack() if isinstance(found, Parcel) else found
 
-    def _parcel_or_error(self, step: Any) -> Parcel | DataError:
+    def _batch_or_error(self, step: Any) -> AnyBatch | DataError:
         """An error in the place of its batch: raised in a loader process, it would be a traceback."""
         try:
-            return Parcel.of(self[step])
+            return self[step]
         except DataError as error:
             return error
+
+    def _parcel_or_error(self, step: Any) -> Parcel | DataError:
+        found = self._batch_or_error(step)
+        return found if isinstance(found, DataError) else Parcel.of(found)
 
     def _find(self, step: int) -> tuple[int, int]:
         """The epoch of `step`, and the step within what is left of it."""

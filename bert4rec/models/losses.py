@@ -100,11 +100,13 @@ class _CatalogueSoftmax(Function):
         n_rows = max(1, SCORES_AT_ONCE // largest)  # the same on every process
         sums, vectors = _Sums(vectors, n_before=max(0, -first)), _as_multiplied(vectors)[max(0, -first) :]
         losses, of_hidden = [], []
+        # For the scores of each tile in turn: new memory would have to be cleared first.
+        room = all_hidden.new_empty(min(n_rows, len(all_hidden)) * len(vectors), dtype=torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, max(1, len(all_hidden)), n_rows):
                 rows = slice(start, start + n_rows)
                 sums.add_last()
-                sums.last = _Tile(all_hidden[rows], vectors, columns[rows] - max(0, first))
+                sums.last = _Tile(all_hidden[rows], vectors, columns[rows] - max(0, first), room)
                 loss, gradient = sums.last.loss_and_gradient(columns[rows] >= 0, partition)
                 losses.append(loss)
                 of_hidden.append(gradient)
@@ -170,11 +172,11 @@ class _Tile:
 
     Columns are taken a block at a time, so that what is done to a block is done while it is in cache. `columns`
     [m] are the targets', outside 0 … V - 1 where another process has them. Products are made in the type of
-    `vectors`, sums in float32.
+    `vectors`, sums in float32. The scores take `room` [at least m · V] float32.
     """
 
-    def __init__(self, hidden: Tensor, vectors: Tensor, columns: Tensor) -> None:
-        self._hidden, self._vectors, self._columns = hidden, vectors, columns
+    def __init__(self, hidden: Tensor, vectors: Tensor, columns: Tensor, room: Tensor) -> None:
+        self._hidden, self._vectors, self._columns, self._room = hidden, vectors, columns, room
         width = COLUMNS_AT_A_TIME if hidden.device.type == "cpu" else max(1, len(vectors))
         self._blocks = [slice(first, first + width) for first in range(0, len(vectors), width)]
         self._weights: list[Tensor] = []
@@ -200,7 +202,9 @@ class _Tile:
     def _score(self, block: slice) -> tuple[Tensor, Tensor]:
         """Of a block of columns: the logs of the sums of exp(score) [m], and the scores [m] of targets among them."""
         vectors = self._vectors[block]
-        scores = (self._hidden.to(vectors.dtype) @ vectors.T).float()
+        n_rows = len(self._hidden)
+        scores = self._room[n_rows * block.start : n_rows * (block.start + len(vectors))].view(n_rows, len(vectors))
+        _add_product(scores, self._hidden, vectors.T, vectors.dtype, is_first=True)
         place, is_here = self._place(block)
         of_targets = scores.gather(1, place)[:, 0] * is_here
         peaks = scores.amax(1)

@@ -12,7 +12,7 @@ import torch
 
 SECONDS_BETWEEN_LOOKS = 2.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST_KEPT = 1 << 27  # bytes: twice a tile of the softmax's scores
+LARGEST_KEPT = 1 << 25  # bytes: half a tile of the softmax's scores
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -66,11 +66,11 @@ class PeakMemory:
 
 
 def use_memory_again() -> None:
-    """Let this process keep what its steps free for the next ones, instead of asking the system for large tensors.
+    """Let this process keep what its steps free for the next ones, instead of asking the system each time.
 
-    glibc would map each tensor above 32 MiB anew, and Linux would clear its pages one by one. Those above
-    `LARGEST_KEPT` are mapped all the same: the gaps that tensors as large as a table leave are too large to be lost.
-    To be called when the model stands: what that has freed goes back before.
+    Tensors above `LARGEST_KEPT` are mapped anew all the same, by large pages (`bert4rec/__init__.py`): the gaps that
+    tensors as large as a table would leave are too large to be lost. To be called when the model stands: what that has
+    freed goes back before.
     """
     release_free_memory()
     libc = ctypes.CDLL(None)
