@@ -39,7 +39,7 @@ SHARED_COPIES = 4  # of the gradients of all groups' rows: gathered, in one, in 
 UPDATE_COPIES = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 1, "adam": 0, "adamw": 2}  # of a weight being updated
 
 ITEM_COUNT = 4  # bytes an item: the counts of the popularity baseline
-CPU_PROCESS, CPU_LIBRARIES = 290 * MIB, 130 * MIB  # interpreter and heap; pages that a host's processes share
+CPU_PROCESS, CPU_LIBRARIES = 275 * MIB, 130 * MIB  # interpreter and heap; pages that a host's processes share
 GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
 
 CACHE_SET = 32  # rows that fbgemm's cache takes together

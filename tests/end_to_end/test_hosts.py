@@ -111,16 +111,14 @@ def assert_one_line_each(hosts: list[Host], expected: str, folder: Path) -> None
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "difference", "n_processes"),
     [
         ("training.learning_rate=0.01", "training.learning_rate = 0.01, not 0.001", 1),
-        pytest.param(
-            "training.per_device_train_batch_size=8", "training.per_device_train_batch_size = 8, not 16", 2,
-            marks=pytest.mark.long,
-        ),
+        ("training.per_device_train_batch_size=8", "training.per_device_train_batch_size = 8, not 16", 2),
     ],
-)  # fmt: skip
+)
 def test_other_settings(
     run_hosts: Callable[..., list[Host]], tmp_path: Path, change: str, difference: str, n_processes: int
 ) -> None:

@@ -80,6 +80,7 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, heeded)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_saves_says_how_to_go_on_and_leaves_no_process(settings: dict[str, Any]) -> None:
     long = settings | {"training.n_epochs": 100_000, "training.patience": 0, "run.name": "long"}

@@ -123,7 +123,13 @@ def test_titles_are_read_from_elsewhere(storage: Storage, tmp_path: Path) -> Non
     assert items.filter(pl.col("title").is_not_null()).select("original", "title").rows() == [(2, "Amélie")]
 
 
-@pytest.mark.parametrize("url", [f"s3://{CLOSED}/log.csv", "s3://open/none.csv", "{http}/" + BROKEN + "/log.csv"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://{CLOSED}/log.csv", "s3://open/none.csv",
+        pytest.param("{http}/" + BROKEN + "/log.csv", marks=pytest.mark.long),
+    ],
+)  # fmt: skip
 def test_what_keeps_the_data_away_leaves_nothing_behind(
     storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:

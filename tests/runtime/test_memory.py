@@ -49,7 +49,7 @@ libc.mallinfo2.restype = Heap
 def step(n):
     values = torch.ones(n, 64, requires_grad=True)
     torch.nn.functional.gelu(values).sum().backward()
-    torch.ones(20_000_000)  # 80 MB
+    torch.ones(6_000_000)  # 24 MB
 step(999)
 used, faults = libc.mallinfo2().used, resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for n in range(100, 200):
@@ -59,11 +59,27 @@ print(libc.mallinfo2().used - used, resource.getrusage(resource.RUSAGE_SELF).ru_
 
 
 def test_steps_of_ever_other_sizes_leave_nothing_behind_and_find_their_memory_again() -> None:
-    """oneDNN's kernels would be 6 MB; 80 MB of new pages at each step would be 2,000,000 faults."""
+    """oneDNN's kernels would be 6 MB; 24 MB of new pages at each step would be 600,000 faults."""
     command = [sys.executable, "-W", "ignore", "-c", STEPS_OF_EVER_OTHER_SIZES]
     n_bytes, n_faults = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     assert n_bytes < MIB
     assert n_faults < 50_000  # a block may move once
+
+
+LARGE_TENSOR = """
+import resource, torch, bert4rec
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(20_000_000)  # 80 MB
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_large_tensors_take_large_pages() -> None:
+    """80 MB are 20,000 pages of 4 KiB."""
+    if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        pytest.skip("this system has no transparent huge pages")
+    command = [sys.executable, "-W", "ignore", "-c", LARGE_TENSOR]
+    assert int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) < 2_000
 
 
 def test_freed_memory_between_what_is_still_used_goes_back() -> None:

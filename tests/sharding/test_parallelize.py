@@ -198,8 +198,8 @@ def test_messages_of_half_the_bytes(pools: Any, small_config: Callable[..., Conf
     ("changes", "tolerance"),
     [
         ({"parallelism.table_precision": "fp16"}, 2e-3),
-        ({"parallelism.messages": "fp16"}, 2e-3),
-        ({"parallelism.messages": "bf16"}, 1e-2),
+        pytest.param({"parallelism.messages": "fp16"}, 2e-3, marks=pytest.mark.long),
+        pytest.param({"parallelism.messages": "bf16"}, 1e-2, marks=pytest.mark.long),
         ({"parallelism.messages": "fp16", "training.loss": "softmax"}, 2e-3),
     ],
 )

@@ -43,7 +43,8 @@ def cases(sizes: tuple[int, ...] | range, settings: dict[str, Any]) -> list[tupl
     ("sizes", "sharding"),
     [
         ((1, 4, 7), "row_wise"),
-        *[((2,), sharding) for sharding in ("table_wise", "column_wise")],
+        ((2,), "table_wise"),
+        pytest.param((2,), "column_wise", marks=pytest.mark.long),
         *[((7,), sharding) for sharding in SHARDINGS if sharding not in EACH_SIZE],
         *[
             pytest.param(range(1, 41), sharding, marks=[pytest.mark.long, pytest.mark.timeout(900)])

@@ -24,7 +24,7 @@ pytestmark = [
     [
         (FORWARD, 4, 4, False),  # in the first epoch
         pytest.param(FORWARD, 15, 15, True, marks=pytest.mark.long),  # in the first step of the third
-        (FORWARD, 21, 21, False),  # in the very last step
+        pytest.param(FORWARD, 21, 21, False, marks=pytest.mark.long),  # in the very last step
         pytest.param(EVALUATION, 1, 7, False, marks=pytest.mark.long),  # in the first validation
         (EVALUATION, 4, 14, True),
         ((store, "_write_shards"), 1, 7, False),  # while the first checkpoint is written

@@ -139,11 +139,11 @@ def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
     [
         (2, dmp(optimizer="rowwise_adagrad"), 3, dmp(optimizer="rowwise_adagrad")),
         (2, dmp(optimizer="rowwise_adagrad", **SAMPLED), 3, ddp("rowwise_adagrad", **SAMPLED)),
-        (2, dmp("row_wise"), 2, dmp("table_wise")),
+        long(2, dmp("row_wise"), 2, dmp("table_wise")),
         (3, dmp("column_wise", **SAMPLED), 2, dmp("row_wise", **SAMPLED)),
         (3, ddp("adam"), 2, dmp(optimizer="adam")),
         (4, dmp(**SAMPLED, **IN_TWO), 3, dmp(**SAMPLED)),
-        (3, ddp("adam"), 4, dmp(optimizer="adam", **IN_TWO)),
+        long(3, ddp("adam"), 4, dmp(optimizer="adam", **IN_TWO)),
         long(4, dmp(optimizer="adam", **IN_TWO), 2, dmp(optimizer="adam")),
         long(4, dmp(**SAMPLED, **IN_TWO), 4, dmp("column_wise", **SAMPLED, **{GROUP_SIZE: 1})),
         long(2, dmp(optimizer="rowwise_adagrad"), 1, dmp(optimizer="rowwise_adagrad")),
