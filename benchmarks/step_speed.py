@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.bench.arithmetic import matmul_peak
 from benchmarks.bench.step import SHAPES, Device, ours, random_batch
 from benchmarks.bench.timing import WHOLE, Seconds
+from bert4rec.runtime.memory import compile_few_kernels, use_memory_again
 
 CPU = Device(torch.device("cpu"), "fp32")
 BATCHES = 4
@@ -29,6 +30,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
+    compile_few_kernels(precision=CPU.precision)  # as a training does
+    use_memory_again()
     peak = matmul_peak(CPU.device, CPU.dtype)
     print(f"{torch.get_num_threads()} threads, {peak / 1e9:.0f} GFLOP/s in large products")
     for name in [options.shape] if options.shape else SHAPES:
