@@ -14,6 +14,7 @@ def test_two_processes_meet() -> None:
     assert found.text.startswith("two processes sum up 16 MiB in ")
 
 
+@pytest.mark.long
 def test_an_interface_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothing0")
     found = exchange.all_reduce("gloo")
