@@ -36,7 +36,7 @@ ROWS_PER_USER, SPREAD = 261, 1.35  # mean, and sigma of the logarithm: a fifth o
 USERS_AT_ONCE = 1 << 14
 HEADER = "user_id,book_id,is_read,rating,is_reviewed\n"
 STAGES = ("read", "order", "split", "write", "checksums")
-STAGE_LINE = re.compile(r"\[ *[\d.]+ s\] (\w+)[:,]?(?:.* in ([\d.]+) s)?")
+STAGE_LINE = re.compile(r"\[ *[\d.]+ s\] (\w+) +[\d,]+ rows +([\d.]+) s")  # of prepare/progress.py
 SECONDS_BETWEEN_LOOKS = 0.1
 
 
@@ -121,7 +121,7 @@ def measure(path: Path, dataset: Path, least: int, most: int) -> Figures:
     assert process.stdout is not None
     for line in process.stdout:
         if found := STAGE_LINE.match(line):
-            stages[found[1]] = (float(found[2] or 0), memory.peak_of_stage())
+            stages[found[1]] = (float(found[2]), memory.peak_of_stage())
         kept = line.split()[-1] if line.startswith("rows kept") else kept
     if process.wait():
         raise SystemExit(f"failed with status {process.returncode}: {' '.join(command)}")

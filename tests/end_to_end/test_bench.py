@@ -34,7 +34,7 @@ from benchmarks.bench.step import Device, Shape, counts, our_model, random_batch
 from benchmarks.bench.timing import OURS, WHOLE, Case, Figure, measure, timed
 from benchmarks.evaluation_speed import make_folder, open_folder, random_model
 from benchmarks.large_catalogue import ROOT
-from benchmarks.preprocessing import write_goodreads
+from benchmarks.preprocessing import STAGE_LINE, write_goodreads
 from benchmarks.recommend import random_network
 from bert4rec.dataset.reader import Dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
@@ -43,6 +43,7 @@ from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.tables.table import is_of_table
+from bert4rec.prepare.progress import Progress, Stage
 
 CPU = Device(torch.device("cpu"), "fp32")
 TINY = Shape("tiny", 40, 8, 6, 12, lambda share: 2 + 10 * share, 2)
@@ -281,3 +282,15 @@ def test_a_part_that_there_is_not_is_one_line() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     names = "step-ml-1m, step-short, step-large, loader-0, loader-2, evaluation, recommend, preprocessing"
     assert done.stderr.splitlines()[-1] == f"error: --only=steps: no such part; there are {names}"
+
+
+def test_the_stages_of_a_preparation_are_read_as_they_are_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stage, "seconds", 12.3)
+    with caplog.at_level("INFO"), Progress().stage("order", 2000) as stage:
+        stage.advance(2000, 2000)
+    (line,) = caplog.messages
+    found = STAGE_LINE.match(line)
+    assert found is not None
+    assert found.groups() == ("order", "12.3")
