@@ -135,7 +135,7 @@ def _best(scores: Tensor, highest: Tensor, k: int) -> tuple[Tensor, Tensor]:
     high as the k-th of the best, all columns are looked at.
     """
     n_columns = scores.shape[1]
-    if highest is scores or 4 * k > BLOCKS:
+    if n_columns < 2 * BLOCKS or 4 * k > BLOCKS:
         return _best_of_all(scores, k)
     limits, blocks = highest.topk(k + 1, dim=1)
     blocks = blocks[:, :k].sort(dim=1).values

@@ -104,6 +104,7 @@ def test_killed_processes_cost_nothing_but_time(make: Callable[..., Config], tmp
     print(f"{mode}: {n_kills} kills, {max(seconds):.1f} s at most from a death to the end of the job")
 
 
+@pytest.mark.long
 def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp_path: Path) -> None:
     """torchrun signals each training process with its group, in which the loader processes must not be."""
     file = settings_file(make(**{"training.n_epochs": 100_000, "training.num_workers": 1}), tmp_path)

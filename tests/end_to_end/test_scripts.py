@@ -104,6 +104,7 @@ def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: 
     assert f"{report['test']['full']['HR@10']:.4f}" in page
 
 
+@pytest.mark.long
 def test_both_modes_and_all_launchers_report_the_same(runs: Callable[..., dict[str, Any]]) -> None:
     """The same global batch and optimizer: the losses agree, and the metrics but for a rank or two."""
     losses, metrics = [], []

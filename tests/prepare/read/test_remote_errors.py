@@ -33,13 +33,15 @@ ANSWERS = [  # address, what is said of it
         "{http}/" + CLOSED + "/log.csv",
         "access denied (403); it needs a login, or a signature in the address that is still valid",
     ),
-    (
+    pytest.param(
         "{http}/" + BROKEN + "/log.csv",
         "interrupted (end of file before message length reached); nothing was written: repeat the command",
+        marks=pytest.mark.long,  # it is asked again, for seconds
     ),
-    (
+    pytest.param(
         f"s3://{BROKEN}/log.parquet",
         "interrupted (end of file before message length reached); nothing was written: repeat the command",
+        marks=pytest.mark.long,
     ),
     (
         "{http}/" + WHOLE + "/log.parquet",
