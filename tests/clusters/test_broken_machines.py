@@ -26,7 +26,10 @@ LIBRARY = Path(fbgemm_gpu.__path__[0]) / "fbgemm_gpu_py.so"
             "mount -t tmpfs -o size=1m tmpfs /dev/shm",
             ["shared memory: 1 MiB free in /dev/shm, less than 64; start the container with --ipc=host or"],
         ),
-        ("ulimit -n 64", ["open files: at most 64 a process, less than 1,024; raise that by "]),
+        (
+            "ulimit -n 64",
+            ["open files: at most 64 a process, less than the 100 of a training on 1 process; raise the hard limit: "],
+        ),
         (
             "hostname nowhere-else",
             [
