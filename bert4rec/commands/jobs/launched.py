@@ -27,7 +27,7 @@ NO_ANSWER = (
 # What gloo says of a dead process, and of one that cannot be reached.
 GONE = {
     "Connection closed by peer": LOST_ANOTHER, "Connection reset by peer": LOST_ANOTHER, "Broken pipe": LOST_ANOTHER,
-    "Timed out waiting": NO_ANSWER,
+    "Timed out waiting": NO_ANSWER, "Application timeout": NO_ANSWER,  # the latter where another message was first
 }  # fmt: skip
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECONDS_FOR_THE_FIRST = 5.0  # a host's other processes wait so long with an error, since one line is enough

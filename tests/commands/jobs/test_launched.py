@@ -52,6 +52,7 @@ def test_a_process_that_was_lost_is_told_from_other_faults(
     for words, said in (
         ("gloo: Connection reset by peer", launched.LOST_ANOTHER),
         ("gloo: Timed out waiting 6000ms for recv operation to complete", launched.NO_ANSWER),
+        ("Application timeout caused pair closure", launched.NO_ANSWER),
     ):
         assert launched.run(lambda words=words: words, fail, resumes=False) == 1
         assert capsys.readouterr().err == f"error: {said}; start it again\n"
