@@ -98,9 +98,8 @@ def top_k(
     found. Where fewer than k are left, -inf stands in place of scores.
     """
     best = BestItems.nothing(len(hidden), k, dtype=torch.float32, device=hidden.device)
-    room = hidden.new_empty(
-        len(hidden) * min(TILE, len(vectors))
-    )  # one for all tiles: new pages take longer than products
+    # For the scores of each tile in turn: new pages take longer than the products.
+    room = hidden.new_empty(len(hidden) * min(TILE, len(vectors)))
     for first, tile in _tiles(vectors):
         scores = torch.mm(hidden, tile.T, out=room[: len(hidden) * len(tile)].view(-1, len(tile))).float()
         if exclude is not None:

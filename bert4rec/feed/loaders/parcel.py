@@ -4,6 +4,7 @@ Torch passes each tensor to another process by a file descriptor of its own, whi
 tensors of a batch that costs several times what it costs to make them.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -32,31 +33,30 @@ class Parcel(NamedTuple):
     def of(cls, batch: AnyBatch) -> "Parcel":
         """The batch, copied."""
         parts: list[Tensor] = []
-        places = _places(batch, parts)
+
+        def pack(tensor: Tensor) -> Place:
+            content = tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8)
+            place = Place(sum(map(len, parts)), len(content), tensor.dtype)
+            parts.extend([content, content.new_empty(-len(content) % ALIGNMENT)])
+            return place
+
+        places = _mapped(batch, Tensor, pack)
         return cls(torch.cat(parts), places)
 
     def unpack(self) -> AnyBatch:
         """The batch, whose tensors share the parcel's memory."""
-        batch: AnyBatch = _filled(self.batch, self.content)
+
+        def tensor_at(place: Place) -> Tensor:
+            return self.content[place.first : place.first + place.n_bytes].view(place.dtype)
+
+        batch: AnyBatch = _mapped(self.batch, Place, tensor_at)
         return batch
 
 
-def _places(batch: Any, parts: list[Tensor]) -> Any:
-    """`batch` with places for tensors, whose bytes, each filled up to the alignment, come to `parts`."""
-    if isinstance(batch, Tensor):
-        content = batch.clone(memory_format=torch.contiguous_format).view(torch.uint8)
-        filling = content.new_empty(-len(content) % ALIGNMENT)
-        place = Place(sum(map(len, parts)), len(content), batch.dtype)
-        parts += [content, filling]
-        return place
-    if isinstance(batch, tuple):
-        return type(batch)(*(_places(part, parts) for part in batch))
-    return batch
-
-
-def _filled(batch: Any, content: Tensor) -> Any:
-    if isinstance(batch, Place):
-        return content[batch.first : batch.first + batch.n_bytes].view(batch.dtype)
-    if isinstance(batch, tuple):
-        return type(batch)(*(_filled(part, content) for part in batch))
-    return batch
+def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """`value` with what `function` makes of each `kind` in its place, in whatever named tuples these stand."""
+    if isinstance(value, kind):
+        return function(value)
+    if isinstance(value, tuple):
+        return type(value)(*(_mapped(part, kind, function) for part in value))
+    return value
