@@ -157,6 +157,7 @@ def test_a_closed_terminal_is_no_reason_to_lose_anything(
     assert_same_results(whole.parent / "broken", whole)
 
 
+@pytest.mark.long
 def test_a_schedule_goes_on_where_it_was_with_another_batch(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"training.lr_schedule": "linear"}
     usual = run(make(**changes, **{"run.name": "usual"}))

@@ -55,7 +55,7 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(rows=ROWS)
 def test_the_same_rows_give_the_same_folder_in_every_format(storage: Storage, rows: list[dict[str, object]]) -> None:
     whole = [{"user": user, "item": item, "at": 10**9, "stars": 4.0, "name": "x"} for user in (8, 9) for item in "abc"]

@@ -51,6 +51,7 @@ def rows_of(page: str) -> list[str]:
     return [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ") and "HR@" not in line]
 
 
+@pytest.mark.long
 def test_all_is_made_once(children: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     words = ["benchmark", "markov", "sasrec", "--seeds=1,2", "--output=out", *OPTIONS]
     assert main(words) == 0

@@ -93,7 +93,7 @@ def prepared(place: Path, rows: list[tuple[int, int, int, int]], columns: list[s
     ),
     st.sampled_from([pipeline.RUNS, 10**8]),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_what_the_script_writes_is_accepted(
     rows: list[tuple[int, int, int, int]], columns: list[str], chosen: dict[str, Any], n_runs: int
 ) -> None:

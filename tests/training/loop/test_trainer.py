@@ -77,7 +77,7 @@ def test_an_interruption_in_an_epoch_changes_no_bit(
         ("bert4rec.models.bert4rec.Bert4Rec.forward", 6, 1, False),
         ("bert4rec.evaluation.ranker.Ranker._encode_batch", 1, 1, True),
         ("bert4rec.checkpoint.store._write_shards", 2, 0, True),
-        ("bert4rec.checkpoint.store._write_shards", 3, 1, False),
+        pytest.param("bert4rec.checkpoint.store._write_shards", 3, 1, False, marks=pytest.mark.long),
         ("bert4rec.checkpoint.store._finish", 2, 0, True),
     ],
 )
@@ -137,12 +137,12 @@ def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("writers", "written_by", "readers", "read_by"),
     [
-        (2, dmp(optimizer="rowwise_adagrad"), 3, dmp(optimizer="rowwise_adagrad")),
+        long(2, dmp(optimizer="rowwise_adagrad"), 3, dmp(optimizer="rowwise_adagrad")),
         (2, dmp(optimizer="rowwise_adagrad", **SAMPLED), 3, ddp("rowwise_adagrad", **SAMPLED)),
         long(2, dmp("row_wise"), 2, dmp("table_wise")),
         (3, dmp("column_wise", **SAMPLED), 2, dmp("row_wise", **SAMPLED)),
         (3, ddp("adam"), 2, dmp(optimizer="adam")),
-        (4, dmp(**SAMPLED, **IN_TWO), 3, dmp(**SAMPLED)),
+        long(4, dmp(**SAMPLED, **IN_TWO), 3, dmp(**SAMPLED)),
         long(3, ddp("adam"), 4, dmp(optimizer="adam", **IN_TWO)),
         long(4, dmp(optimizer="adam", **IN_TWO), 2, dmp(optimizer="adam")),
         long(4, dmp(**SAMPLED, **IN_TWO), 4, dmp("column_wise", **SAMPLED, **{GROUP_SIZE: 1})),
