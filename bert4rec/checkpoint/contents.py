@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from bert4rec.checkpoint.store import load
-from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL, StoredTensors
 from bert4rec.dataset.schema import MASK_ID
 from bert4rec.models.names import MASK, TABLE
 from bert4rec.models.tables.table import saved_name
@@ -36,17 +36,38 @@ class Owner(ABC):
 
 
 class Weights(Owner):
-    """Of a parallelized model; they fit it however either is sharded."""
+    """Of a parallelized model; they fit it however either is sharded.
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = unwrap(model)
+    `name`: `MODEL`, or `LATEST` where the model that is saved is a mean of them.
+    """
+
+    def __init__(self, model: nn.Module, name: str = MODEL) -> None:
+        self._model, self._name = unwrap(model), name
 
     def tensors(self) -> dict[str, Any]:
         """By parameter."""
+        return _named(self._name, self._model.state_dict())
+
+    def by_parameter(self) -> dict[str, Any]:
+        """The same by the names that the parameters of a `MODEL` have in a checkpoint."""
         return _named(MODEL, self._model.state_dict())
 
+    def load_latest(self, folder: Path) -> bool:
+        """Of a checkpoint, those after its last step; whether its model is a mean of these and others."""
+        tensors = _named(LATEST, state := self._model.state_dict())
+        is_mean = not tensors.keys().isdisjoint(StoredTensors(folder))
+        if is_mean:
+            load(folder, tensors)
+            self._model.load_state_dict(state)
+        else:
+            self.load(folder)
+        return is_mean
+
     def load(self, folder: Path) -> None:
-        """Of a checkpoint; in one of an earlier version of this program the mask token's vector is a row of a table."""
+        """The model of a checkpoint.
+
+        In one of an earlier version of this program the mask token's vector is a row of a table.
+        """
         state = self._model.state_dict()
         tensors = _named(MODEL, state)
         if MASK in state and MODEL + MASK not in (stored := StoredTensors(folder)):

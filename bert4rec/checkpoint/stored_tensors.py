@@ -11,7 +11,8 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-MODEL = "model."  # how the names of a model's tensors begin
+MODEL = "model."  # how the names of a model's tensors begin: those that are tested, exported and recommended with
+LATEST = "latest."  # the same of the weights after the last step, where the model is a mean of many steps
 
 
 class StoredTensors:

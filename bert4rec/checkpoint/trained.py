@@ -45,7 +45,7 @@ class Trained:
     @property
     def model(self) -> dict[str, Any]:
         """The settings of the model."""
-        return {"kind": "bert4rec", **self.metadata["config"]["model"]}
+        return {"kind": "bert4rec", "positions": "learned", **self.metadata["config"]["model"]}
 
     @property
     def takes_histories(self) -> bool:

@@ -43,6 +43,9 @@ def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
     if is_transformer and model.embed_dim % model.n_heads:
         divisors = [n for n in range(1, model.embed_dim + 1) if model.embed_dim % n == 0]
         yield "model.n_heads", f"must divide model.embed_dim = {model.embed_dim}; valid: {divisors}"
+    if is_transformer and model.positions == "rotary" and model.embed_dim % (2 * model.n_heads):
+        reason = f"turns pairs of numbers, and a head has {model.embed_dim} / {model.n_heads} of them"
+        yield "model.positions", f'"rotary" {reason}; make that an even number, or choose "learned"'
     if is_factors and model.head != "tied":
         yield "model.head", f'a layer of scores stands behind a transformer; valid with {kind}: "tied"'
     if is_factors and training.compile:
@@ -73,6 +76,8 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     if training.mask_token_share + training.random_token_share > 1:
         reason = f"with mask_token_share = {training.mask_token_share} the sum is above 1"
         yield "training.random_token_share", reason
+    if training.average_age not in (0, "auto"):
+        yield from _of_the_average(config)
     if training.precision == "tf32" and device == "cpu":
         yield "training.precision", '"tf32" is an arithmetic of NVIDIA GPUs; valid on CPU: "fp32", "bf16"'
     if not has_kernel(parallelism.compute_kernel, mode, device):
@@ -95,6 +100,19 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     if run.resume and run.init_from:
         reason = f'with run.resume = "{run.resume}" the weights are there already; choose one of them'
         yield "run.init_from", reason
+
+
+def _of_the_average(config: Config) -> Iterator[tuple[str, str]]:
+    name, parallelism = "training.average_age", config.parallelism
+    if parallelism.table_precision != "fp32":
+        reason = f'in table_precision = "{parallelism.table_precision}" most of what goes into a mean is rounded away'
+        yield name, f"{reason}; set it to 0"
+    if parallelism.compute_kernel != "fused":
+        reason = f'compute_kernel = "{parallelism.compute_kernel}" is for tables that do not fit twice'
+        yield name, f"{reason}; set it to 0"
+    if parallelism.sync_every_n_steps > 1:
+        reason = f"with sync_every_n_steps = {parallelism.sync_every_n_steps} the copies of a table differ"
+        yield name, f"{reason}; set it to 0"
 
 
 def _of_the_groups(config: Config) -> Iterator[tuple[str, str]]:

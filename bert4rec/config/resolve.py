@@ -3,10 +3,12 @@
 import os
 import shutil
 
-from bert4rec.config.abilities import has_optimizer, has_products, needs_negatives, table_updates
+from bert4rec.config.abilities import Updates, has_optimizer, has_products, needs_negatives, table_updates
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.runtime.errors import SettingsError
+
+AVERAGE_AGE = 0.1
 
 
 def resolve(config: Config, device_type: str, n_items: int) -> Config:
@@ -43,6 +45,8 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
     rate = parallelism.sparse_learning_rate
     if rate == "auto":
         rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
+    if config.training.average_age == "auto":
+        config = with_changes(config, "training", {"average_age": _average_age(config, updates)})
     changed = {"sparse_optimizer": optimizer, "sparse_learning_rate": rate, "device": device_type}
     # Checked again: what "auto" became must fit the sharding type and the kernel too.
     return with_changes(config, "parallelism", changed)
@@ -65,6 +69,12 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
             f'draw {n_items - 1} at most, or set training.loss = "softmax"'
         )
     return with_changes(config, "training", {"loss": loss})
+
+
+def _average_age(config: Config, updates: Updates) -> float:
+    """Not of large tables, whose memory it would take once more, nor where a falling rate does what it is for."""
+    is_averaged = updates != "fused" and config.training.lr_schedule == "constant"
+    return AVERAGE_AGE if is_averaged and config.parallelism.sync_every_n_steps == 1 else 0.0
 
 
 def _has_compiler() -> bool:

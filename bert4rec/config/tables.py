@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.values import (
+    Age,
     Count,
     DataPath,
     Positive,
@@ -147,6 +148,11 @@ class Model(Table):
     n_layers: Count = Field(2, description="transformer blocks")
     ffn_dim: Count = Field(256, description="width of the feed-forward layer")
     max_len: int = Field(50, ge=2, description="items; the longest sequence that the model sees")
+    positions: Literal["learned", "rotary"] = Field(
+        "learned",
+        description="how attention knows the order: a vector for each place from the end; or by turning queries and "
+        "keys, so that it sees how far apart two items are, wherever they stand",
+    )
     dropout: float = Field(0.1, ge=0, lt=1, description="share of activations dropped in training")
     head: Literal["tied", "linear"] = Field(
         "tied", description="tied = scores through the item table; linear = a layer of its own (small catalogues)"
@@ -186,6 +192,12 @@ class Training(Table):
         "down to nothing",
     )
     warmup_steps: Whole = Field(0, description="steps of linear warm-up")
+    average_age: Age | Literal["auto"] = Field(
+        0.0,
+        description="validated, tested and saved is the mean of the weights of the last steps, of this mean age as a "
+        "share of all steps so far; 0 = the weights of the last step; auto = 0.1, but 0 where the rate falls or fbgemm "
+        "updates a table",
+    )
     max_grad_norm: float = Field(1.0, ge=0, description="clips the gradient of the dense part; 0 = no clipping")
     mask_prob: float = Field(0.2, gt=0, lt=1, description="bert4rec: share of a window's positions to predict")
     last_item_mask_prob: Share = Field(0.1, description="bert4rec: share of windows with only the last item masked")
@@ -235,7 +247,7 @@ class Parallelism(Table):
         "row_wise", description="dmp: how the item table is cut; auto = TorchRec's planner decides"
     )
     sparse_optimizer: Literal["auto", "sgd", "adagrad", "rowwise_adagrad", "adam"] = Field(
-        "auto", description="of the item table; auto = rowwise_adagrad for dmp on CPU, else adam"
+        "auto", description="of the item table; auto = adam; where fbgemm updates the table on CPU, rowwise_adagrad"
     )
     sparse_learning_rate: Positive | Literal["auto"] = Field(
         "auto", description="of the item table; auto = 0.02 for the adagrads, else training.learning_rate"

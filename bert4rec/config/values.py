@@ -75,6 +75,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 Whole: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Age: TypeAlias = Annotated[float, Field(ge=0, lt=0.5)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
 UserPath: TypeAlias = Annotated[str, AfterValidator(expand_user), AfterValidator(_on_this_machine)]
 DataPath: TypeAlias = Annotated[  # what is saved of a run is often shown to others

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.inference.network import Network
-from bert4rec.models.transformer import Block, with_one
+from bert4rec.models.transformer import Block, Rotation, with_one
 from bert4rec.runtime.errors import SettingsError
 
 PT2, ONNX = "program.pt2", "model.onnx"
@@ -59,15 +59,20 @@ class Program(nn.Module):
             is_item, most = F.pad(is_item, (0, 1), value=True), most + 1
         from_end = is_item.flip(1).cumsum(1).flip(1) - 1
         is_real = is_item & (from_end < most)
-        x = vectors + encoder.positions(from_end.clamp(0, most - 1))
+        place = from_end.clamp(0, most - 1)
+        x = vectors if encoder.positions is None else vectors + encoder.positions(place)
+        rotation = encoder.rotation(place)
         everywhere = is_real[:, None, None, :]
         within = _seen_within(is_real) if encoder.is_causal else everywhere
         *before, final = cast(list[Block], [*encoder.blocks])
         for block in before:
-            x = block.merge(x, _attend(block, x, x, within))
+            asked = block.queries(block.attention_norm(x), rotation)
+            x = block.merge(x, _attend(block, asked, x, rotation, within))
         is_last = is_real & (from_end == 0)
         last = torch.where(is_last[:, :, None], x, 0).sum(1, keepdim=True)
-        hidden = encoder.norm(final.merge(last, _attend(final, last, x, everywhere)))
+        newest = encoder.rotation(torch.zeros_like(place[:, :1]))
+        asked = final.queries(final.attention_norm(last), newest)
+        hidden = encoder.norm(final.merge(last, _attend(final, asked, x, rotation, everywhere)))
         return with_one(hidden[:, 0], self.network.item_vectors.shape[1])
 
 
@@ -113,15 +118,14 @@ def _seen_within(is_real: Tensor) -> Tensor:
     return ((is_real[:, None, :] & is_before) | is_self)[:, None]
 
 
-def _attend(block: Block, queries: Tensor, x: Tensor, mask: Tensor) -> Tensor:
-    """Attention of `queries` [B, M, d] to `x` [B, L, d], both before their norm."""
+def _attend(block: Block, queries: Tensor, x: Tensor, rotation: Rotation | None, mask: Tensor) -> Tensor:
+    """Attention of `queries` [B, M, d] to `x` [B, L, d] before its norm, at places of that `rotation`."""
 
     def heads(values: Tensor) -> Tensor:
         return values.unflatten(-1, (block.n_heads, -1)).transpose(1, 2)
 
-    keys, values = block.key_value(block.attention_norm(x)).chunk(2, dim=-1)
-    asked = block.query(block.attention_norm(queries))
-    attended = F.scaled_dot_product_attention(heads(asked), heads(keys), heads(values), attn_mask=mask)
+    keys, values = block.keys_and_values(block.attention_norm(x), rotation)
+    attended = F.scaled_dot_product_attention(heads(queries), heads(keys), heads(values), attn_mask=mask)
     return attended.transpose(1, 2).flatten(2)
 
 

@@ -10,6 +10,8 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.transformer import Encoder, with_one
 
+OF_ENCODER = ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions")  # keys of [model]
+
 
 class Network(nn.Module):
     """An encoder, the `rows` [V + special ids, D] of the item table, and the vectors [V, D] of a `head` if it has one.
@@ -34,12 +36,12 @@ class Network(nn.Module):
     @property
     def embed_dim(self) -> int:
         """The width d of hidden states."""
-        return self.encoder.positions.embedding_dim
+        return self.encoder.embed_dim
 
     @property
     def max_len(self) -> int:
         """The most items of a history that count: one position is for the next item."""
-        return self.encoder.positions.num_embeddings - 1
+        return self.encoder.max_len - 1
 
     @property
     def shown_vectors(self) -> Tensor:
@@ -86,8 +88,7 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
 
     Where the mask token's vector is missing, it is a row of the table, as in earlier versions of this program.
     """
-    shape = {key: model[key] for key in ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout")}
-    encoder = Encoder(**shape, is_causal=is_causal)
+    encoder = Encoder(**{key: model[key] for key in OF_ENCODER}, is_causal=is_causal)
     state = {name.removeprefix(ENCODER): value for name, value in tensors.items() if name.startswith(ENCODER)}
     encoder.load_state_dict(state, assign=True)
     head, bias = tensors.get(HEAD), tensors.get(HEAD_BIAS)

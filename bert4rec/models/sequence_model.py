@@ -27,7 +27,7 @@ class SequenceModel(RankingModel):
     last block, since nothing else is read from it. `encoder`: the remaining settings of the `Encoder`.
     """
 
-    settings = ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "head", "output_bias")
+    settings = ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "head", "output_bias")
     unit = "window"
     is_causal: ClassVar[bool]  # whether a position sees only what stands before it, and itself
     has_mask_token: ClassVar[bool]  # whether it may stand in the place of items
@@ -54,7 +54,7 @@ class SequenceModel(RankingModel):
 
     def n_positions(self, batch_size: int) -> int:
         """Those of the longest sequences."""
-        return batch_size * self.encoder.positions.num_embeddings
+        return batch_size * self.encoder.max_len
 
     def represent(self, batch: Batch, candidates: Lookup) -> tuple[Tensor, Tensor]:
         """Hidden states [M, D] at the batch's positions and vectors [C, D] of the `candidates`."""

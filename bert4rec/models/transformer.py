@@ -11,14 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+SLOWEST = 10_000.0  # of rotary positions: the greatest wavelength over 2 π, RoFormer's
 POSITIONS_AT_A_TIME = 2048  # padded ones, on CPU: what a block then makes of them stays in a core's cache
 
 
 class Encoder(nn.Module):
-    """Position vectors and transformer blocks over ragged sequences.
+    """Transformer blocks over ragged sequences that know where each of their positions stands.
 
-    Positions count from the end, so that "most recent" is one position for histories of every length. `is_causal`: a
-    position sees those before it and itself, else all of its sequence.
+    `positions` "learned": by a vector for each, added to the item's. They count from the end, so that "most recent" is
+    one position for histories of every length. "rotary": by turning queries and keys, so that attention knows how far
+    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `is_causal`: a position sees those before it
+    and itself, else all of its sequence.
 
     On CPU a few sequences at a time go through all blocks, which keeps them in cache and pads them to their own longest
     only (little, since batches come sorted by length); on an accelerator all together.
@@ -26,12 +29,12 @@ class Encoder(nn.Module):
 
     def __init__(
         self, *, embed_dim: int, n_heads: int, n_layers: int, ffn_dim: int, max_len: int, dropout: float,
-        is_causal: bool = False, device: torch.device | str = "meta",
+        positions: str = "learned", is_causal: bool = False, device: torch.device | str = "meta",
     ) -> None:  # fmt: skip
         super().__init__()
-        self.is_causal, self.ffn_dim = is_causal, ffn_dim
-        # Not drawn: on `meta` torch takes half a second for that, and the weights come later in any case.
-        self.positions = nn.Embedding.from_pretrained(torch.zeros(max_len, embed_dim, device=device), freeze=False)
+        self.is_causal, self.embed_dim, self.ffn_dim, self.max_len = is_causal, embed_dim, ffn_dim, max_len
+        self.head_dim = embed_dim // n_heads
+        self.positions = _position_vectors(max_len, embed_dim, device) if positions == "learned" else None
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(Block(embed_dim, n_heads, ffn_dim, dropout, device) for _ in range(n_layers))
         self.norm = nn.LayerNorm(embed_dim, device=device)
@@ -41,21 +44,26 @@ class Encoder(nn.Module):
         ends = lengths.cumsum(0)
         from_end = torch.repeat_interleave(ends, lengths, output_size=len(vectors))
         from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
-        x = vectors + self.positions(from_end)
+        x = vectors if self.positions is None else vectors + self.positions(from_end)
         if x.device.type != "cpu":
-            return self._encode(x, lengths, positions)
+            return self._encode(x, lengths, positions, from_end)
         n_rows = _rows_at_a_time(lengths.tolist())
         before = F.pad(ends, (1, 0))[F.pad(torch.tensor(n_rows).cumsum(0), (1, 0))]
         asked = positions.split(torch.searchsorted(positions, before).diff().tolist())
-        groups = zip(x.split(before.diff().tolist()), lengths.split(n_rows), asked, before[:-1], strict=True)
-        return torch.cat([self._encode(part, own, at - first) for part, own, at, first in groups])
+        sizes = before.diff().tolist()
+        groups = zip(x.split(sizes), lengths.split(n_rows), asked, before[:-1], from_end.split(sizes), strict=True)
+        return torch.cat([self._encode(part, own, at - first, places) for part, own, at, first, places in groups])
 
-    def _encode(self, x: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
-        x = self.dropout(x)
+    def rotation(self, from_end: Tensor) -> "Rotation | None":
+        """How queries and keys at places [...], counted from the end, are turned; None where they are not."""
+        return Rotation.of(-from_end, self.head_dim) if self.positions is None else None
+
+    def _encode(self, x: Tensor, lengths: Tensor, positions: Tensor, from_end: Tensor) -> Tensor:
+        x, rotation = self.dropout(x), self.rotation(from_end)
         within, asked = who_sees_whom(lengths, positions, len(x), is_causal=self.is_causal)
         for block in self.blocks[:-1]:
-            x = block(x, within)
-        hidden: Tensor = self.norm(self.blocks[-1](x, asked, positions))
+            x = block(x, within, rotation)
+        hidden: Tensor = self.norm(self.blocks[-1](x, asked, rotation, positions))
         return hidden
 
     def floats_kept(self, n_positions: int, n_asked: int) -> int:
@@ -63,7 +71,7 @@ class Encoder(nn.Module):
 
         That one ends at the positions to predict.
         """
-        d, f = self.norm.normalized_shape[0], self.ffn_dim
+        d, f = self.embed_dim, self.ffn_dim
         whole = n_positions * (14 * d + 2 * f) * (len(self.blocks) - 1)
         return whole + n_positions * 9 * d + n_asked * (10 * d + 2 * f)
 
@@ -83,18 +91,60 @@ class Block(nn.Module):
         self.ffn_out = nn.Linear(ffn_dim, embed_dim, device=device)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, seen: "Seen", positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, seen: "Seen", rotation: "Rotation | None" = None, positions: Tensor | None = None
+    ) -> Tensor:
         """[N, d] → [N, d], or → [M, d] where only the outputs at `positions` [M] are needed."""
         h = self.attention_norm(x)
-        keys, values = self.key_value(h).chunk(2, dim=-1)
+        keys, values = self.keys_and_values(h, rotation)
         if positions is not None:
             x, h = x.index_select(0, positions), h.index_select(0, positions)
-        return self.merge(x, attend(self.query(h), keys, values, seen, self.n_heads))
+            rotation = rotation and rotation.at(positions)
+        return self.merge(x, attend(self.queries(h, rotation), keys, values, seen, self.n_heads))
+
+    def queries(self, h: Tensor, rotation: "Rotation | None") -> Tensor:
+        """Of what comes out of the norm, [..., d]."""
+        queries: Tensor = self.query(h)
+        return queries if rotation is None else rotation.turn(queries, self.n_heads)
+
+    def keys_and_values(self, h: Tensor, rotation: "Rotation | None") -> tuple[Tensor, Tensor]:
+        """Of what comes out of the norm, [..., d] each."""
+        keys, values = self.key_value(h).chunk(2, dim=-1)
+        return keys if rotation is None else rotation.turn(keys, self.n_heads), values
 
     def merge(self, x: Tensor, attended: Tensor) -> Tensor:
         """The residual stream [M, d] after attention and feed-forward."""
         x = self.dropout(self.attention_out(attended), onto=x)
         return self.dropout(self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)))), onto=x)
+
+
+class Rotation(NamedTuple):
+    """Angles by which pairs of numbers are turned, as their cosines and sines [..., half of a head's width].
+
+    The product of a query and a key that are turned by their places depends on the difference of these alone
+    (RoFormer: Su et al. 2021, section 3.4.2, with its frequencies).
+    """
+
+    cosines: Tensor
+    sines: Tensor
+
+    @classmethod
+    def of(cls, places: Tensor, head_dim: int) -> "Rotation":
+        """For heads `head_dim` wide, at `places` [...]."""
+        exponents = torch.arange(0, head_dim, 2, device=places.device) / head_dim
+        angles = places[..., None] * SLOWEST**-exponents
+        return cls(angles.cos(), angles.sin())
+
+    def at(self, positions: Tensor) -> "Rotation":
+        """That of some `positions` [M] only."""
+        return Rotation(self.cosines.index_select(0, positions), self.sines.index_select(0, positions))
+
+    def turn(self, vectors: Tensor, n_heads: int) -> Tensor:
+        """`vectors` [..., d]: in each head a number of its first half and that of its second make a pair."""
+        first, second = vectors.unflatten(-1, (n_heads, 2, -1)).unbind(-2)
+        cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]
+        turned = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -2)
+        return turned.flatten(-3)
 
 
 class Dropout(nn.Module):
@@ -206,6 +256,11 @@ def who_sees_whom(lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool
     queries = Padding(n_asked, len(positions), most_asked)
     places = queries.pad(positions - Padding.of_row(keys.starts, n_asked, len(positions)))
     return everywhere, Seen(queries, keys, (keys.places <= places[:, :, None])[:, None])
+
+
+def _position_vectors(max_len: int, embed_dim: int, device: torch.device | str) -> nn.Embedding:
+    """Not drawn: on `meta` torch takes half a second for that, and the weights come later in any case."""
+    return nn.Embedding.from_pretrained(torch.zeros(max_len, embed_dim, device=device), freeze=False)
 
 
 def _rows_at_a_time(lengths: list[int]) -> list[int]:

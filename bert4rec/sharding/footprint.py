@@ -45,7 +45,7 @@ GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the G
 CACHE_SET = 32  # rows that fbgemm's cache takes together
 
 TABLES, TABLE_STATE = "table weights", "table optimizer state"
-DENSE, GRADIENTS = "dense part", "table gradients"
+DENSE, GRADIENTS, AVERAGE = "dense part", "table gradients", "average of the weights"
 STEP, PROCESS = "activations and copies", "the process itself"
 
 Bytes: TypeAlias = dict[str, int]
@@ -61,7 +61,8 @@ class Job:
     `sparse_optimizer` updates the tables, `optimizer` the dense part; nothing is updated where a model is only
     evaluated (`trains` is False): then there are no gradients.
     Each group of `sharding_group_size` processes (0: all are one) has a copy of the tables; `sync_every_n_steps` as
-    the setting. `window_length` is the mean of the dataset's windows, 0 where that is not known.
+    the setting; `averages`: a mean of the weights is kept beside them. `window_length` is the mean of the dataset's
+    windows, 0 where that is not known.
     """
 
     kind: str
@@ -87,6 +88,7 @@ class Job:
     sync_every_n_steps: int = 1
     window_length: float = 0.0
     trains: bool = True
+    averages: bool = False
 
     @cached_property
     def built(self) -> RankingModel:
@@ -233,6 +235,8 @@ def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     has_buckets = [part for part in shards if job.trains and job.updates[part.table] != "fused"]
     tables[GRADIENTS] = sum(part.weight_bytes for part in has_buckets)
     replicated = {DENSE: (2 if job.trains else 1) * dense + dense_state}  # with its buckets
+    if job.averages:
+        replicated[AVERAGE] = weights + dense
     if job.device_type == "cpu":
         return {}, tables | replicated
     if job.compute_kernel == "fused":

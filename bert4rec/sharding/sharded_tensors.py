@@ -35,6 +35,14 @@ def local_bytes(values: Iterable[Any]) -> int:
     return sum(part.numel() * part.element_size() for value in values for part in local_parts(value))
 
 
+def copy_of(value: Any) -> Any:
+    """A tensor with the same values, sharded in the same way, in memory of its own."""
+    if not isinstance(value, ShardedTensor):
+        return value.detach().clone()
+    local = [Shard(shard.tensor.detach().clone(), shard.metadata) for shard in value.local_shards()]
+    return sharded_like(value, local, value.metadata().shards_metadata)
+
+
 def of_one_shard(values: Tensor) -> ShardedTensor:
     """A tensor of which this process holds all, in one shard, which is `values` itself."""
     shard = Shard(values, ShardMetadata([0] * values.dim(), list(values.shape), "rank:0/cpu"))

@@ -23,7 +23,7 @@ def begin(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
     if context.resumption:
         _resume(context, context.resumption, trainer, log)
     elif context.origin:
-        trainer.checkpoints.restore(context.origin, optimizers=False, random=False)
+        trainer.checkpoints.start_from(context.origin)
         logger.info(f"starts from the weights of {context.origin}")
 
 

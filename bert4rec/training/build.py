@@ -73,6 +73,7 @@ def job(
         sync_every_n_steps=parallelism.sync_every_n_steps,
         window_length=sizes.window_length if trains else 0.0,
         trains=trains,
+        averages=trains and training.average_age != 0,
     )
 
 
@@ -259,7 +260,11 @@ def make_trainer(
 ) -> Trainer:  # fmt: skip
     """The loop over `batches`, with what it saves by `manager` and restores."""
     state, interruption = state or State(), interruption or Interruption()
-    checkpoints = Checkpoints(model, optimizers, world, manager, state=state, interruption=interruption)
+    age = config.training.average_age
+    assert age != "auto", "the settings are resolved"
+    checkpoints = Checkpoints(
+        model, optimizers, world, manager, state=state, interruption=interruption, average_age=age
+    )  # fmt: skip
     step = Step(model, optimizers, world, precision=config.training.precision)
     return Trainer(
         step, batches, checkpoints, settings=config.training, world=world, measure=measure, interruption=interruption,

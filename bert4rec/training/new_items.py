@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.checkpoint.grown import rows_of_items
-from bert4rec.checkpoint.stored_tensors import MODEL
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.reader import Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
@@ -29,7 +29,8 @@ LENGTH = 0.8
 WINDOWS_AT_ONCE = 1024
 ROWS_AT_ONCE = 65_536
 
-TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in (names.TABLE, names.HEAD, names.HEAD_BIAS))
+NAMES = (names.TABLE, names.HEAD, names.HEAD_BIAS)
+TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in NAMES)
 DIRECTION = ".exp_avg"  # Adam's mean of gradients
 
 
@@ -53,12 +54,10 @@ def initialize_new_items(
     """
     parts = {name: Part(rows[:n_known], rows[n_known:]) for name, rows in rows_of_items(tensors)}
     counts = _average([part for name, part in parts.items() if not name.endswith(DIRECTION)], windows)
-    for part in (parts[name] for name in (TABLE, HEAD) if name in parts):
-        _stretch(Part(part.known[:, :embed_dim], part.new[:, :embed_dim]), counts > 0)
-    if HEAD_BIAS in parts:
-        _fit_bias(parts[HEAD_BIAS], popularity)
-    elif HEAD not in parts and parts[TABLE].known.shape[1] > embed_dim:  # it stands behind the vector
-        _fit_bias(Part(*(rows[:, embed_dim] for rows in parts[TABLE])), popularity)
+    for weights in (MODEL, LATEST):
+        if weights + names.TABLE in parts:
+            own = {name: parts[weights + name] for name in NAMES if weights + name in parts}
+            _complete(own, counts > 0, popularity, embed_dim=embed_dim)
     return int((counts == 0).sum())
 
 
@@ -89,6 +88,16 @@ def _average(parts: Sequence[Part], windows: Split) -> Tensor:
         part.new.div_(counts.clamp(min=1).view(-1, *[1] * (part.new.dim() - 1)))
         part.new[counts == 0] = part.known.mean(0)
     return counts
+
+
+def _complete(weights: Mapping[str, Part], is_beside_known: Tensor, popularity: Ints, *, embed_dim: int) -> None:
+    """Stretch the new vectors of `weights`, by parameter, and fit the new biases."""
+    for part in (weights[name] for name in (names.TABLE, names.HEAD) if name in weights):
+        _stretch(Part(part.known[:, :embed_dim], part.new[:, :embed_dim]), is_beside_known)
+    if names.HEAD_BIAS in weights:
+        _fit_bias(weights[names.HEAD_BIAS], popularity)
+    elif names.HEAD not in weights and weights[names.TABLE].known.shape[1] > embed_dim:  # it stands behind the vector
+        _fit_bias(Part(*(rows[:, embed_dim] for rows in weights[names.TABLE])), popularity)
 
 
 def _stretch(vectors: Part, is_beside_known: Tensor) -> None:

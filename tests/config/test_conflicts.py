@@ -72,6 +72,28 @@ FACTORS = {"model.kind": "matrix_factorization"}
     ("settings", "message"),
     [
         (
+            {"model.positions": "rotary", "model.embed_dim": 36, "model.n_heads": 4},
+            'model.positions = "rotary": "rotary" turns pairs of numbers, and a head has 36 / 4 of them; make that an '
+            'even number, or choose "learned"',
+        ),
+        (
+            {"training.average_age": 0.1, "parallelism.table_precision": "fp16"},
+            'training.average_age = 0.1: in table_precision = "fp16" most of what goes into a mean is rounded away; '
+            "set it to 0",
+        ),
+        (
+            {
+                "training.average_age": 0.1,
+                "parallelism.sync_every_n_steps": 4,
+                "parallelism.sharding_group_size": 2,
+            },
+            "training.average_age = 0.1: with sync_every_n_steps = 4 the copies of a table differ; set it to 0",
+        ),
+        (
+            {"training.average_age": 0.1, "parallelism.compute_kernel": "fused_uvm"},
+            'training.average_age = 0.1: compute_kernel = "fused_uvm" is for tables that do not fit twice; set it to 0',
+        ),
+        (
             {**FACTORS, "model.head": "linear"},
             'model.head = "linear": a layer of scores stands behind a transformer; valid with model.kind = '
             '"matrix_factorization": "tied"',

@@ -1,5 +1,7 @@
 """What the settings left to the program become, for a device and a catalogue."""
 
+from typing import Any
+
 import pytest
 
 from bert4rec.config.load import load_config
@@ -15,6 +17,23 @@ def test_auto_is_decided_by_mode_and_device(mode: str, device: str, optimizer: s
     config = load_config(None, {"parallelism.mode": mode, "training.learning_rate": 0.003})
     resolved = resolve(config, device, 100).parallelism
     assert (resolved.sparse_optimizer, resolved.sparse_learning_rate, resolved.device) == (optimizer, rate, device)
+
+
+@pytest.mark.parametrize(
+    ("changes", "age"),
+    [
+        ({}, 0.1),
+        ({"parallelism.mode": "ddp", "training.loss": "gbce"}, 0.1),
+        ({"training.loss": "gbce"}, 0.0),  # fbgemm updates a table that may be as large as the memory
+        ({"training.loss": "gbce", "training.average_age": 0.2}, 0.2),
+        ({"training.lr_schedule": "linear"}, 0.0),
+        ({"training.lr_schedule": "linear", "training.average_age": 0.2}, 0.2),
+        ({"training.average_age": 0.0}, 0.0),
+    ],
+)
+def test_weights_are_averaged_at_a_constant_rate(changes: dict[str, Any], age: float) -> None:
+    config = load_config(None, {"training.average_age": "auto", "training.n_train_negatives": 9, **changes})
+    assert resolve(config, "cpu", 100).training.average_age == age
 
 
 def test_tables_in_host_memory_need_gpus() -> None:

@@ -26,6 +26,7 @@ from tests.models.networks import MAX_LEN, N_ITEMS, model
 # Longer than a history may be, of one item, of none, and with gaps.
 HISTORIES = [[*range(MAX_LEN + 5)], [37], [], [3, -1, 1, -1, -1, 9], [5, 5, 5, 7]]
 K = 10
+POSITIONS: dict[type[SequenceModel], str] = {Bert4Rec: "rotary", SASRec: "learned"}
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
 
 
@@ -59,11 +60,12 @@ def expected(network: Network, *, leaves_out_seen: bool) -> tuple[Tensor, Tensor
 @pytest.mark.parametrize("head", ["tied", "linear"])
 @pytest.mark.parametrize("output_bias", [True, False])
 @pytest.mark.parametrize("leaves_out_seen", [True, False])
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
 @torch.no_grad()
 def test_it_finds_what_the_network_finds(
-    kind: type[SequenceModel], head: str, output_bias: bool, leaves_out_seen: bool
+    kind: type[SequenceModel], head: str, output_bias: bool, leaves_out_seen: bool, positions: str
 ) -> None:
-    network = network_of(model(kind, head=head, output_bias=output_bias))
+    network = network_of(model(kind, head=head, output_bias=output_bias, positions=positions))
     network.rows[:FIRST_ITEM_ID] = torch.nan  # of padding and of the mask token, which nobody reads
     program = Program(network, k=K, leaves_out_seen=leaves_out_seen)
     wanted = expected(network, leaves_out_seen=leaves_out_seen)
@@ -85,7 +87,7 @@ def test_where_too_few_are_left_nothing_stands_in_their_place() -> None:
 
 @pytest.mark.parametrize("kind", [Bert4Rec, pytest.param(SASRec, marks=pytest.mark.long)])
 def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(kind: type[SequenceModel], tmp_path: Path) -> None:
-    network = network_of(model(kind))
+    network = network_of(model(kind, positions=POSITIONS[kind]))
     save_pt2(tmp_path / "program.pt2", Program(network, k=K, leaves_out_seen=True))
     for batch in (HISTORIES, [[4]], [[1, 2], [3, 4]]):
         np.save(tmp_path / "histories.npy", matrix(batch).numpy())
@@ -113,7 +115,7 @@ def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(kind: type[Se
 def test_onnxruntime_finds_the_same(
     kind: type[SequenceModel], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    network = network_of(model(kind))
+    network = network_of(model(kind, positions=POSITIONS[kind]))
     save_onnx(tmp_path / "model.onnx", Program(network, k=K, leaves_out_seen=True))
     assert capfd.readouterr() == ("", "")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")

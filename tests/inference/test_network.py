@@ -1,5 +1,7 @@
 """The plain network says what the model says that was trained."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -19,16 +21,25 @@ HISTORIES = [[2, 3, 4], [39], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
 
 def network_of(trained: SequenceModel) -> Network:
     tensors = {saved_name(name): value for name, value in trained.state_dict().items()}
-    shape = {"embed_dim": WIDTH, "n_heads": HEADS, "n_layers": 2, "ffn_dim": 24, "max_len": MAX_LEN, "dropout": 0.0}
+    shape: dict[str, Any] = {
+        "embed_dim": WIDTH,
+        "n_heads": HEADS,
+        "n_layers": 2,
+        "ffn_dim": 24,
+        "max_len": MAX_LEN,
+        "dropout": 0.0,
+    }
+    shape |= {"positions": "rotary" if trained.encoder.positions is None else "learned"}
     return make_network(tensors, shape, is_causal=trained.is_causal)
 
 
 @pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
 @pytest.mark.parametrize("head", ["tied", "linear"])
 @pytest.mark.parametrize("output_bias", [True, False])
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
 @torch.no_grad()
-def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, output_bias: bool) -> None:
-    trained = model(kind, head=head, output_bias=output_bias)
+def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, output_bias: bool, positions: str) -> None:
+    trained = model(kind, head=head, output_bias=output_bias, positions=positions)
     ids, lengths = [item for items in HISTORIES for item in items], [len(items) for items in HISTORIES]
     asked = trained.ask(Rows(np.array(ids, np.int32), np.array(lengths)), MAX_LEN)
     hidden, vectors = trained.represent(asked, Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))

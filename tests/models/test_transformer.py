@@ -13,7 +13,16 @@ from bert4rec.models.transformer import Dropout
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
+POSITION_KINDS = pytest.mark.parametrize("of", ["learned", "rotary"])
 EVERYWHERE = [list(range(len(sequence))) for sequence in SEQUENCES]
+
+
+def turned(vector: Tensor, place: int) -> Tensor:
+    """Its pairs as complex numbers, each turned by the place times its frequency."""
+    first, second = vector.chunk(2)
+    angles = torch.tensor([place / 10_000 ** (2 * i / len(vector)) for i in range(len(first))])
+    numbers = torch.complex(first, second) * torch.polar(torch.ones(len(first)), angles)
+    return torch.cat([numbers.real, numbers.imag])
 
 
 def plainly(network: SequenceModel, sequence: list[int]) -> Tensor:
@@ -21,13 +30,18 @@ def plainly(network: SequenceModel, sequence: list[int]) -> Tensor:
     encoder = network.encoder
     table = network.item_table.collection.embeddings["item"].weight[:, :WIDTH]
     n = len(sequence)
-    x = table[torch.tensor(sequence)] + encoder.positions.weight[torch.arange(n - 1, -1, -1)]
+    x = table[torch.tensor(sequence)]
+    if encoder.positions is not None:
+        x = x + encoder.positions.weight[torch.arange(n - 1, -1, -1)]
     for block in encoder.blocks:
         h = block.attention_norm(x)
         q, (k, v) = block.query(h), block.key_value(h).chunk(2, dim=-1)
         heads = []
         for part in torch.arange(WIDTH).chunk(HEADS):
-            scores = q[:, part] @ k[:, part].T / len(part) ** 0.5
+            asked, known = q[:, part], k[:, part]
+            if encoder.positions is None:
+                asked, known = (torch.stack([turned(row, i) for i, row in enumerate(rows)]) for rows in (asked, known))
+            scores = asked @ known.T / len(part) ** 0.5
             if encoder.is_causal:
                 scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
             attention = torch.softmax(scores, dim=-1)
@@ -38,9 +52,12 @@ def plainly(network: SequenceModel, sequence: list[int]) -> Tensor:
 
 
 @KINDS
+@POSITION_KINDS
 @pytest.mark.parametrize("positions", [POSITIONS, EVERYWHERE], ids=["some positions", "all positions"])
-def test_hidden_states_are_those_of_a_plain_transformer(kind: type[SequenceModel], positions: list[list[int]]) -> None:
-    network = model(kind)
+def test_hidden_states_are_those_of_a_plain_transformer(
+    kind: type[SequenceModel], of: str, positions: list[list[int]]
+) -> None:
+    network = model(kind, positions=of)
     expected = torch.cat([plainly(network, s)[p] for s, p in zip(SEQUENCES, positions, strict=True)])
     hidden, behind = hidden_of(network, batch(SEQUENCES, positions)).split([WIDTH, 4], dim=1)
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
@@ -48,12 +65,13 @@ def test_hidden_states_are_those_of_a_plain_transformer(kind: type[SequenceModel
 
 
 @KINDS
+@POSITION_KINDS
 @pytest.mark.parametrize("at_a_time", [1, 16, 10_000])
 def test_many_rows_go_through_the_blocks_in_groups(
-    kind: type[SequenceModel], at_a_time: int, monkeypatch: pytest.MonkeyPatch
+    kind: type[SequenceModel], of: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", at_a_time)
-    network = model(kind)
+    network = model(kind, positions=of)
     sequences = [SEQUENCES[i % 4] for i in range(50)]
     positions = [POSITIONS[i % 4] if i % 3 else [] for i in range(50)]
     expected = torch.cat([plainly(network, s)[p] for s, p in zip(sequences, positions, strict=True)])
@@ -87,10 +105,23 @@ def test_a_causal_output_does_not_depend_on_what_comes_after() -> None:
     torch.testing.assert_close(whole, beginning, rtol=0, atol=1e-5)
 
 
+def test_a_place_in_a_longer_sequence_is_the_end_of_its_beginning() -> None:
+    """So a causal model learns of each of its positions what it is asked for at the end of a history."""
+    network = model(SASRec, positions="rotary")
+    sequence = SEQUENCES[1]
+    whole = hidden_of(network, batch([sequence], [list(range(len(sequence)))]))
+    beginnings = [sequence[:n] for n in range(1, len(sequence) + 1)]
+    ends = hidden_of(network, batch(beginnings, [[len(beginning) - 1] for beginning in beginnings]))
+    torch.testing.assert_close(whole, ends, rtol=0, atol=1e-5)
+
+
 @KINDS
-def test_gradients_are_those_of_a_plain_transformer(kind: type[SequenceModel], monkeypatch: pytest.MonkeyPatch) -> None:
+@POSITION_KINDS
+def test_gradients_are_those_of_a_plain_transformer(
+    kind: type[SequenceModel], of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transformer, "POSITIONS_AT_A_TIME", 16)
-    network = model(kind)
+    network = model(kind, positions=of)
     weights = list(network.encoder.parameters())
     found = hidden_of(network, batch(SEQUENCES, POSITIONS))[:, :WIDTH]
     expected = torch.cat([plainly(network, s)[p] for s, p in zip(SEQUENCES, POSITIONS, strict=True)])

@@ -5,7 +5,14 @@ import torch
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
 from torch.distributed._shard.sharding_spec import ShardMetadata
 
-from bert4rec.sharding.sharded_tensors import local_bytes, local_parts, of_one_shard, placed_parts, sharded_like
+from bert4rec.sharding.sharded_tensors import (
+    copy_of,
+    local_bytes,
+    local_parts,
+    of_one_shard,
+    placed_parts,
+    sharded_like,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
 
@@ -33,6 +40,16 @@ def test_a_whole_tensor_is_its_only_part() -> None:
     assert part is whole
     ((part, row, column),) = placed_parts(whole)
     assert (part is whole, row, column) == (True, 0, 0)
+
+
+def test_a_copy_has_memory_of_its_own(table: ShardedTensor) -> None:
+    copies = copy_of(table), copy_of(VALUES)
+    for one, other in zip(local_parts(table), local_parts(copies[0]), strict=True):
+        assert torch.equal(one, other)
+        other.zero_()
+    copies[1].zero_()
+    assert all(part.any() for part in [*local_parts(table), VALUES])
+    assert copies[0].metadata() == table.metadata()
 
 
 def test_parts_come_with_their_places(table: ShardedTensor) -> None:

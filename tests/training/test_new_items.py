@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.dataset.reader import Rows, Split, read_metadata
 from bert4rec.dataset.schema import table_rows
+from bert4rec.models import names
 from bert4rec.training import new_items
 from bert4rec.training.new_items import DIRECTION, HEAD, HEAD_BIAS, TABLE, initialize_new_items, neighbours
 
@@ -49,6 +51,16 @@ def initialized(tensors: dict[str, torch.Tensor]) -> int:
 def vector(item: int) -> torch.Tensor:
     difference = KNOWN[BESIDE[item]].mean(0) - MEAN
     return MEAN + difference * OF_NEW * LENGTHS / difference.norm()
+
+
+def test_the_weights_after_the_last_step_get_new_rows_like_their_mean() -> None:
+    (mean,) = filled(torch.cat([KNOWN, torch.ones(3, 2)], 1), before=2)
+    latest, twice = mean.clone(), 2 * mean
+    initialized({TABLE: mean})
+    initialized({TABLE: mean.clone(), LATEST + names.TABLE: latest})
+    assert torch.equal(latest, mean)
+    initialized({TABLE: latest, LATEST + names.TABLE: twice})
+    torch.testing.assert_close(twice[5:, :2], 2 * mean[5:, :2])
 
 
 @pytest.mark.parametrize("n_at_once", [1, 1024])

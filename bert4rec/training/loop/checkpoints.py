@@ -1,6 +1,7 @@
 """The checkpoints of a training: what is saved when, what is taken back, and which weights are tested in the end."""
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from torch import nn
 from bert4rec.checkpoint.contents import Moments, Owner, RandomState, Weights
 from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.store import read_metadata, verify
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.runtime.collectives import all_agree, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.runtime.wording import counted
 from bert4rec.sharding.optimizer import Optimizers, are_finite
+from bert4rec.training.loop.average import WeightAverage
 from bert4rec.training.loop.state import State
 
 logger = logging.getLogger(__name__)
@@ -24,30 +27,48 @@ logger = logging.getLogger(__name__)
 class Checkpoints:
     """Saves and restores a training: `manager` writes, the owners of its parts give them and take them back.
 
-    `state` is that of the training. `is_lost`: the weights that are to be tested are on no disk. Every process makes
+    `state` is that of the training. With `average_age` what is saved as the model, and tested, is a mean of the weights
+    (`WeightAverage`). `is_lost`: the weights that are to be tested are on no disk. Every process makes
     the same calls.
     """
 
     def __init__(
         self, model: nn.Module, optimizers: Optimizers, world: Processes, manager: CheckpointManager, *, state: State,
-        interruption: Interruption,
+        interruption: Interruption, average_age: float = 0.0,
     ) -> None:  # fmt: skip
-        self.state, self._weights, self._optimizers = state, Weights(model), optimizers
+        self.state, self._optimizers = state, optimizers
+        self._weights = Weights(model, LATEST if average_age else MODEL)
+        self.average = WeightAverage(self._weights, age=average_age) if average_age else None
         self._moments, self._random = Moments(optimizers), RandomState(world)
         self._owners: list[Owner] = [self._weights, self._moments, self._random]
+        self._owners += [self.average] if self.average else []
         self._manager, self._interruption = manager, interruption
         self._saved = state.lasting()  # a fresh start needs no checkpoint, and one that is resumed has its own
         self.is_lost = False
 
+    def start_from(self, folder: Path) -> None:
+        """Take the model of a verified checkpoint, and nothing else of it."""
+        self._weights.load(folder)
+        if self.average:
+            self.average.restart()
+
     def restore(self, folder: Path, *, optimizers: bool, random: bool) -> None:
         """Take the weights, and the states of `optimizers` and dropout's `random` draws, of a verified checkpoint."""
-        self._weights.load(folder)
+        has_average = self._weights.load_latest(folder)
+        if self.average and has_average:
+            self.average.load(folder)
+        elif self.average:
+            self.average.restart()
         if optimizers:
             self._moments.load(folder)
         if random:
             self._random.load(folder)
         self.state.updates = self.state.updates if optimizers else 0
         self._optimizers.set_steps(self.state.updates)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Where the model has the weights that would be saved as the model; nothing may be saved meanwhile."""
+        return self.average.in_place_of_weights() if self.average else nullcontext()
 
     def is_due(self, step: int) -> bool:
         """Whether it is time for a checkpoint after `step` steps; the first process decides."""
@@ -98,6 +119,8 @@ class Checkpoints:
             logger.info(f"{error}; the last weights are tested in place of the best")
             state.best_step, state.best_epoch = state.step, epoch
             self.is_lost = self._manager.last_step != state.step
+            if self.average:
+                self.average.exchange()
             return
         if best.name != expected.name:
             logger.info(f"{expected}: could not be saved; the best that could is tested in its place: {best.name}")

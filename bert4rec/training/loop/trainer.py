@@ -34,6 +34,14 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
+class _Stopped(Exception):  # noqa: N818
+    """A validation ends for the signal `number`: its weights have to be put back before anything is saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 class Trainer:
     """Trains by a `step` for each of the `batches`, from the state of the `checkpoints`, with which they start.
 
@@ -135,6 +143,8 @@ class Trainer:
         if problem:
             self._skip(problem)
         self.state.step += 1
+        if self.checkpoints.average:
+            self.checkpoints.average.note(self.state.step)
         self.state.sequences += batch.n_sequences
         self.state.seconds = self._seconds()
         if not problem:
@@ -168,7 +178,11 @@ class Trainer:
     def _validate(self) -> None:
         """Measure, and compare with the best so far."""
         self._step.optimizers.synchronize()
-        metrics = self.evaluate(self._measure)
+        try:
+            with self.checkpoints.averaged():
+                metrics = self.evaluate(self._measure)
+        except _Stopped as stop:
+            self.checkpoints.interrupt(stop.number)
         if not metrics:  # there is nobody to validate on
             self.state.keep_as_best(0.0, self.epoch)
             return
@@ -184,7 +198,7 @@ class Trainer:
         if number and self._is_done:  # the weights are not those of the last step any more
             raise Interrupted(number, "the training is done and saved, its test is still to come")
         if number:
-            self.checkpoints.interrupt(number)
+            raise _Stopped(number)
 
     def _ask(self, following: AnyBatch | None) -> None:
         """Before a step: what is to be done after it, and how much there is to predict in the `following` batch."""

@@ -28,14 +28,17 @@ def assert_equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None
                     np.testing.assert_array_equal(part[2], twin[2], err_msg=name)
 
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "dmp": {"parallelism.mode": "dmp"},
     "dmp, sampled": {"parallelism.mode": "dmp", "training.loss": "sampled_softmax", "training.n_train_negatives": 20},
     "dmp, Adam": {"parallelism.mode": "dmp", "parallelism.sparse_optimizer": "adam"},
     "dmp, SASRec": {"parallelism.mode": "dmp", "model.kind": "sasrec"},
     "dmp, two tables": {"parallelism.mode": "dmp", "model.kind": "sasrec"},
-    "ddp": {"parallelism.mode": "ddp", "training.lr_schedule": "cosine", "training.warmup_steps": 4},
-}
+    "ddp": {
+        "parallelism.mode": "ddp", "training.lr_schedule": "cosine", "training.warmup_steps": 4,
+        "training.average_age": 0.25,
+    },
+}  # fmt: skip
 
 
 USUAL = {(1, "dmp"), (2, "dmp, sampled"), (2, "dmp, Adam"), (1, "dmp, two tables"), (3, "ddp")}  # of all pairs

@@ -1,0 +1,71 @@
+"""The mean of the weights over the last steps of a training, which is what is validated, tested and saved as the model.
+
+At a learning rate that does not fall the weights of single steps move around a place that their mean is nearer to, so
+that the mean ranks better, and a validation of it says more: that of the weights themselves picks the best of their
+noise (Polyak and Juditsky 1992; Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima and Better
+Generalization").
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bert4rec.checkpoint.contents import Owner, Weights
+from bert4rec.sharding.sharded_tensors import copy_of, local_parts
+
+STEPS_BETWEEN = 10  # two weights that go into the mean; it costs a pass over the tables
+
+
+class WeightAverage(Owner):
+    """The mean of the `weights` of a model, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
+
+    The mean of weights at steps 1 … t with weights that grow as a power of the step, such that they are `age` × t
+    steps old on average (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section 4:
+    polynomial-decay averaging). So it has nothing to be tuned: at any time what lies further back has been forgotten.
+    It depends on the weights and the number of the step alone, and every process holds that of what it holds.
+    """
+
+    def __init__(self, weights: Weights, *, age: float) -> None:
+        self._weights, self._power = weights, 1 / age - 2
+        self._mean = {name: copy_of(value) for name, value in weights.by_parameter().items()}
+
+    def tensors(self) -> dict[str, Any]:
+        """The mean, as the model of a checkpoint."""
+        return self._mean
+
+    def note(self, step: int) -> None:
+        """Take the weights after `step`, counted from 1, into the mean, if it is their turn."""
+        if step % STEPS_BETWEEN:
+            return
+        share = (self._power + 1) / (step // STEPS_BETWEEN + self._power)
+        weights = [part.detach() for part in self._weights.local_parts()]
+        torch._foreach_lerp_(self._parts(), weights, share)  # as torch.optim.swa_utils has it
+
+    def restart(self) -> None:
+        """Forget all weights but the current ones."""
+        for mean, weight in zip(self._parts(), self._weights.local_parts(), strict=True):
+            mean.copy_(weight)
+
+    @contextmanager
+    def in_place_of_weights(self) -> Iterator[None]:
+        """The model has the mean as its weights; nothing may be trained or saved meanwhile."""
+        self.exchange()
+        try:
+            yield
+        finally:
+            self.exchange()
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """The model has the mean as its weights, and these are in its place; or the reverse."""
+        for mean, weight in zip(self._parts(), self._weights.local_parts(), strict=True):
+            kept = mean.clone()
+            mean.copy_(weight)
+            weight.copy_(kept)
+
+    def _parts(self) -> list[Tensor]:
+        """What this process holds of the mean."""
+        return [part for value in self._mean.values() for part in local_parts(value)]
