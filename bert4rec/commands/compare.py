@@ -19,6 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "`bert4rec evaluate` can stand in the place of a run."
     )
     parser.add_argument("folders", metavar="RUN", nargs="+", type=Path, help="run folders; the first is compared with")
+    parser.add_argument(
+        "--split", choices=("test", "validation"), default="test",
+        help="what the figures are of; settings are chosen on validation, and the test is read once (default: test)",
+    )  # fmt: skip
     parser.add_argument("--html", metavar="FILE", type=Path, help="write one HTML file, with the learning curves")
     parser.add_argument(
         "--markdown", metavar="FILE", type=Path, help="write the same as text, with the curves beside it (.png)"
@@ -36,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         from bert4rec.report.compare.runs import read_run
         from bert4rec.runtime.files import write_whole
 
-        comparison = compare([read_run(folder) for folder in arguments.folders])
+        comparison = compare([read_run(folder) for folder in arguments.folders], split=arguments.split)
         print(text_page(comparison))
         if arguments.html:
             _write("--html", arguments.html, lambda path: write_whole(path, html_page(comparison)))

@@ -26,6 +26,14 @@ def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "y-curves.png").exists()
 
 
+def test_it_compares_on_validation_what_is_to_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [str(make_run(tmp_path / name, [1], validation=ranks)) for name, ranks in (("a", [20]), ("b", [2]))]
+    assert main(["compare", *folders, "--split=validation"]) == 0
+    printed = capsys.readouterr().out
+    assert "## Validation: " in printed
+    assert "## Test: " not in printed
+
+
 def test_what_is_refused_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = str(make_run(tmp_path / "a", [1, 20]))
     for words, message in (

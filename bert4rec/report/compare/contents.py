@@ -45,10 +45,10 @@ class Comparison:
     notes: Sequence[str]
 
 
-def compare(runs: Sequence[Run]) -> Comparison:
-    """All that is to be said of `runs`. Raises `DataError` for files that cannot be read."""
+def compare(runs: Sequence[Run], *, split: str = TEST) -> Comparison:
+    """All that is to be said of `runs`, measured on a `split`. Raises `DataError` for files that cannot be read."""
     compared = columns(runs)
-    found = {other.letter: pairs(compared[0], other, _cut_offs(compared)) for other in compared[1:]}
+    found = {other.letter: pairs(compared[0], other, _cut_offs(compared, split), split=split) for other in compared[1:]}
     differences = {letter: of_column.differences for letter, of_column in found.items() if not of_column.problem}
     sentences = [_finding(compared[0].letter, letter, of_column) for letter, of_column in differences.items()]
     sentences += [
@@ -56,7 +56,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
         for letter, of_column in found.items()
         if of_column.problem
     ]
-    tables = [_runs(compared), _settings(compared), *_metrics(compared, differences), _cost(compared)]
+    tables = [_runs(compared), _settings(compared), *_metrics(compared, differences, split), _cost(compared)]
     shown = [table for table in tables if table.rows]
     return Comparison(compared, list(filter(None, sentences)), shown, _notes(compared, differences))
 
@@ -81,26 +81,26 @@ def _settings(compared: Sequence[Column]) -> Table:
     return Table("Settings that differ", ["", *(column.title for column in compared)], rows)
 
 
-def _metrics(compared: Sequence[Column], differences: Mapping[str, Differences]) -> Iterator[Table]:
+def _metrics(compared: Sequence[Column], differences: Mapping[str, Differences], split: str) -> Iterator[Table]:
     """For each protocol the metrics side by side, and the differences of those that are paired."""
     first, header = compared[0].letter, ["", *(column.title for column in compared)]
     for protocol in PROTOCOL_TITLES:
-        measured = [column for column in compared if all(protocol in run.report.get(TEST, {}) for run in column.runs)]
+        measured = [column for column in compared if all(protocol in run.report.get(split, {}) for run in column.runs)]
         if not measured:
             continue
-        title = heading(measured[0].first.report, TEST, protocol)
-        names = dict.fromkeys(name for column in measured for name in column.first.report[TEST][protocol])
-        rows = [[name, *(_figure(column, protocol, name) for column in compared)] for name in names]
-        yield Table(f"Test: {title}", header, rows)
+        title = heading(measured[0].first.report, split, protocol)
+        names = dict.fromkeys(name for column in measured for name in column.first.report[split][protocol])
+        rows = [[name, *(_figure(column, split, protocol, name) for column in compared)] for name in names]
+        yield Table(f"{split.capitalize()}: {title}", header, rows)
         paired = {letter: found[protocol] for letter, found in differences.items() if protocol in found}
         tested = next(iter(paired.values()), {})
         rows = [[name, *(_difference(found[name]) for found in paired.values())] for name in tested]
         yield Table(f"Differences: {title}", ["", *(f"{letter} − {first}" for letter in paired)], rows)
 
 
-def _figure(column: Column, protocol: str, name: str) -> str:
+def _figure(column: Column, split: str, protocol: str, name: str) -> str:
     """A metric with its interval, or that of several runs with their spread."""
-    of_runs = [run.report.get(TEST, {}).get(protocol, {}) for run in column.runs]
+    of_runs = [run.report.get(split, {}).get(protocol, {}) for run in column.runs]
     values = [of_run[name] for of_run in of_runs if name in of_run]
     if not values:
         return MISSING
@@ -110,7 +110,7 @@ def _figure(column: Column, protocol: str, name: str) -> str:
     digits = 4 if abs(mean) < 100 else 1
     if len(values) > 1:
         return f"{mean:,.{digits}f} ± {np.std(values, ddof=1):,.{digits}f}"
-    interval = column.first.report.get("intervals", {}).get(TEST, {}).get(protocol, {}).get(name)
+    interval = column.first.report.get("intervals", {}).get(split, {}).get(protocol, {}).get(name)
     bounds = ", ".join(f"{bound:,.{digits}f}" for bound in interval or [])
     return f"{mean:,.{digits}f} [{bounds}]" if bounds else f"{mean:,.{digits}f}"
 
@@ -162,15 +162,15 @@ def _mean(values: Sequence[float | None]) -> str:
     return rounded(sum(known) / len(known)) if known else MISSING
 
 
-def _cut_offs(compared: Sequence[Column]) -> dict[str, list[int]]:
-    """Protocol → the cut-offs that all runs have which were tested by it."""
+def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
+    """Protocol → the cut-offs that all runs have which were measured by it on the `split`."""
     cut_offs = {}
     for protocol in PROTOCOL_TITLES:
         of_runs = [
-            {int(found[1]) for name in run.report[TEST][protocol] if (found := re.fullmatch(r"HR@(\d+)", name))}
+            {int(found[1]) for name in run.report[split][protocol] if (found := re.fullmatch(r"HR@(\d+)", name))}
             for column in compared
             for run in column.runs
-            if protocol in run.report.get(TEST, {})
+            if protocol in run.report.get(split, {})
         ]
         if of_runs:
             cut_offs[protocol] = sorted(set.intersection(*of_runs))

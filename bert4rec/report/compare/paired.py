@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.ranks import LEFT_OUT
-from bert4rec.dataset.schema import TEST
 from bert4rec.evaluation.metrics import gains
 from bert4rec.evaluation.ranker import Ranks, with_unseen
 from bert4rec.evaluation.results.intervals import Difference, paired_difference
@@ -40,19 +39,19 @@ class Pairs(NamedTuple):
     problem: str = ""
 
 
-def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]]) -> Pairs:
+def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, split: str) -> Pairs:
     """Of all protocols that both have, at the cut-offs `ks` of each: a user's value is the mean over a column's runs.
 
     Raises `DataError` for a file that cannot be read.
     """
     runs = [*first.runs, *other.runs]
     if len({run.fingerprint for run in runs}) > 1:
-        return Pairs({}, "they were tested on different datasets")
-    if missing := next((run for run in runs if not (run.folder / rank_file(TEST)).is_file()), None):
+        return Pairs({}, "they were measured on different datasets")
+    if missing := next((run for run in runs if not (run.folder / rank_file(split)).is_file()), None):
         return Pairs(
-            {}, f"{missing.folder} has no {rank_file(TEST)} (`bert4rec evaluate` writes one, into a folder of its own)"
+            {}, f"{missing.folder} has no {rank_file(split)} (`bert4rec evaluate` writes one, into a folder of its own)"
         )
-    ours, theirs = ([_read(run) for run in column.runs] for column in (first, other))
+    ours, theirs = ([_read(run, split) for run in column.runs] for column in (first, other))
     if any(not _are_the_same(ours[0], ranked) for ranked in (*ours, *theirs)):
         return Pairs({}, "they were tested on different users")
     protocols = [name for name in ks if all(name in ranked.ranks for ranked in (*ours, *theirs))]
@@ -78,12 +77,12 @@ def _counted(ranks: Ints) -> Ints:
     return ranks[ranks != LEFT_OUT]
 
 
-def _read(run: Run) -> RankedUsers:
-    path = run.folder / rank_file(TEST)
+def _read(run: Run, split: str) -> RankedUsers:
+    path = run.folder / rank_file(split)
     try:
         table = pq.read_table(path)
         user, target, is_repeated = (table[name].to_numpy() for name in WHO)
-        names = [name for name in run.report[TEST] if name in table.column_names]
+        names = [name for name in run.report[split] if name in table.column_names]
         ranks = {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in names}
     except (OSError, KeyError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None

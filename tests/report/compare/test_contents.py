@@ -54,6 +54,19 @@ def test_two_runs_of_the_same_users(tmp_path: Path) -> None:
     assert comparison_of(b, a).sentences[0].startswith("B is worse than A in NDCG@10 (full catalogue): -0.9500 (95 %")
 
 
+def test_on_validation_nothing_is_said_of_the_test(tmp_path: Path) -> None:
+    a = make_run(tmp_path / "a", [1] * 9, validation=[1, *[30] * 19])
+    b = make_run(tmp_path / "b", [30] * 9, validation=[1] * 20, settings={"model.kind": "x"})
+    on_test = make_run(tmp_path / "of test", [1, *[30] * 19]), make_run(tmp_path / "b of test", [1] * 20)
+    found, alike = compare([read_run(a), read_run(b)], split="validation"), comparison_of(*on_test)
+    assert found.sentences == alike.sentences
+    full = "Full catalogue, without the items"
+    assert table(found, f"Validation: {full}").rows == table(alike, f"Test: {full}").rows
+    assert not any(table.title.startswith("Test") for table in found.tables)
+    (missing,) = compare([read_run(a), read_run(on_test[0])], split="validation").sentences
+    assert missing.startswith(f"B is not paired with A: {on_test[0]} has no ranks-validation.parquet")
+
+
 def test_seeds_are_a_mean_and_a_spread(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / str(n), [1] * n + [30] * (10 - n), seed=n) for n in (2, 4)]
     found = comparison_of(*folders, make_run(tmp_path / "b", [1] * 3 + [30] * 7, settings={"model.kind": "x"}))
@@ -75,8 +88,8 @@ def test_other_data_stand_side_by_side_unpaired(tmp_path: Path) -> None:
         make_run(tmp_path / "c", [1, 2, 3], fingerprint="f3", test={"popular": popular}),
     )  # fmt: skip
     assert found.sentences == [
-        "B is not paired with A: they were tested on different datasets.",
-        "C is not paired with A: they were tested on different datasets.",
+        "B is not paired with A: they were measured on different datasets.",
+        "C is not paired with A: they were measured on different datasets.",
     ]
     assert not any(table.title.startswith("Differences") for table in found.tables)
     assert table(found, "Test: Full catalogue, without the items").rows[:2] == [

@@ -23,7 +23,7 @@ def test_a_users_value_is_the_mean_over_the_runs(tmp_path: Path) -> None:
     """Hits of four users: 1, 0, 0, 1 before; (1 + 1) / 2, (1 + 0) / 2, 0, 1 after."""
     first = column(make_run(tmp_path / "a", [1, 11, 30, 2]))
     other = column(make_run(tmp_path / "b", [2, 10, 40, 2]), make_run(tmp_path / "c", [1, 12, 20, 2], seed=2))
-    found = pairs(first, other, KS)
+    found = pairs(first, other, KS, split="test")
     assert found.problem == ""
     assert list(found.differences) == ["full", "full_unseen"]
     assert list(found.differences["full"]) == ["HR@10", "NDCG@10", "MRR"]
@@ -37,15 +37,15 @@ def test_a_users_value_is_the_mean_over_the_runs(tmp_path: Path) -> None:
 def test_what_cannot_be_paired_says_why(tmp_path: Path) -> None:
     first = column(make_run(tmp_path / "a", [1, 2]))
     for name, options, problem in (
-        ("b", {"fingerprint": "f2"}, "they were tested on different datasets"),
+        ("b", {"fingerprint": "f2"}, "they were measured on different datasets"),
         ("c", {"users": [0, 5]}, "they were tested on different users"),
     ):
         other = column(make_run(tmp_path / name, [1, 2], **options))
-        assert pairs(first, other, KS) == ({}, problem)
+        assert pairs(first, other, KS, split="test") == ({}, problem)
     (tmp_path / "c" / "ranks-test.parquet").unlink()
-    assert pairs(first, other, KS).problem == (
+    assert pairs(first, other, KS, split="test").problem == (
         f"{tmp_path / 'c'} has no ranks-test.parquet (`bert4rec evaluate` writes one, into a folder of its own)"
     )
     (tmp_path / "a" / "ranks-test.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"a/ranks-test.parquet: cannot be read: "):
-        pairs(first, first, KS)
+        pairs(first, first, KS, split="test")
