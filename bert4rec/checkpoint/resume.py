@@ -22,7 +22,7 @@ from bert4rec.checkpoint.run_folder import (
 )
 from bert4rec.checkpoint.run_settings import how_to_train_longer
 from bert4rec.checkpoint.store import read_metadata, tidy, verify
-from bert4rec.config.load import load_config
+from bert4rec.config.load import load_saved
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
 
@@ -178,7 +178,7 @@ def _hint(parent: Path, name: str) -> str:
     if (run := newest_run(parent, name, is_finished=True)) is None:
         return ""
     try:
-        saved = load_config(run / CONFIG)
+        saved = load_saved(run / CONFIG)
         advice = how_to_train_longer(run, saved, saved)
     except SettingsError:
         return ""

@@ -14,7 +14,7 @@ import tomli
 
 from bert4rec.checkpoint.next_command import train_command, without
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
-from bert4rec.config.load import NO_FILE, Overrides, load_config, settings_file
+from bert4rec.config.load import NO_FILE, Overrides, load_config, load_saved, settings_file
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import Config
 from bert4rec.config.values import expand_user
@@ -93,7 +93,7 @@ def _resumed(
     """
     saved = _saved_settings(run)
     changed = {"run.init_from": "", "run.resume": "auto", **overrides, **place}
-    config = load_config(run / CONFIG, Overrides(changed, overrides.typed))
+    config = load_saved(run / CONFIG, Overrides(changed, overrides.typed))
     notes = [_unused(file, overrides, saved, run)] if file else []
     is_last = checkpoint is None or checkpoint == found(run.resolve() / CHECKPOINTS)[-1]
     advice = how_to_train_longer(run, config, saved, overrides.options) if is_last and (run / REPORT).exists() else ""
@@ -102,7 +102,7 @@ def _resumed(
 
 def _saved_settings(run: Path) -> Config:
     try:
-        return load_config(run / CONFIG)
+        return load_saved(run / CONFIG)
     except SettingsError as error:
         raise SettingsError(
             f"{error}; a run is resumed with the settings in that file: restore it (facts.json of a checkpoint has "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bert4rec.checkpoint.next_command import on_processes
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA_VERSION, new_folder, step_folder
 from bert4rec.checkpoint.trained import Trained, find_trained
-from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options
+from bert4rec.config.load import Overrides, as_saved, flat, load_config, parse_command_line, read_options
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
@@ -111,7 +111,7 @@ def _overrides(settings: list[str]) -> Overrides:
 
 def _config(saved: Mapping[str, Any], overrides: Overrides, checkpoint: Path) -> Config:
     """The settings of the run with the `overrides`, for a new run beside it."""
-    own = flat(saved["config"]) | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
+    own = as_saved(flat(saved["config"])) | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
     own["training.n_epochs"] = max(1, math.ceil(FURTHER * saved["state"]["epochs"]))
     checkpoints = checkpoint.resolve().parent
     if checkpoints.name == CHECKPOINTS:  # else it was copied, and the settings alone say where runs stand

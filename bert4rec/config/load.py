@@ -34,6 +34,7 @@ from bert4rec.config.values import expand_user
 from bert4rec.runtime.errors import SettingsError
 
 USUAL_FILE = "config.toml"
+BEFORE = {"model.positions": "learned", "training.average_age": 0.0}  # what was done when there was no such setting
 NO_FILE = f"no {USUAL_FILE} here: the defaults count"
 
 
@@ -60,6 +61,18 @@ def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = N
     where a `data.path` without a source is not there, or not recognized.
     """
     return load_and_recognize(path, overrides)[0]
+
+
+def load_saved(path: Path, overrides: Overrides | None = None) -> Config:
+    """The settings of a run by its own file, then `overrides`. Raises as `load_config` does."""
+    overrides, tables = overrides or Overrides(), _read_toml(path)
+    missing: dict[str, Any] = {name: value for name, value in BEFORE.items() if not _is_there(name, tables)}
+    return load_config(path, Overrides(missing | overrides, overrides.typed))
+
+
+def as_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings ("table.key" → value) that a run was saved with."""
+    return {**BEFORE, **settings}
 
 
 def load_and_recognize(
@@ -160,6 +173,11 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str | None, Overrides]:
 def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Settings by "table.key"."""
     return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
+
+
+def _is_there(name: str, tables: Mapping[str, Any]) -> bool:
+    table, key = _split_key(name)
+    return key in tables.get(table, {})
 
 
 def settings_help() -> str:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from functools import partial
 
 from bert4rec.config.abilities import Updates, has_optimizer, has_products, needs_negatives, table_updates
 from bert4rec.config.load import with_changes
@@ -20,13 +21,15 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
     parallelism = config.parallelism
     optimizer = parallelism.sparse_optimizer
     on_cpu = device_type == "cpu"
-    if optimizer == "auto":
-        optimizer = "rowwise_adagrad" if parallelism.mode == "dmp" and on_cpu else "adam"
-    updates = table_updates(
-        mode=parallelism.mode, device_type=device_type, loss=config.training.loss,
+    updates_with = partial(
+        table_updates, mode=parallelism.mode, device_type=device_type, loss=config.training.loss,
         is_scored=config.model.head == "tied", sharding_type=parallelism.sharding_type,
-        compute_kernel=parallelism.compute_kernel, optimizer=optimizer, weight_decay=parallelism.sparse_weight_decay,
+        compute_kernel=parallelism.compute_kernel, weight_decay=parallelism.sparse_weight_decay,
     )  # fmt: skip
+    if optimizer == "auto":  # not Adam where that alone would keep fbgemm from updating just the rows looked up
+        has_adam = has_optimizer("adam", updates_with(optimizer="rowwise_adagrad"), device_type)
+        optimizer = "adam" if has_adam else "rowwise_adagrad"
+    updates = updates_with(optimizer=optimizer)
     if not has_optimizer(optimizer, updates, device_type):
         raise SettingsError(
             'parallelism.sparse_optimizer = "adam": fbgemm has no fused Adam on CPU; with mode = "dmp" it goes there '

@@ -10,11 +10,23 @@ from bert4rec.runtime.errors import SettingsError
 
 
 @pytest.mark.parametrize(
-    ("mode", "device", "optimizer", "rate"),
-    [("dmp", "cpu", "rowwise_adagrad", 0.02), ("ddp", "cpu", "adam", 0.003), ("dmp", "cuda", "adam", 0.003)],
+    ("mode", "device", "changes", "optimizer", "rate"),
+    [
+        ("ddp", "cpu", {"training.loss": "gbce"}, "adam", 0.003),
+        ("dmp", "cuda", {"training.loss": "gbce"}, "adam", 0.003),
+        ("dmp", "cpu", {}, "adam", 0.003),  # every row has a gradient at every step, and an ordinary optimizer
+        ("dmp", "cpu", {"parallelism.sparse_weight_decay": 0.1, "training.loss": "gbce"}, "adam", 0.003),
+        ("dmp", "cpu", {"training.loss": "gbce"}, "rowwise_adagrad", 0.02),
+        ("dmp", "cpu", {"parallelism.sharding_type": "table_wise"}, "rowwise_adagrad", 0.02),
+        ("dmp", "cpu", {"model.head": "linear"}, "rowwise_adagrad", 0.02),
+    ],
 )
-def test_auto_is_decided_by_mode_and_device(mode: str, device: str, optimizer: str, rate: float) -> None:
-    config = load_config(None, {"parallelism.mode": mode, "training.learning_rate": 0.003})
+def test_auto_is_adam_unless_fbgemm_updates_the_table_on_cpu(
+    mode: str, device: str, changes: dict[str, Any], optimizer: str, rate: float
+) -> None:
+    config = load_config(
+        None, {"parallelism.mode": mode, "training.learning_rate": 0.003, "training.n_train_negatives": 9, **changes}
+    )
     resolved = resolve(config, device, 100).parallelism
     assert (resolved.sparse_optimizer, resolved.sparse_learning_rate, resolved.device) == (optimizer, rate, device)
 
