@@ -187,7 +187,7 @@ def pools() -> Iterator[Callable[[int], ProcessPool]]:
         pool.close()
 
 
-SHORT = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1, "checkpoint.keep": 9}
+SHORT = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1, "checkpoint.keep": 9, "training.average_age": 0.0}
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bert4rec.checkpoint.grown import read_grown, write_grown
 from bert4rec.checkpoint.run_folder import found
+from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
 from bert4rec.models.bert4rec import Bert4Rec
@@ -88,7 +89,8 @@ def with_mask_in_table(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[
 
 def put_mask_into_table(checkpoint_folder: Path) -> None:
     """Write a checkpoint again as earlier versions wrote it."""
-    tensors = with_mask_in_table(tensors_of(checkpoint_folder), "model.")
+    found = {name: value for name, value in tensors_of(checkpoint_folder).items() if not name.startswith(LATEST)}
+    tensors = with_mask_in_table(found, "model.")
     facts = json.loads((checkpoint_folder / "facts.json").read_text()) | {"facts_version": 2}
     with group_of_one():
         write_grown(checkpoint_folder, tensors, facts)

@@ -148,10 +148,10 @@ class Model(Table):
     n_layers: Count = Field(2, description="transformer blocks")
     ffn_dim: Count = Field(256, description="width of the feed-forward layer")
     max_len: int = Field(50, ge=2, description="items; the longest sequence that the model sees")
-    positions: Literal["learned", "rotary"] = Field(
-        "learned",
-        description="how attention knows the order: a vector for each place from the end; or by turning queries and "
-        "keys, so that it sees how far apart two items are, wherever they stand",
+    positions: Literal["rotary", "learned"] = Field(
+        "rotary",
+        description="how attention knows the order: by turning queries and keys, so that it sees how far apart two "
+        "items are, wherever they stand; learned = a vector for each place from the end",
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="share of activations dropped in training")
     head: Literal["tied", "linear"] = Field(
@@ -193,7 +193,7 @@ class Training(Table):
     )
     warmup_steps: Whole = Field(0, description="steps of linear warm-up")
     average_age: Age | Literal["auto"] = Field(
-        0.0,
+        "auto",
         description="validated, tested and saved is the mean of the weights of the last steps, of this mean age as a "
         "share of all steps so far; 0 = the weights of the last step; auto = 0.1, but 0 where the rate falls or fbgemm "
         "updates a table",

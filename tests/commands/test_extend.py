@@ -12,6 +12,7 @@ import torch
 from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_settings import load_run_settings
+from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
@@ -88,7 +89,7 @@ def test_a_run_of_an_earlier_version_gets_its_mask_vector_from_the_table(old: Pa
     put_mask_into_table((old / "checkpoints" / "best").resolve())
     assert main(["extend", str(old), f"--data.dataset_dir={grown_folder}"]) == 0
     found = tensors_of(old.with_name("run-3") / place)
-    assert found.keys() == wanted.keys()
+    assert found.keys() == {name for name in wanted if not name.startswith(LATEST)}  # there were no means yet
     assert torch.equal(found["model.mask_vector"], wanted["model.mask_vector"])
     moments = {name: tensor for name, tensor in found.items() if name.startswith("optimizer.mask_vector.")}
     assert len(moments) == 2

@@ -223,7 +223,7 @@ def test_a_job_that_cannot_fit_leaves_nothing_behind(small_config: Callable[...,
     file = settings_file(small_config(**{"model.embed_dim": 4_000_000, "model.n_heads": 1}), tmp_path)
     done = start([*ALONE, file])
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: this configuration needs 2,304 TB of host memory per process (")
+    assert done.stderr.startswith("error: this configuration needs 2,816 TB of host memory per process (")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from bert4rec.checkpoint.contents import Owner, Weights
 from bert4rec.sharding.sharded_tensors import copy_of, local_parts
 
-STEPS_BETWEEN = 10  # two weights that go into the mean; it costs a pass over the tables
-
 
 class WeightAverage(Owner):
     """The mean of the `weights` of a model, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
@@ -36,13 +34,12 @@ class WeightAverage(Owner):
         """The mean, as the model of a checkpoint."""
         return self._mean
 
+    @torch.no_grad()
     def note(self, step: int) -> None:
-        """Take the weights after `step`, counted from 1, into the mean, if it is their turn."""
-        if step % STEPS_BETWEEN:
-            return
-        share = (self._power + 1) / (step // STEPS_BETWEEN + self._power)
-        weights = [part.detach() for part in self._weights.local_parts()]
-        torch._foreach_lerp_(self._parts(), weights, share)  # as torch.optim.swa_utils has it
+        """Take the weights after `step`, counted from 1, into the mean."""
+        share = (self._power + 1) / (step + self._power)
+        for mean, weight in zip(self._parts(), self._weights.local_parts(), strict=True):
+            mean.lerp_(weight, share)
 
     def restart(self) -> None:
         """Forget all weights but the current ones."""

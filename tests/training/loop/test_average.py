@@ -10,12 +10,12 @@ from torch import nn
 from bert4rec.checkpoint.contents import Weights
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found, step_folder
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
-from bert4rec.training.loop.average import STEPS_BETWEEN, WeightAverage
+from bert4rec.training.loop.average import WeightAverage
 from bert4rec.training.run import run
 from tests.conftest import leave_group
-from tests.runs import Make, edit_facts, tensors_of
+from tests.runs import Make, edit_facts, report_of, tensors_of
 
-AGE = 0.125  # so that weights count by the sixth power of their step, nearly
+AGE, POWER = 0.125, 6  # of the step by which weights count, nearly
 
 
 def trained(n_steps: int, age: float = AGE) -> tuple[nn.Linear, WeightAverage]:
@@ -35,26 +35,22 @@ def mean_of(average: WeightAverage) -> float:
 
 def test_weights_count_by_a_power_of_their_step() -> None:
     """As Γ(t + η) / Γ(t) does, which is t (t + 1) … (t + η - 1) for a whole η."""
-    n = 50
-    _, average = trained(n * STEPS_BETWEEN)
-    turns = np.arange(1, n + 1)
-    weights = np.prod([turns + k for k in range(round(1 / AGE) - 2)], axis=0)
-    assert mean_of(average) == pytest.approx(np.average(STEPS_BETWEEN * turns, weights=weights))
+    n_steps = 50
+    _, average = trained(n_steps)
+    steps = np.arange(1, n_steps + 1)
+    weights = np.prod([steps + k for k in range(POWER)], axis=0)
+    assert mean_of(average) == pytest.approx(np.average(steps, weights=weights))
 
 
 @pytest.mark.parametrize("age", [0.05, 0.1, 0.3])
 def test_it_is_as_old_as_it_should_be(age: float) -> None:
-    n_steps = 1000 * STEPS_BETWEEN
-    _, average = trained(n_steps, age)
-    assert 1 - mean_of(average) / n_steps == pytest.approx(age, rel=0.02)
+    _, average = trained(1000, age)
+    assert 1 - mean_of(average) / 1000 == pytest.approx(age, rel=0.02)
 
 
-def test_the_first_weights_are_forgotten() -> None:
-    """Those of the start are not in it at all: the first mean is that of one step."""
-    _, average = trained(STEPS_BETWEEN)
-    assert mean_of(average) == STEPS_BETWEEN
-    _, average = trained(2 * STEPS_BETWEEN - 1)
-    assert mean_of(average) == STEPS_BETWEEN
+def test_the_weights_of_the_start_are_not_in_it() -> None:
+    _, average = trained(1)
+    assert mean_of(average) == 1
 
 
 def test_the_model_has_it_for_a_while() -> None:
@@ -72,35 +68,39 @@ def test_the_model_has_it_for_a_while() -> None:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_run_saves_tests_and_starts_others_from_the_mean(make: Make) -> None:
-    """With 7 steps an epoch: of the weights after step 10 alone, and of those after 20 nearly alone."""
-    folder = run(make(**{"training.n_epochs": 2, "run.name": "averaged", "training.average_age": 0.1}))
+    averaged = {"training.average_age": AGE, "training.n_epochs": 1}
+    folder = run(make(**averaged, **{"run.name": "averaged"}))
     leave_group()
-    plain = run(make(**{"training.n_epochs": 2, "run.name": "plain", "training.average_age": 0.0}))
+    plain = run(make(**averaged | {"run.name": "plain", "training.average_age": 0.0}))
     leave_group()
-    averaged, last = (tensors_of(found(path / CHECKPOINTS)[-1]) for path in (folder, plain))
+    mean, last = (tensors_of(found(path / CHECKPOINTS)[-1]) for path in (folder, plain))
     names = [name.removeprefix(MODEL) for name in last if name.startswith(MODEL)]
     for name in names:
-        torch.testing.assert_close(averaged[LATEST + name], last[MODEL + name])
-        assert not torch.equal(averaged[MODEL + name], last[MODEL + name])
+        assert torch.equal(mean[LATEST + name], last[MODEL + name])
+        assert not torch.equal(mean[MODEL + name], last[MODEL + name])
     assert not any(name.startswith(LATEST) for name in last)
-    one_step = {"training.max_minutes": 1e-9, "training.average_age": 0.1}
-    started = run(make(**{"run.init_from": str(folder), "run.name": "started", **one_step}))
+    assert report_of(folder)["test"] != report_of(plain)["test"]
+    one_step = averaged | {"training.max_minutes": 1e-9, "training.learning_rate": 1e-12}
+    started = run(make(**one_step, **{"run.init_from": str(folder), "run.name": "started"}))
     best, first = (tensors_of(path / CHECKPOINTS / "best") for path in (folder, started))
-    for name in names:  # after a single step
-        torch.testing.assert_close(first[LATEST + name], best[MODEL + name], atol=2e-3, rtol=0)
-        assert torch.equal(first[MODEL + name], best[MODEL + name])
+    for name in names:
+        torch.testing.assert_close(first[LATEST + name], best[MODEL + name])
 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_run_of_an_earlier_version_is_resumed_with_a_mean(make: Make) -> None:
-    """It begins at the weights that there are, after step 14, and counts those after step 20 three times as much."""
+    """It begins at the weights that there are, and takes in those of every step from there on."""
     folder = run(make(**{"training.n_epochs": 2, "run.name": "old", "training.average_age": 0.0}))
     leave_group()
     edit_facts(found(folder / CHECKPOINTS)[-1], lambda facts: facts["config"]["training"].pop("average_age"))
-    changes = {"run.resume": str(folder), "training.average_age": 0.25, "checkpoint.every_steps": 10}
-    run(make(**changes))
-    before, after = (tensors_of(step_folder(folder / CHECKPOINTS, step)) for step in (14, 20))
-    for name in (name.removeprefix(LATEST) for name in after if name.startswith(LATEST)):
-        mean = 0.25 * before[MODEL + name] + 0.75 * after[LATEST + name]
-        torch.testing.assert_close(after[MODEL + name], mean)
+    each = {"checkpoint.every_steps": 1, "checkpoint.keep": 99}
+    run(make(**{"run.resume": str(folder), "training.average_age": AGE, **each}))
+    mean: dict[str, torch.Tensor] = {}
+    for step in range(14, 22):
+        tensors = tensors_of(step_folder(folder / CHECKPOINTS, step))
+        for name in (name.removeprefix(MODEL) for name in tensors if name.startswith(MODEL)):
+            share = (POWER + 1) / (step + POWER) if step > 14 else 1.0
+            latest = tensors[(LATEST if step > 14 else MODEL) + name]
+            mean[name] = latest * share + mean.get(name, 0) * (1 - share)
+            torch.testing.assert_close(tensors[MODEL + name], mean[name])

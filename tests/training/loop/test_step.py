@@ -49,7 +49,7 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
     early = tmp_path / "runs" / "early"
     assert str(caught.value) == (
         "the training loss is nan after 7 steps; start again with lower learning rates: bert4rec train "
-        f"--config={early}/config.toml --training.learning_rate=0.0001 --parallelism.sparse_learning_rate=0.002"
+        f"--config={early}/config.toml --training.learning_rate=0.0001 --parallelism.sparse_learning_rate=0.0001"
     )
     leave_group()
     calls = -4
@@ -61,5 +61,5 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
     assert str(caught.value) == (
         "the training loss is nan after 14 steps; start again with lower learning rates, from the best weights: "
         f"bert4rec train --config={late}/config.toml --training.learning_rate=0.0001 "
-        f"--parallelism.sparse_learning_rate=0.002 --run.init_from={late}"
+        f"--parallelism.sparse_learning_rate=0.0001 --run.init_from={late}"
     )
