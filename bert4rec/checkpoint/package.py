@@ -11,8 +11,8 @@ from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 
 FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # of an export; with the first it is a package
-FORMAT, VERSION = "bert4rec model package", 2
-READABLE_VERSIONS = (1, VERSION)  # in 1 the mask token's vector is a row of the item table
+FORMAT, VERSION = "bert4rec model package", 3
+READABLE_VERSIONS = (1, 2, VERSION)  # in 1 the mask token's vector is a row of the item table, before 3 positions are learned
 SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 
 

@@ -23,8 +23,9 @@ class SequenceModel(RankingModel):
     """A transformer over item sequences whose hidden states are scored against the items.
 
     Differences from the papers, each for a reason: blocks normalise first (pre-LN), which trains without warm-up;
-    positions count from the end; logits are computed for the positions to predict only, and so are the queries of the
-    last block, since nothing else is read from it. `encoder`: the remaining settings of the `Encoder`.
+    attention knows how far apart two items are, by rotary positions, or positions count from the end; logits are
+    computed for the positions to predict only, and so are the queries of the last block, since nothing else is read
+    from it. `encoder`: the remaining settings of the `Encoder`.
     """
 
     settings = ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "head", "output_bias")
