@@ -140,11 +140,11 @@ class Rotation(NamedTuple):
         return Rotation(self.cosines.index_select(0, positions), self.sines.index_select(0, positions))
 
     def turn(self, vectors: Tensor, n_heads: int) -> Tensor:
-        """`vectors` [..., d]: in each head a number of its first half and that of its second make a pair."""
+        """`vectors` [..., d] of any precision; in each head a number of either half make a pair."""
         first, second = vectors.unflatten(-1, (n_heads, 2, -1)).unbind(-2)
         cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]
         turned = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -2)
-        return turned.flatten(-3)
+        return turned.flatten(-3).to(vectors.dtype)
 
 
 class Dropout(nn.Module):

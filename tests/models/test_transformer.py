@@ -9,7 +9,7 @@ from bert4rec.models import transformer
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.models.transformer import Dropout
+from bert4rec.models.transformer import Dropout, Rotation
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
@@ -103,6 +103,16 @@ def test_a_causal_output_does_not_depend_on_what_comes_after() -> None:
         network.encoder.positions.weight.zero_()  # which count from the end
     whole, beginning = (hidden_of(network, batch([s], [[0, 1]])) for s in ([5, 6, 7, 8], [5, 6]))
     torch.testing.assert_close(whole, beginning, rtol=0, atol=1e-5)
+
+
+def test_what_is_turned_keeps_its_precision_and_length() -> None:
+    places, vectors = torch.arange(5), torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1))
+    rotation = Rotation.of(places, WIDTH // HEADS)
+    whole = rotation.turn(vectors, HEADS)
+    torch.testing.assert_close(whole.norm(dim=1), vectors.norm(dim=1))
+    half = rotation.turn(vectors.bfloat16(), HEADS)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), whole, rtol=0, atol=0.05)
 
 
 def test_a_place_in_a_longer_sequence_is_the_end_of_its_beginning() -> None:

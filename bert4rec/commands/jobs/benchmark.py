@@ -16,7 +16,7 @@ from bert4rec.commands.jobs.contest import ALL_UNTRAINED, KINDS, SPLITS, Contest
 from bert4rec.commands.jobs.earlier_runs import earlier_run, is_finished
 from bert4rec.config.load import NO_FILE, USUAL_FILE, parse_command_line
 from bert4rec.launch.child import StoppedError, run_child
-from bert4rec.report.markdown.standings import Result, standings_data, standings_page
+from bert4rec.report.compare.standings import Result, standings_data, standings_page
 from bert4rec.report.reading import read_report
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import DataError, SettingsError

@@ -1,7 +1,8 @@
 """The same users under two recommenders: differences of their metrics, user by user."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,6 @@ from bert4rec.evaluation.ranker import Ranks, with_unseen
 from bert4rec.evaluation.results.intervals import Difference, paired_difference
 from bert4rec.evaluation.results.rank_files import rank_file
 from bert4rec.report.compare.columns import Column
-from bert4rec.report.compare.runs import Run
 from bert4rec.runtime.errors import DataError
 
 WHO = ("user", "target", "is_repeated")
@@ -51,7 +51,7 @@ def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, spli
         return Pairs(
             {}, f"{missing.folder} has no {rank_file(split)} (`bert4rec evaluate` writes one, into a folder of its own)"
         )
-    ours, theirs = ([_read(run, split) for run in column.runs] for column in (first, other))
+    ours, theirs = ([ranked_users(run.folder, run.report, split) for run in column.runs] for column in (first, other))
     if any(not _are_the_same(ours[0], ranked) for ranked in (*ours, *theirs)):
         return Pairs({}, "they were tested on different users")
     protocols = [name for name in ks if all(name in ranked.ranks for ranked in (*ours, *theirs))]
@@ -77,12 +77,13 @@ def _counted(ranks: Ints) -> Ints:
     return ranks[ranks != LEFT_OUT]
 
 
-def _read(run: Run, split: str) -> RankedUsers:
-    path = run.folder / rank_file(split)
+def ranked_users(folder: Path, report: Mapping[str, Any], split: str) -> RankedUsers:
+    """Of a `split`, as the run in `folder` has left them. Raises `DataError`."""
+    path = folder / rank_file(split)
     try:
         table = pq.read_table(path)
         user, target, is_repeated = (table[name].to_numpy() for name in WHO)
-        names = [name for name in run.report[split] if name in table.column_names]
+        names = [name for name in report[split] if name in table.column_names]
         ranks = {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in names}
     except (OSError, KeyError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
