@@ -10,18 +10,20 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bert4rec.commands.jobs.contest import ALL_UNTRAINED, KINDS, SPLITS, Contest, Job, chosen_splits, make_contest
 from bert4rec.commands.jobs.earlier_runs import earlier_run, is_finished
 from bert4rec.config.load import NO_FILE, USUAL_FILE, parse_command_line
 from bert4rec.launch.child import StoppedError, run_child
-from bert4rec.report.compare.standings import Result, standings_data, standings_page
 from bert4rec.report.reading import read_report
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import write_whole
 from bert4rec.runtime.wording import clock, counted
+
+if TYPE_CHECKING:
+    from bert4rec.report.compare.standings import Result
 
 SUMMARY = "kinds of models on both splits, over several seeds, in one table"
 
@@ -77,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.contestants += more
     settings = [word for word in arguments.settings if word not in more]
     again = f"continue with: {_command(arguments, settings)}"
-    results: list[Result] = []
+    results: list[Result] = []  # what they are imports Arrow, for which no help should wait
     try:
         asked = _asked(arguments, settings)
         jobs = _prepared(asked)
@@ -139,9 +141,10 @@ def _prepared(asked: Asked) -> list[Job]:
     return jobs
 
 
-def _run_all(asked: Asked, jobs: Sequence[Job], results: list[Result], again: str) -> list[Job]:
+def _run_all(asked: Asked, jobs: Sequence[Job], results: "list[Result]", again: str) -> list[Job]:
     """Run the trainings that are missing, one after another; those that failed. `results` gets what is finished."""
     from bert4rec.dataset.reader import read_metadata  # imports Arrow
+    from bert4rec.report.compare.standings import Result
 
     failed: list[Job] = []
     seconds: dict[str, list[float]] = defaultdict(list)  # of finished runs, by contestant
@@ -182,8 +185,10 @@ def _left(jobs: Sequence[Job], seconds: dict[str, list[float]]) -> str:
     return f"  about {clock(total)} left"
 
 
-def _report(output: Path, results: Sequence[Result]) -> None:
+def _report(output: Path, results: "Sequence[Result]") -> None:
     """Show the tables, and write them beside the runs."""
+    from bert4rec.report.compare.standings import standings_data, standings_page
+
     page = standings_page(results)
     logger.info(f"\n{page}")
     write_whole(output / PAGE, page)
