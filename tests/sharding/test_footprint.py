@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bert4rec.sharding.footprint import (
+    AVERAGE,
     DENSE,
     GRADIENTS,
     STEP,
@@ -165,6 +166,17 @@ def test_several_shards_are_held_together() -> None:
     on_device, on_host = held(job, parts)
     assert on_device == {}
     assert (on_host[TABLES], on_host[TABLE_STATE], on_host[GRADIENTS]) == (3200, 3200, 0)
+
+
+@pytest.mark.parametrize("mode", ["dmp", "ddp"])
+def test_the_mean_of_the_weights_is_as_large_as_they_are(mode: str) -> None:
+    job = make_job(10**6, 2, mode=mode)
+    (_, plain), (_, averaged) = (
+        make_plan(replace(job, averages=averages), NO_LIMIT).needs[1] for averages in (False, True)
+    )
+    assert AVERAGE not in plain
+    assert averaged[AVERAGE] == plain[TABLES] + dense_bytes(job)[0]
+    assert {name: averaged[name] for name in plain} == plain
 
 
 @pytest.mark.parametrize("mode", ["dmp", "ddp"])

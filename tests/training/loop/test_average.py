@@ -1,6 +1,7 @@
 """The mean of the weights of many steps, written out."""
 
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from bert4rec.checkpoint.contents import Weights
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found, step_folder
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
+from bert4rec.runtime.errors import DataError
 from bert4rec.training.loop.average import WeightAverage
 from bert4rec.training.run import run
 from tests.conftest import leave_group
@@ -104,3 +106,21 @@ def test_a_run_of_an_earlier_version_is_resumed_with_a_mean(make: Make) -> None:
             latest = tensors[(LATEST if step > 14 else MODEL) + name]
             mean[name] = latest * share + mean.get(name, 0) * (1 - share)
             torch.testing.assert_close(tensors[MODEL + name], mean[name])
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_where_the_best_is_lost_the_mean_of_the_last_steps_is_tested(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    averaged = {"training.average_age": AGE, "training.n_epochs": 1}
+    usual = run(make(**averaged, **{"run.name": "usual"}))
+    leave_group()
+
+    def lost(folder: Path) -> None:
+        raise DataError(f"{folder}: is lost")
+
+    monkeypatch.setattr("bert4rec.training.loop.checkpoints.verify", lost)
+    other = run(make(**averaged, **{"run.name": "other"}))
+    assert "is lost; the last weights are tested in place of the best\n" in capsys.readouterr().out
+    assert report_of(other)["test"] == report_of(usual)["test"]
