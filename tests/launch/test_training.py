@@ -129,7 +129,8 @@ def test_a_training_ends_with_the_program_that_has_started_it(settings: dict[str
     assert list((folder / "checkpoints").glob("step-*"))
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.long
+@pytest.mark.parametrize("processes", [1, 2])
 def test_what_ends_it_otherwise_is_raised(settings: dict[str, Any], processes: int) -> None:
     with pytest.raises(UserError, match=r"^nowhere: no dataset folder"):
         train_on(words({**settings, "data.dataset_dir": "nowhere"}), n_processes=processes, view=Shown())

@@ -152,6 +152,7 @@ def test_a_run_that_fails_does_not_end_the_others(
     assert rows_of(out) == ["popularity", "best possible"]
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_in_one_line(small_folder: Path, tmp_path: Path) -> None:
     """In a real terminal, with real processes."""
     options = [f"--{name}={value}" for name, value in SMALL.items()]
