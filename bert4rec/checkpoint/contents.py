@@ -48,28 +48,20 @@ class Weights(Owner):
         """By parameter."""
         return _named(self._name, self._model.state_dict())
 
-    def by_parameter(self) -> dict[str, Any]:
-        """The same by the names that the parameters of a `MODEL` have in a checkpoint."""
-        return _named(MODEL, self._model.state_dict())
-
     def load_latest(self, folder: Path) -> bool:
         """Of a checkpoint, those after its last step; whether its model is a mean of these and others."""
-        tensors = _named(LATEST, state := self._model.state_dict())
-        is_mean = not tensors.keys().isdisjoint(StoredTensors(folder))
-        if is_mean:
-            load(folder, tensors)
-            self._model.load_state_dict(state)
-        else:
-            self.load(folder)
+        is_mean = any(name.startswith(LATEST) for name in StoredTensors(folder))
+        self._load(folder, LATEST if is_mean else MODEL)
         return is_mean
 
     def load(self, folder: Path) -> None:
-        """The model of a checkpoint.
+        """The model of a checkpoint."""
+        self._load(folder, MODEL)
 
-        In one of an earlier version of this program the mask token's vector is a row of a table.
-        """
+    def _load(self, folder: Path, name: str) -> None:
+        """In a checkpoint of an earlier version of this program the mask token's vector is a row of a table."""
         state = self._model.state_dict()
-        tensors = _named(MODEL, state)
+        tensors = _named(name, state)
         if MASK in state and MODEL + MASK not in (stored := StoredTensors(folder)):
             mask = tensors.pop(MODEL + MASK)
             mask.copy_(stored.row(MODEL + TABLE, MASK_ID)[: len(mask)])

@@ -12,7 +12,7 @@ from bert4rec.runtime.errors import DataError
 
 FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # of an export; with the first it is a package
 FORMAT, VERSION = "bert4rec model package", 3
-READABLE_VERSIONS = (1, 2, VERSION)  # 1: the mask token's vector is a row of the item table; 3 has rotary positions
+READABLE_VERSIONS = (1, 2, VERSION)  # 1: the mask token's vector is a row of the item table; 3: positions may be rotary
 SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 
 

@@ -19,6 +19,7 @@ from bert4rec.checkpoint.run_folder import (
     checkpoint_of,
 )
 from bert4rec.config.abilities import TRANSFORMERS
+from bert4rec.config.load import as_saved, flat
 from bert4rec.config.tables import Data
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
@@ -43,9 +44,15 @@ class Trained:
         return int(self.metadata["n_items"])
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """All that it was trained with, "table.key" → value."""
+        return as_saved(flat(self.metadata["config"]))
+
+    @property
     def model(self) -> dict[str, Any]:
         """The settings of the model."""
-        return {"kind": "bert4rec", "positions": "learned", **self.metadata["config"]["model"]}
+        of_model = {name.removeprefix("model."): of for name, of in self.settings.items() if name.startswith("model.")}
+        return {"kind": "bert4rec", **of_model}
 
     @property
     def takes_histories(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bert4rec.checkpoint.next_command import on_processes
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA_VERSION, new_folder, step_folder
 from bert4rec.checkpoint.trained import Trained, find_trained
-from bert4rec.config.load import Overrides, as_saved, flat, load_config, parse_command_line, read_options
+from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with group_of_one():
         verify(checkpoint)
-        config = _config(saved, overrides, checkpoint)
+        config = _config(trained, overrides, checkpoint)
         dataset = _open(config, trained, arguments.run_folder)
         config = _resolved(config, saved, dataset.n_items)
         folder = new_folder(Path(config.run.dir), config.run_name)
@@ -109,10 +109,10 @@ def _overrides(settings: list[str]) -> Overrides:
     return overrides
 
 
-def _config(saved: Mapping[str, Any], overrides: Overrides, checkpoint: Path) -> Config:
+def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
     """The settings of the run with the `overrides`, for a new run beside it."""
-    own = as_saved(flat(saved["config"])) | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
-    own["training.n_epochs"] = max(1, math.ceil(FURTHER * saved["state"]["epochs"]))
+    own = trained.settings | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
+    own["training.n_epochs"] = max(1, math.ceil(FURTHER * trained.metadata["state"]["epochs"]))
     checkpoints = checkpoint.resolve().parent
     if checkpoints.name == CHECKPOINTS:  # else it was copied, and the settings alone say where runs stand
         runs, here = checkpoints.parent.parent, Path.cwd()

@@ -65,8 +65,8 @@ def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = N
 
 def load_saved(path: Path, overrides: Overrides | None = None) -> Config:
     """The settings of a run by its own file, then `overrides`. Raises as `load_config` does."""
-    overrides, tables = overrides or Overrides(), _read_toml(path)
-    missing: dict[str, Any] = {name: value for name, value in BEFORE.items() if not _is_there(name, tables)}
+    overrides, known = overrides or Overrides(), flat(_read_toml(path))
+    missing: dict[str, Any] = {name: value for name, value in BEFORE.items() if name not in known}
     return load_config(path, Overrides(missing | overrides, overrides.typed))
 
 
@@ -173,11 +173,6 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str | None, Overrides]:
 def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Settings by "table.key"."""
     return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
-
-
-def _is_there(name: str, tables: Mapping[str, Any]) -> bool:
-    table, key = _split_key(name)
-    return key in tables.get(table, {})
 
 
 def settings_help() -> str:

@@ -194,8 +194,8 @@ class Training(Table):
     warmup_steps: Whole = Field(0, description="steps of linear warm-up")
     average_age: Age | Literal["auto"] = Field(
         "auto",
-        description="validated, tested and saved is the mean of the weights of the last steps, of this mean age as a "
-        "share of all steps so far; 0 = the weights of the last step; auto = 0.1, but 0 where the rate falls or fbgemm "
+        description="the model that is validated, tested and saved is a mean of recent weights, on average this share "
+        "of all steps old; 0 = the weights of the last step; auto = 0.1, but 0 where the learning rate falls or fbgemm "
         "updates a table",
     )
     max_grad_norm: float = Field(1.0, ge=0, description="clips the gradient of the dense part; 0 = no clipping")

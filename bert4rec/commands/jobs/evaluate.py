@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bert4rec.checkpoint.run_folder import CONFIG
 from bert4rec.checkpoint.trained import Trained, find_trained
 from bert4rec.commands.jobs import launched
-from bert4rec.config.load import Overrides, as_saved, flat, load_config, load_saved, parse_command_line, read_options
+from bert4rec.config.load import Overrides, flat, load_config, load_saved, parse_command_line, read_options
 from bert4rec.config.tables import Config
 from bert4rec.report.markdown.page import metrics_table, ratings_line, rules
 from bert4rec.runtime.console import log_to_terminal
@@ -96,7 +96,7 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
         )
     if not trained.is_package:
         overrides.setdefault("data.dataset_dir", str(trained.dataset))
-    saved = as_saved(flat(trained.metadata["config"]))
+    saved = trained.settings
     if trained.run is None:
         return load_config(None, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))
     config = load_saved(trained.run / CONFIG, Overrides(overrides | WITHOUT_STATE, overrides.typed))

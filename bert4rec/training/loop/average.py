@@ -8,17 +8,17 @@ Generalization").
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import nn
 
 from bert4rec.checkpoint.contents import Owner, Weights
 from bert4rec.sharding.sharded_tensors import copy_of, local_parts
 
 
 class WeightAverage(Owner):
-    """The mean of the `weights` of a model, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
+    """The mean of the weights of a `model`, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
 
     The mean of weights at steps 1 … t with weights that grow as a power of the step, such that they are `age` × t
     steps old on average (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section 4:
@@ -26,24 +26,27 @@ class WeightAverage(Owner):
     It depends on the weights and the number of the step alone, and every process holds that of what it holds.
     """
 
-    def __init__(self, weights: Weights, *, age: float) -> None:
-        self._weights, self._power = weights, 1 / age - 2
-        self._mean = {name: copy_of(value) for name, value in weights.by_parameter().items()}
+    def __init__(self, model: nn.Module, *, age: float) -> None:
+        weights = Weights(model).tensors()
+        self._power = 1 / age - 2
+        self._mean = {name: copy_of(value) for name, value in weights.items()}
+        # What this process holds: of the mean, and of the weights themselves, which never move in memory.
+        means, current = (chain.from_iterable(map(local_parts, of.values())) for of in (self._mean, weights))
+        self._parts = [(mean, weight.detach()) for mean, weight in zip(means, current, strict=True)]
 
     def tensors(self) -> dict[str, Any]:
         """The mean, as the model of a checkpoint."""
         return self._mean
 
-    @torch.no_grad()
     def note(self, step: int) -> None:
         """Take the weights after `step`, counted from 1, into the mean."""
         share = (self._power + 1) / (step + self._power)
-        for mean, weight in zip(self._parts(), self._weights.local_parts(), strict=True):
+        for mean, weight in self._parts:
             mean.lerp_(weight, share)
 
     def restart(self) -> None:
         """Forget all weights but the current ones."""
-        for mean, weight in zip(self._parts(), self._weights.local_parts(), strict=True):
+        for mean, weight in self._parts:
             mean.copy_(weight)
 
     @contextmanager
@@ -55,14 +58,9 @@ class WeightAverage(Owner):
         finally:
             self.exchange()
 
-    @torch.no_grad()
     def exchange(self) -> None:
         """The model has the mean as its weights, and these are in its place; or the reverse."""
-        for mean, weight in zip(self._parts(), self._weights.local_parts(), strict=True):
+        for mean, weight in self._parts:
             kept = mean.clone()
             mean.copy_(weight)
             weight.copy_(kept)
-
-    def _parts(self) -> list[Tensor]:
-        """What this process holds of the mean."""
-        return [part for value in self._mean.values() for part in local_parts(value)]

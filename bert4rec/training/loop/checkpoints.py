@@ -4,7 +4,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 
@@ -28,8 +28,7 @@ class Checkpoints:
     """Saves and restores a training: `manager` writes, the owners of its parts give them and take them back.
 
     `state` is that of the training. With `average_age` what is saved as the model, and tested, is a mean of the weights
-    (`WeightAverage`). `is_lost`: the weights that are to be tested are on no disk. Every process makes
-    the same calls.
+    (`WeightAverage`). `is_lost`: the weights that are to be tested are on no disk. Every process makes the same calls.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class Checkpoints:
     ) -> None:  # fmt: skip
         self.state, self._optimizers = state, optimizers
         self._weights = Weights(model, LATEST if average_age else MODEL)
-        self.average = WeightAverage(self._weights, age=average_age) if average_age else None
+        self.average = WeightAverage(model, age=average_age) if average_age else None
         self._moments, self._random = Moments(optimizers), RandomState(world)
         self._owners: list[Owner] = [self._weights, self._moments, self._random]
         self._owners += [self.average] if self.average else []
@@ -94,7 +93,7 @@ class Checkpoints:
         with self._interruption.busy():
             self._manager.wait()
 
-    def interrupt(self, number: int) -> None:
+    def interrupt(self, number: int) -> NoReturn:
         """Save, unless that takes too long, and raise `Interrupted` for the signal `number`."""
         manager, step = self._manager, self.state.step
         manager.wait()
