@@ -11,6 +11,7 @@ import bert4rec.prepare  # noqa: F401
 
 if TYPE_CHECKING:
     from bert4rec.api import load, prepare, train
+    from bert4rec.inference.history import TimedHistory
     from bert4rec.inference.run import Run
     from bert4rec.runtime.console import log_to_terminal
     from bert4rec.runtime.errors import UserError
@@ -18,10 +19,11 @@ else:
     del prepare
 
 __version__ = "0.1.0"
-__all__ = ["Run", "UserError", "load", "log_to_terminal", "prepare", "train"]
+__all__ = ["Run", "TimedHistory", "UserError", "load", "log_to_terminal", "prepare", "train"]
 
 _MODULES = {
     "Run": "bert4rec.inference.run",
+    "TimedHistory": "bert4rec.inference.history",
     "UserError": "bert4rec.runtime.errors",
     "load": "bert4rec.api",
     "log_to_terminal": "bert4rec.runtime.console",

@@ -79,8 +79,10 @@ def _findings(config: Config, n_processes: int) -> Iterator[Finding]:
 def _dataset(config: Config) -> "Dataset":
     from bert4rec.dataset.reader import open_dataset
 
-    recipe = config.preprocessing.recipe
-    return open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=recipe, verify=True)
+    return open_dataset(
+        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
+        with_times=config.model.knows_times,
+    )  # fmt: skip
 
 
 def _batches(config: Config, dataset: "Dataset", n_processes: int) -> Finding:

@@ -132,7 +132,10 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     from bert4rec.dataset.reader import FIRST_IDS, open_dataset, read_metadata
 
     saved, previous = trained.metadata, trained.dataset
-    dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe)
+    dataset = open_dataset(
+        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
+        with_times=config.model.knows_times,
+    )  # fmt: skip
     if dataset.metadata["fingerprint"] == saved["fingerprint"]:
         raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
     try:

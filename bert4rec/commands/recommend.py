@@ -3,10 +3,11 @@
 import argparse
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert4rec.config.values import instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.installation import importing
@@ -14,6 +15,7 @@ from bert4rec.runtime.wording import clock, counted
 
 if TYPE_CHECKING:
     from bert4rec.inference.files.histories import Histories
+    from bert4rec.inference.history import History
     from bert4rec.inference.recommender import Recommendation, Recommender
 
 LEFT_OUT = "seen items are left out, since users of these data hardly return to them (--seen=keep lets them come)"
@@ -42,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seen", choices=("leave-out", "keep"), help="items of the history itself (default: as the data suggest)"
     )
+    parser.add_argument(
+        "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
+        'that knows that of the target, model.times = "target" (default: that of the last item of each history)',
+    )  # fmt: skip
     parser.add_argument("--allow", metavar="FILE", type=Path, help="recommend only these items, one a line")
     parser.add_argument("--deny", metavar="FILE", type=Path, help="never recommend these items, one a line")
 
@@ -100,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def taken(parts: "Iterable[Histories]", asked: deque[list[Any]]) -> Iterator[list[Sequence[Any]]]:
+def taken(parts: "Iterable[Histories]", asked: deque[list[Any]]) -> "Iterator[list[History]]":
     """The histories of each part; the names of its users go to `asked`."""
     for part in parts:
         asked.append([user for user, _ in part])
@@ -135,17 +141,31 @@ def _histories(arguments: argparse.Namespace, model: "Recommender") -> "tuple[in
     from bert4rec.inference.files.histories import read_file
     from bert4rec.inference.user_histories import UserHistories
 
+    network = model.require_histories()
+    timed: dict[str, Any] = {"with_times": network.knows_times, "at": _instant(arguments.at, network.times)}
     if arguments.items is not None:
         return 1, [[(1, arguments.items.split(","))]]
     if arguments.histories is not None:
-        return None, read_file(arguments.histories)
+        return None, read_file(arguments.histories, **timed)
     if model.dataset is None:
         raise SettingsError(
             "a model package has no users; name their dataset with --dataset=FOLDER, or give histories with --items or "
             "--histories"
         )
-    users = UserHistories(model.dataset, model.ids)
+    users = UserHistories(model.dataset, model.ids, **timed)
     return (len(users), users.all()) if arguments.all else (len(arguments.user), [users.of(arguments.user)])
+
+
+def _instant(text: str | None, times: str) -> int | None:
+    """Seconds since 1970."""
+    if text is None:
+        return None
+    if times != "target":
+        raise SettingsError(f'--at={text}: this model knows no instant of the target: it has model.times = "{times}"')
+    try:
+        return instant(text)
+    except ValueError:
+        raise SettingsError(f"--at={text}: must be a time: 2026-01-31, 2026-01-31T12:00 or seconds") from None
 
 
 def _lines(path: Path) -> list[str]:

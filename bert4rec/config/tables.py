@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from bert4rec.config.abilities import is_trained
+from bert4rec.config.abilities import TRANSFORMERS, is_trained
 from bert4rec.config.values import (
     Age,
     Count,
@@ -153,6 +153,11 @@ class Model(Table):
         description="how attention knows the order: by turning queries and keys, so that it sees how far apart two "
         "items are, wherever they stand; learned = a vector for each place from the end",
     )
+    times: Literal["none", "history", "target"] = Field(
+        "none",
+        description="what the model knows of time: nothing; how long after the one before it each item was taken; "
+        "that, and the instant for which it predicts, in evaluation that of the target: another task",
+    )
     dropout: float = Field(0.1, ge=0, lt=1, description="share of activations dropped in training")
     head: Literal["tied", "linear"] = Field(
         "tied", description="tied = scores through the item table; linear = a layer of its own (small catalogues)"
@@ -170,6 +175,11 @@ class Model(Table):
     smoothing: Positive = Field(
         100.0, description="markov, transition_graph: transitions by popularity that each item has beside its own"
     )
+
+    @property
+    def knows_times(self) -> bool:
+        """Whether the model is told when items were taken."""
+        return self.kind in TRANSFORMERS and self.times != "none"
 
     @property
     def counting(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ COLUMNS = {
     "times": "seconds, parallel to `items`",
     "ratings": "parallel to `items`; 0 in Goodreads means not rated",
     "target": "the item to predict",
+    "target_time": "when that was, in seconds",
     "popular_negatives": "unseen items, drawn in proportion to their training positions; none for a user with too few",
     "uniform_negatives": "unseen items, all equally likely; none for a user with too few",
 }

@@ -70,6 +70,12 @@ class Columns:
         words = places[:, 1] + rows - self._first_rows[batch]
         return self._at(self._file[batch], words) if maps else self._read(self._file[batch], words, np.ones_like(rows))
 
+    def long_numbers(self, name: str, rows: Indices) -> Indices:
+        """As `numbers`, of a plain column of int64."""
+        batch, places = self._find(name, rows, INT64)
+        words = places[:, 1] + 2 * (rows - self._first_rows[batch])
+        return self._read(self._file[batch], words, np.full_like(rows, 2)).view("<i8")
+
     def lists(self, name: str, rows: Indices) -> tuple[Ints, Indices]:
         """The lists of a column of int32 in `rows` [B]: numbers one after another, and how many each has [B]."""
         file, first, lengths = self._bounds(name, rows)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -19,13 +19,14 @@ from bert4rec.dataset.schema import (
     FIRST_ITEM_ID,
     ITEMS,
     METADATA,
-    NEGATIVES,
     ORACLE,
     PAD_ID,
     PROTOCOLS,
     RATINGS,
     SPLITS,
     STATE,
+    TARGET_TIME,
+    TIMES,
     TRAIN,
     table_rows,
 )
@@ -49,6 +50,7 @@ class Rows:
     `items` [total] int32 holds the rows' items one after another, `lengths` [B] int64 how many each row has. The
     other columns are there in evaluation splits only: `targets` [B], `users` [B], `negatives[protocol]` [B, n]; a user
     who has seen too much of the catalogue has none, but PAD_ID in their n places (n is 0 where no row has any).
+    Of a split that is read with times `times` [total] and `target_times` [B] are seconds.
     """
 
     items: Ints
@@ -56,6 +58,8 @@ class Rows:
     targets: Ints | None = None
     negatives: Mapping[str, Ints] | None = None
     users: Ints | None = None
+    times: Indices | None = None
+    target_times: Indices | None = None
 
     def are_repeated(self) -> Bools:
         """Which targets [B] stand in their user's own history."""
@@ -72,12 +76,13 @@ class Rows:
 class Split:
     """One split of a dataset for a table of `n_rows` rows, memory-mapped: all processes share the page cache.
 
-    Opened when it is first used, and then at no cost per row. Pickled, it takes no row along.
+    Opened when it is first used, and then at no cost per row. Pickled, it takes no row along. `read` takes times along
+    only `with_times`.
     """
 
-    def __init__(self, folder: Path, n_rows: int) -> None:
+    def __init__(self, folder: Path, n_rows: int, *, with_times: bool = False) -> None:
         self.name = folder.name
-        self._folder, self._n_rows = folder, n_rows
+        self._folder, self._n_rows, self._with_times = folder, n_rows, with_times
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -113,23 +118,27 @@ class Split:
     @property
     def has_times(self) -> bool:
         """Whether it is known when each item was taken."""
-        return "times" in self._columns.names
+        return TIMES in self._columns.names
 
     def times(self, indices: Indices) -> Indices:
         """The seconds [total] of the items of the rows at `indices` [B], as `read` has the items."""
-        return self._columns.long_lists("times", indices)[0]
+        return self._columns.long_lists(TIMES, indices)[0]
 
     def read(self, indices: Indices) -> Rows:
         """The rows at `indices` [B], in that order; no Python object per row is made.
 
         Raises `DataError` for an id that the item table does not have: TorchRec would accept it in silence.
         """
-        items, lengths = self._lists("items", indices)
-        if "target" in self._columns.names:
-            negatives = [self._equally_many(name, indices) for name in NEGATIVES]
-            users = self._columns.numbers("user", indices)
-            return Rows(items, lengths, self.targets(indices), dict(zip(PROTOCOLS, negatives, strict=True)), users)
-        return Rows(items, lengths)
+        rows = Rows(*self._lists("items", indices), times=self.times(indices) if self._with_times else None)
+        if "target" not in self._columns.names:
+            return rows
+        return replace(
+            rows,
+            targets=self.targets(indices),
+            negatives={name: self._equally_many(f"{name}_negatives", indices) for name in PROTOCOLS},
+            users=self._columns.numbers("user", indices),
+            target_times=self._columns.long_numbers(TARGET_TIME, indices) if self._with_times else None,
+        )
 
     @cached_property
     def n_pairs(self) -> int:
@@ -273,12 +282,15 @@ def checksum(originals: list[Any]) -> str:
     return hashlib.sha256(json.dumps(originals).encode()).hexdigest()[:12]
 
 
-def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any], verify: bool = True) -> Dataset:
+def open_dataset(
+    folder: Path, *, max_len: int, preprocessing: Mapping[str, Any], verify: bool = True, with_times: bool = False
+) -> Dataset:
     """Open `folder` for a model that sees `max_len` items, made with the settings `preprocessing`.
 
-    The time that it takes does not depend on the number of rows. With `verify` a sample of each file, at most 4 MiB,
-    is compared with its checksum; one process a host does. Ids are checked when they are read. Every byte is checked
-    by `bert4rec check FOLDER`.
+    `with_times`: rows are read with the times of items and targets, which the dataset must have then. The time that it
+    takes does not depend on the number of rows. With `verify` a sample of each file, at most 4 MiB, is compared with
+    its checksum; one process a host does. Ids are checked when they are read. Every byte is checked by `bert4rec check
+    FOLDER`.
 
     Raises `DataError`, in one line, for a folder that is missing, incomplete, changed since it was written, of another
     format, or made with other settings. Where the data came from does not matter: a folder may come from elsewhere.
@@ -286,8 +298,11 @@ def open_dataset(folder: Path, *, max_len: int, preprocessing: Mapping[str, Any]
     metadata = read_metadata(folder)
     _check_settings(folder, metadata, {"max_len": max_len, "preprocessing": dict(preprocessing)})
     _check_files(folder, metadata["files"], verify=verify)
+    if with_times:
+        require_times(folder, metadata)
     n_rows = table_rows(metadata["items"])
-    return Dataset(folder, metadata, {name: Split(folder / name, n_rows) for name in SPLITS})
+    splits = {name: Split(folder / name, n_rows, with_times=with_times) for name in SPLITS}
+    return Dataset(folder, metadata, splits)
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -307,6 +322,17 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         found = metadata.get("format_version")
         raise DataError(f"{path}: format_version {found}, this program reads {DATASET_FORMAT}; {REMAKE}")
     return metadata
+
+
+def require_times(folder: Path, metadata: Mapping[str, Any]) -> None:
+    """Raise `DataError` for a dataset folder that does not say when its items were taken."""
+    if not metadata.get("has_times"):
+        raise DataError(
+            f"{folder}: does not say when items were taken, as the model wants to know: prepare data that have a time, "
+            'in a table named by data.time_column, or train with model.times = "none"'
+        )
+    if not metadata.get("has_target_times"):
+        raise DataError(f"{folder}: made by an earlier version, without the times of targets; {REMAKE}")
 
 
 def _check_settings(folder: Path, saved: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -24,21 +24,26 @@ MIN_EVALUATED = 3  # interactions, for leave-one-out: one to train on, one for v
 PROTOCOLS = ("popular", "uniform")  # of negatives
 NEGATIVES = tuple(f"{name}_negatives" for name in PROTOCOLS)
 RATINGS = "ratings"
-LISTS = {"items": pa.int32(), "times": pa.int64(), RATINGS: pa.float32()}
+TIMES, TARGET_TIME = "times", "target_time"
+LISTS = {"items": pa.int32(), TIMES: pa.int64(), RATINGS: pa.float32()}
 """Parallel lists of a row, oldest first → the type of an element; times and ratings only where the source has them."""
 
 
-def columns(split: str, *, has_times: bool, has_ratings: bool) -> dict[str, pa.DataType]:
-    """The columns of a split, in their order.
+def columns(
+    split: str, *, has_times: bool, has_ratings: bool, has_target_times: bool | None = None
+) -> dict[str, pa.DataType]:
+    """The columns of a split, in their order; `has_target_times` as `has_times`, but in a dataset of earlier versions.
 
     >>> list(columns("train", has_times=True, has_ratings=False))
     ['user', 'items', 'times']
     >>> list(columns("test", has_times=False, has_ratings=False))
     ['user', 'items', 'target', 'popular_negatives', 'uniform_negatives']
     """
-    is_there = {"items": True, "times": has_times, RATINGS: has_ratings}
+    is_there = {"items": True, TIMES: has_times, RATINGS: has_ratings}
+    has_target_times = has_times if has_target_times is None else has_target_times
     lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_there[name]}
-    held_out = {"target": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
+    target = {"target": pa.int32(), **({TARGET_TIME: pa.int64()} if has_target_times else {})}
+    held_out = {**target, **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
     return {"user": pa.int32(), **lists, **(held_out if split != TRAIN else {})}
 
 

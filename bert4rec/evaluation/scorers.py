@@ -47,7 +47,7 @@ class ModelScorer:
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """What the model makes of them: hidden states, or what it knows of a user."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
-            batch = self._model.ask(rows, self._max_len).to(self._device)
+            batch = self._model.ask(rows, self._max_len, self._model.times).to(self._device)
             candidates, places = distinct(ids.flatten().cpu())
             asking, items = self._model.represent(batch, candidates.to(self._device))
         # In fp32 always: bf16 has so few digits that many scores would tie.

@@ -36,10 +36,10 @@ LOADED = """
 ## In Python, with bert4rec installed
 
 ```python
-from bert4rec import load
+from bert4rec import {names}
 
 model = load("FOLDER")  # this folder
-for item, title, score in model.recommend([{history}], k=10)[0]:
+for item, title, score in model.recommend([{timed_history}], k=10)[0]:
     print(item, title, score)
 ```
 """
@@ -53,7 +53,7 @@ import torch
 program = torch.export.load("program.pt2").module()
 ids = [json.loads(line)["id"] for line in open("items.jsonl", encoding="utf-8")]
 indices = {{item: index for index, item in enumerate(ids)}}
-items, scores = program(torch.tensor([[indices[item] for item in {history}]]))
+items, scores = program(torch.tensor([[indices[item] for item in {history}]]){more})
 print([ids[index] for index in items[0].tolist() if index >= 0])
 ```
 
@@ -67,7 +67,7 @@ import numpy as np
 import onnxruntime
 
 session = onnxruntime.InferenceSession("model.onnx")
-items, scores = session.run(None, {"items": np.array([[0, 1, 2]])})  # indices: lines of items.jsonl
+items, scores = session.run(None, {INPUTS})  # indices: lines of items.jsonl
 ```
 """
 SEARCHED = """
@@ -91,7 +91,8 @@ def card(
     model = settings["config"]["model"]
     parts = {"safetensors": LOADED, "pt2": WITH_TORCH, "vectors": SEARCHED}
     history = json.dumps(example, ensure_ascii=False)
-    usage = [text.format(history=history, **model) for name, text in parts.items() if name in formats]
+    used = _with_times(model.get("times", "none"), history, len(example)) | {"history": history}
+    usage = [text.format(**used, **model) for name, text in parts.items() if name in formats]
     return CARD.format(
         kind=model["kind"],
         n_items=settings["n_items"],
@@ -100,8 +101,25 @@ def card(
         files="\n".join(f"| `{name}` | {text.format(k=k)} |" for name, text in rows),
         most=model["max_len"] - 1,
         seen="items of the history itself are left out" if settings["leaves_out_seen"] else "seen items may come again",
-        usage="".join(usage) + (WITH_ONNX if "onnx" in formats else ""),
+        usage="".join(usage) + (WITH_ONNX.replace("{INPUTS}", f"{{{used['inputs']}}}") if "onnx" in formats else ""),
     )
+
+
+def _with_times(times: str, history: str, n_items: int) -> dict[str, str]:
+    """What the examples say where a model knows `times`: seconds are those of the Epoch, the oldest first."""
+    if times == "none":
+        return {
+            "names": "load", "timed_history": history, "more": "", "inputs": '"items": np.array([[0, 1, 2]])',
+        }  # fmt: skip
+    seconds = [1_700_000_000 + 60 * number for number in range(n_items)]
+    at = ", torch.tensor([1_700_000_600])" if times == "target" else ""
+    inputs = '"items": np.array([[0, 1, 2]]), "times": np.array([[5, 6, 9]])'
+    return {
+        "names": "TimedHistory, load",
+        "timed_history": f"TimedHistory({history}, {seconds})",
+        "more": f", torch.tensor([{seconds}]){at}",
+        "inputs": inputs + (', "at": np.array([20])' if times == "target" else ""),
+    }
 
 
 def _figures(report: Mapping[str, Any]) -> str:

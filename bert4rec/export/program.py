@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,28 +21,34 @@ from bert4rec.models.transformer import Block, Rotation, with_one
 from bert4rec.runtime.errors import SettingsError
 
 PT2, ONNX = "program.pt2", "model.onnx"
+INPUTS = ("items", "times", "at")
 NOTHING = -1  # in the place of an item
+NEVER = 2**62  # seconds, later than any
 OPSET = 18  # of ONNX: the first whose ScatterElements takes a minimum
 
 
 class Program(nn.Module):
     """Histories → the `k` best items and their scores. Items are numbers from 0, as lines of the list of ids.
 
-    With `leaves_out_seen` no item of a history is found for it.
+    With `leaves_out_seen` no item of a history is found for it. `inputs`: what it is called with, by name; a network
+    that knows times wants those of the items, too, and with that of the target the instants for which is asked.
     """
 
     def __init__(self, network: Network, *, k: int, leaves_out_seen: bool) -> None:
         super().__init__()
         self.network, self.leaves_out_seen = network, leaves_out_seen
         self.k = min(k, len(network.item_vectors))
+        self.inputs = INPUTS[: 1 + ("none", "history", "target").index(network.times)]
 
-    def forward(self, items: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, items: Tensor, times: Tensor | None = None, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`items` [B, L] int64, the oldest first, -1 anywhere for nothing → items [B, k] int64, scores [B, k].
 
-        Best first; -1 and -inf where there are fewer, and for a history without items.
+        Best first; -1 and -inf where there are fewer, and for a history without items. `times` [B, L] and `at` [B]
+        int64 are seconds; those of nothing are not looked at.
         """
         is_item = items != NOTHING
-        scores = self._hidden(items, is_item) @ self.network.item_vectors.T
+        gaps = None if times is None else self._gaps(is_item, times, at)
+        scores = self._hidden(items, is_item, gaps) @ self.network.item_vectors.T
         if self.leaves_out_seen:
             limits = torch.where(is_item, -torch.inf, torch.inf)
             scores = scores.scatter_reduce(1, items.clamp(min=0), limits, "amin")
@@ -50,7 +56,23 @@ class Program(nn.Module):
         best, indices = scores.topk(self.k)
         return torch.where(best > -torch.inf, indices, NOTHING), best
 
-    def _hidden(self, items: Tensor, is_item: Tensor) -> Tensor:
+    def _gaps(self, is_item: Tensor, times: Tensor, at: Tensor | None) -> Tensor:
+        """In seconds, as `while_asking` has them: [B, L], with the mask token's behind them if there is one."""
+        places = torch.arange(is_item.shape[1], device=is_item.device)
+        is_before = is_item[:, None, :] & (places[None, :] < places[:, None])
+        if self.network.encoder.is_causal and at is not None:
+            is_behind = is_item[:, None, :] & (places[None, :] > places[:, None])
+            following = torch.where(is_behind, times[:, None, :], NEVER).amin(2)
+            return torch.where(is_behind.any(2), following, at[:, None]) - times
+        oldest = is_item & (is_before.sum(2) <= (is_item.sum(1) - self.network.max_len)[:, None])
+        before = torch.where(is_before, times[:, None, :], -NEVER).amax(2)
+        gaps = torch.where(is_before.any(2) & ~oldest, times - before, 0)
+        if self.network.mask is None:
+            return gaps
+        newest = torch.where(is_item, times, -NEVER).amax(1)
+        return torch.cat([gaps, ((newest if at is None else at) - newest)[:, None]], dim=1)
+
+    def _hidden(self, items: Tensor, is_item: Tensor, gaps: Tensor | None) -> Tensor:
         """Hidden states [B, D] after the histories, as `Network` has them."""
         encoder, mask = self.network.encoder, self.network.mask
         vectors, most = self.network.shown_vectors[items.clamp(min=0)], self.network.max_len
@@ -60,7 +82,7 @@ class Program(nn.Module):
         from_end = is_item.flip(1).cumsum(1).flip(1) - 1
         is_real = is_item & (from_end < most)
         place = from_end.clamp(0, most - 1)
-        x = vectors if encoder.positions is None else vectors + encoder.positions(place)
+        x = encoder.placed(vectors, place, gaps)
         rotation = encoder.rotation(place)
         everywhere = is_real[:, None, None, :]
         within = _seen_within(is_real) if encoder.is_causal else everywhere
@@ -78,7 +100,7 @@ class Program(nn.Module):
 
 def save_pt2(path: Path, program: Program) -> None:
     """Write what `torch.export.load(path).module()` makes a function of, with neither pickles nor code."""
-    exported = torch.export.export(program, _example(), dynamic_shapes=_dynamic())
+    exported = torch.export.export(program, _example(program), dynamic_shapes=_dynamic(program))
     exported.example_inputs = None  # would be pickled
     torch.export.save(exported, path)
 
@@ -87,8 +109,8 @@ def save_onnx(path: Path, program: Program) -> None:
     """Write what onnxruntime runs; the numbers are in a file of their own, `model.onnx.data`."""
     with _without_messages():
         torch.onnx.export(
-            program, _example(), path, input_names=["items"], output_names=["best_items", "scores"],
-            dynamic_shapes=_dynamic(), opset_version=OPSET, external_data=True, dynamo=True, verbose=False,
+            program, _example(program), path, input_names=[*program.inputs], output_names=["best_items", "scores"],
+            dynamic_shapes=_dynamic(program), opset_version=OPSET, external_data=True, dynamo=True, verbose=False,
         )  # fmt: skip
 
 
@@ -101,13 +123,15 @@ def require_onnx() -> None:
         )
 
 
-def _example() -> tuple[Tensor]:
-    return (torch.tensor([[0, 0, 0], [NOTHING, 0, 0]]),)
+def _example(program: Program) -> tuple[Tensor, ...]:
+    histories = torch.tensor([[0, 0, 0], [NOTHING, 0, 0]])
+    return (histories, torch.tensor([[0, 1, 2], [0, 1, 2]]), torch.tensor([3, 3]))[: len(program.inputs)]
 
 
-def _dynamic() -> tuple[dict[int, object]]:
+def _dynamic(program: Program) -> tuple[Any, ...]:
     """Any number of histories, of any length."""
-    return ({0: torch.export.Dim("histories"), 1: torch.export.Dim("length")},)
+    histories, length = torch.export.Dim("histories"), torch.export.Dim("length")
+    return ({0: histories, 1: length}, {0: histories, 1: length}, {0: histories})[: len(program.inputs)]
 
 
 def _seen_within(is_real: Tensor) -> Tensor:

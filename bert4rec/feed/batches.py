@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from bert4rec.dataset.reader import Split
 from bert4rec.dataset.schema import PAD_ID
-from bert4rec.feed.batch import AnyBatch, Batch, Candidates, tensors_of
+from bert4rec.feed.batch import AnyBatch, Batch, Candidates, seconds_of, tensors_of
 from bert4rec.feed.loaders.parcel import Parcel
 from bert4rec.feed.loaders.server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
@@ -23,8 +23,9 @@ from bert4rec.feed.order import START, EpochOrder, Indices, Position
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
 
-MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int], Batch]
-"""Sequences one after another [total], their lengths [B], what identifies each [B], the epoch → what to train on."""
+MakeExamples: TypeAlias = Callable[[Tensor, Tensor, Tensor, int, Tensor | None], Batch]
+"""Sequences one after another [total], their lengths [B], what identifies each [B], the epoch, and where a model knows
+times those of the items [total] in seconds → what to train on."""
 
 
 class Examples(Protocol):
@@ -51,7 +52,8 @@ class Windows:
     def batch(self, indices: Indices, epoch: int) -> Batch:
         """The windows at `indices` [B], sorted by length, so that attention pads little."""
         indices = indices[np.argsort(self._split.lengths(indices), kind="stable")]
-        return self._make(*tensors_of(self._split.read(indices)), torch.from_numpy(indices), epoch)
+        rows = self._split.read(indices)
+        return self._make(*tensors_of(rows), torch.from_numpy(indices), epoch, seconds_of(rows))
 
 
 class TrainingBatches:

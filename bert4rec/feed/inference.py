@@ -1,6 +1,7 @@
 """Histories as batches that ask for the next item: each kind of model in its own way.
 
-`targets` hold those of the rows, or nothing but zeros where they have none.
+`targets` hold those of the rows, or nothing but zeros where they have none. `times`: what the model knows of them; rows
+have some then, and for "target" those of the targets.
 """
 
 import torch
@@ -8,30 +9,46 @@ from torch import Tensor
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import MASK_ID
-from bert4rec.feed.batch import Batch, long, tensors_of
+from bert4rec.feed.batch import Batch, long, seconds_of, tensors_of
+from bert4rec.feed.gaps import while_asking
 
 
-def with_mask(rows: Rows, max_len: int) -> Batch:
+def with_mask(rows: Rows, max_len: int, times: str = "none") -> Batch:
     """The last `max_len` - 1 items of each history and the mask token after them, which is to be predicted."""
-    items, kept, place = _last_items(rows, max_len - 1)
+    items, kept, chosen = _last_items(rows, max_len - 1)
     ends = (kept + 1).cumsum(0)
-    shown = torch.full((int(ends[-1]),), MASK_ID, dtype=torch.int64)
-    shown[torch.repeat_interleave(ends - 1, kept) + place] = items
-    return Batch.showing(shown, kept + 1, ends - 1, _targets(rows))
+    is_item = torch.ones(int(ends[-1]), dtype=torch.bool)
+    is_item[ends - 1] = False
+    shown = torch.full((len(is_item),), MASK_ID, dtype=torch.int64)
+    shown[is_item] = items
+    gaps = _gaps(rows, kept, chosen, times, is_causal=False)
+    return Batch.showing(shown, kept + 1, ends - 1, _targets(rows), gaps)
 
 
-def as_they_are(rows: Rows, max_len: int) -> Batch:
+def as_they_are(rows: Rows, max_len: int, times: str = "none") -> Batch:
     """The last `max_len` - 1 items of each history, as many as a whole window has before its last target."""
-    items, kept, _ = _last_items(rows, max_len - 1)
-    return Batch.showing(items, kept, kept.cumsum(0) - 1, _targets(rows))
+    items, kept, chosen = _last_items(rows, max_len - 1)
+    gaps = _gaps(rows, kept, chosen, times, is_causal=True)
+    return Batch.showing(items, kept, kept.cumsum(0) - 1, _targets(rows), gaps)
 
 
 def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """At most the `n` last items of each row, how many these are [B], and the place of each from the end, below 0."""
+    """At most the `n` last items of each row, how many these are [B], and where they stand in those of all rows."""
     items, lengths = tensors_of(rows)
     kept = lengths.clamp(max=n)
-    place = torch.arange(int(kept.sum())) - torch.repeat_interleave(kept.cumsum(0), kept)
-    return items[torch.repeat_interleave(lengths.cumsum(0), kept) + place], kept, place
+    from_end = torch.repeat_interleave(kept.cumsum(0), kept) - torch.arange(int(kept.sum()))
+    chosen = torch.repeat_interleave(lengths.cumsum(0), kept) - from_end
+    return items[chosen], kept, chosen
+
+
+def _gaps(rows: Rows, kept: Tensor, chosen: Tensor, times: str, *, is_causal: bool) -> Tensor | None:
+    """Those of the items that stand at the places `chosen`, of which each row has `kept` [B]."""
+    seconds = seconds_of(rows)
+    if seconds is None:
+        return None
+    assert rows.target_times is not None, "a split that is read with times has those of the targets"
+    at = torch.from_numpy(rows.target_times) if times == "target" else None
+    return while_asking(seconds[chosen], kept, at, is_causal=is_causal)
 
 
 def _targets(rows: Rows) -> Tensor:

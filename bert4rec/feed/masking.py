@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
 from bert4rec.feed.batch import Batch
+from bert4rec.feed.gaps import since_previous
 from bert4rec.feed.seeded.hashing import Words, splitmix64
 
 Bools = npt.NDArray[np.bool_]
@@ -26,6 +27,9 @@ class Masking:
     With probability `last_item_mask_prob` only the last item of a sequence is masked, as at inference; else each
     position with `mask_prob`, and at least one. A masked position shows the mask token (`mask_token_share`; always, for
     the last item alone), a random item of the catalogue of `n_rows` table rows (`random_token_share`), or itself.
+
+    A model that knows `times` is told at each position how long ago the one before it was; with "history" as if the
+    positions to predict had been when the item before them was, since at inference nobody knows when the next comes.
     """
 
     seed: int
@@ -34,12 +38,15 @@ class Masking:
     last_item_mask_prob: float
     mask_token_share: float
     random_token_share: float
+    times: str = "none"
 
-    def __call__(self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int) -> Batch:
+    def __call__(
+        self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None
+    ) -> Batch:
         """What the model is trained on in `epoch`.
 
         `items` [total] int64 are the sequences one after another, `lengths` [B] their lengths, `sequence_ids` [B] what
-        identifies each in the whole training set.
+        identifies each in the whole training set, `seconds` [total] when the items were taken.
         """
         rows = np.repeat(np.arange(len(lengths)), lengths)
         starts = lengths.cumsum(0).numpy() - lengths.numpy()
@@ -50,7 +57,11 @@ class Masking:
         chosen = self._choose(keys, sequence_keys, only_last, rows, starts, lengths.numpy())
         positions = torch.from_numpy(np.flatnonzero(chosen))
         shown = torch.from_numpy(self._hide(items.numpy(), chosen, keys, only_last[rows]))
-        return Batch.showing(shown, lengths, positions, items[positions])
+        gaps = None
+        if seconds is not None:
+            known = seconds if self.times == "target" else seconds[_shown_before(chosen, lengths)]
+            gaps = since_previous(known, lengths)
+        return Batch.showing(shown, lengths, positions, items[positions], gaps)
 
     def _choose(
         self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Ints, starts: Ints, lengths: Ints
@@ -69,6 +80,23 @@ class Masking:
         is_random = chosen & ~is_mask & (kind < self.mask_token_share + self.random_token_share)
         random_items = FIRST_ITEM_ID + (_uniform(keys, 5) * (self.n_rows - FIRST_ITEM_ID)).astype(np.int64)
         return np.select([is_mask, is_random], [np.int64(MASK_ID), random_items], items)
+
+
+def _shown_before(is_hidden: Bools, lengths: Tensor) -> Tensor:
+    """For each position [total] itself or, where it is hidden, the last one before it in its sequence that is not.
+
+    Where there is none before, the next one behind; the first position where all of a sequence are hidden.
+
+    >>> _shown_before(np.array([True, False, True, True, False, True]), torch.tensor([5, 1])).tolist()
+    [1, 1, 1, 1, 4, 5]
+    """
+    n, at = len(is_hidden), np.arange(len(is_hidden))
+    ends = lengths.cumsum(0).numpy()
+    firsts, ends = (np.repeat(of_rows, lengths) for of_rows in (ends - lengths.numpy(), ends))
+    before = np.maximum.accumulate(np.where(is_hidden, -1, at))
+    behind = np.minimum.accumulate(np.where(is_hidden, n, at)[::-1])[::-1]
+    source = np.where(before >= firsts, before, np.where(behind < ends, behind, firsts))
+    return torch.from_numpy(source)
 
 
 def _words(numbers: Ints) -> Words:

@@ -7,17 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
+from bert4rec.feed.gaps import while_asking
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.transformer import Encoder, with_one
 
-OF_ENCODER = ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions")  # keys of [model]
+# Keys of [model]
+OF_ENCODER = ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "times")
 
 
 class Network(nn.Module):
     """An encoder, the `rows` [V + special ids, D] of the item table, and the vectors [V, D] of a `head` if it has one.
 
-    `mask` [d] is the mask token's vector, of a model that asks by it. D is embed_dim (d) and, where items have biases,
-    their columns. V items, B histories, N positions in all.
+    `mask` [d] is the mask token's vector, of a model that asks by it; `times`: what it knows of them, as model.times.
+    D is embed_dim (d) and, where items have biases, their columns. V items, B histories, N positions in all.
     """
 
     rows: Tensor
@@ -25,10 +27,11 @@ class Network(nn.Module):
     mask: Tensor | None
 
     def __init__(
-        self, encoder: Encoder, rows: Tensor, head: Tensor | None = None, *, mask: Tensor | None = None
-    ) -> None:
+        self, encoder: Encoder, rows: Tensor, head: Tensor | None = None, *, mask: Tensor | None = None,
+        times: str = "none",
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.times = encoder, times
         self.register_buffer("rows", rows)
         self.register_buffer("head", head)
         self.register_buffer("mask", mask)
@@ -53,15 +56,27 @@ class Network(nn.Module):
         """What items are scored by, [V, D]."""
         return self.rows[FIRST_ITEM_ID:] if self.head is None else self.head
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+    @property
+    def knows_times(self) -> bool:
+        """Whether it asks when items were taken."""
+        return self.times != "none"
+
+    def forward(self, ids: Tensor, lengths: Tensor, seconds: Tensor | None = None, at: Tensor | None = None) -> Tensor:
         """Hidden states [B, D] after histories: `ids` [N] int64, one history after another, of `lengths` [B].
 
-        Each length is at least 1 and at most `max_len`. Scores are products with `item_vectors`.
+        Each length is at least 1 and at most `max_len`. Scores are products with `item_vectors`. A network that knows
+        times needs the `seconds` [N] int64 at which items were taken, and with those of the target the instants `at`
+        [B] for which is asked.
         """
+        gaps = None
+        if self.knows_times:
+            assert seconds is not None, "this network knows times"
+            asked_at = at if self.times == "target" else None
+            gaps = while_asking(seconds, lengths, asked_at, is_causal=self.encoder.is_causal)
         vectors = self.shown_vectors[ids - FIRST_ITEM_ID]
         if self.mask is not None:
             vectors, lengths = _with_mask(vectors, lengths, self.mask)
-        hidden = self.encoder(vectors, lengths, lengths.cumsum(0) - 1)
+        hidden = self.encoder(vectors, lengths, lengths.cumsum(0) - 1, gaps)
         return with_one(hidden, self.item_vectors.shape[1])
 
 
@@ -88,6 +103,7 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
 
     Where the mask token's vector is missing, it is a row of the table, as in earlier versions of this program.
     """
+    model = {"times": "none"} | dict(model)  # of which earlier versions knew nothing
     encoder = Encoder(**{key: model[key] for key in OF_ENCODER}, is_causal=is_causal)
     state = {name.removeprefix(ENCODER): value for name, value in tensors.items() if name.startswith(ENCODER)}
     encoder.load_state_dict(state, assign=True)
@@ -96,7 +112,7 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
         head = torch.cat([head, bias[:, None]], dim=1)
     rows = tensors[TABLE]
     mask = None if is_causal else tensors.get(MASK, rows[MASK_ID, : model["embed_dim"]].clone())
-    return Network(encoder.requires_grad_(False), rows, head, mask=mask).eval()
+    return Network(encoder.requires_grad_(False), rows, head, mask=mask, times=model["times"]).eval()
 
 
 def _with_mask(vectors: Tensor, lengths: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

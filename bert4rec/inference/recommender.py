@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.evaluation.top_k import top_k
+from bert4rec.inference.history import History, Known, items_of
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.runtime.errors import DataError, SettingsError
@@ -20,9 +21,6 @@ BATCH = 256  # histories at once
 NAMED = 3  # unknown items in a warning
 
 logger = logging.getLogger(__name__)
-
-History = Sequence[Any]
-"""Items in their own ids, the oldest first."""
 
 
 class Recommendation(NamedTuple):
@@ -98,14 +96,14 @@ class Recommender:
         return self._named(*found)
 
     def _best(
-        self, histories: Sequence[Ints], k: int, hidden_items: Tensor | None, *, leave_out: bool
+        self, histories: Sequence[Known], k: int, hidden_items: Tensor | None, *, leave_out: bool
     ) -> list[list[Recommendation]]:
         """Of a few histories of known items."""
         rows = [row for row, history in enumerate(histories) if len(history)]
         results: list[list[Recommendation]] = [[] for _ in histories]
         if rows:
             asked = [histories[row] for row in rows]
-            exclude = _excluder(asked if leave_out else [], hidden_items)
+            exclude = _excluder([history.items for history in asked] if leave_out else [], hidden_items)
             found = top_k(self._encode(asked), self.network.item_vectors, min(k, len(self.ids)), exclude=exclude)
             for row, of_row in zip(rows, self._named(*found), strict=True):
                 results[row] = of_row
@@ -146,20 +144,26 @@ class Recommender:
         return self.network.item_vectors[:, : self.network.embed_dim]
 
     @torch.no_grad()
-    def _encode(self, histories: Sequence[Ints]) -> Tensor:
+    def _encode(self, histories: Sequence[Known]) -> Tensor:
         """Hidden states [B, D] after histories of at least one known item."""
         network = self.require_histories()
-        recent = [history[-network.max_len :] for history in histories]
+        recent = [history.last(network.max_len) for history in histories]
         lengths = torch.tensor([len(history) for history in recent])
-        hidden: Tensor = network(torch.from_numpy(as_ids(np.concatenate(recent))), lengths)
+        asked = [torch.from_numpy(as_ids(np.concatenate([history.items for history in recent]))), lengths]
+        if network.knows_times:
+            seconds = [history.seconds for history in recent if history.seconds is not None]
+            asked += [torch.from_numpy(np.concatenate(seconds)), torch.tensor([history.at for history in recent])]
+        hidden: Tensor = network(*asked)
         return hidden
 
-    def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[Ints]:
-        """The indices of the items that are known; those that are not are counted as `unknown`."""
-        found = [self.ids.indices(history) for history in histories]
-        for history, indices in zip(histories, found, strict=True):
-            unknown.count(history, indices)
-        return [indices[indices != UNKNOWN] for indices in found]
+    def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[Known]:
+        """Their items that are known; those that are not are counted as `unknown`."""
+        with_times, found = self.require_histories().knows_times, []
+        for history in histories:
+            known, indices = Known.of(history, self.ids, with_times=with_times)
+            unknown.count(items_of(history), indices)
+            found.append(known)
+        return found
 
     def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any]) -> Tensor | None:
         """Which items [V] are for nobody."""

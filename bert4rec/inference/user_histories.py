@@ -4,35 +4,41 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.reader import Rows, Split, read_metadata
+from bert4rec.dataset.reader import Rows, Split, read_metadata, require_times
 from bert4rec.dataset.schema import FIRST_ITEM_ID, SPLITS, TEST, TRAIN, USERS, VALIDATION, table_rows
 from bert4rec.inference.files.histories import AT_ONCE, Histories
+from bert4rec.inference.history import History, TimedHistory
 from bert4rec.inference.item_ids import Ints, ItemIds
 from bert4rec.runtime.errors import DataError
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # of 64 bits in any case
 
 Items: TypeAlias = npt.NDArray[np.int32]
-NOTHING: Items = np.empty(0, np.int32)
 
 
 class UserHistories:
     """The whole histories of the users of a dataset `folder`, in the items' own `ids`, put together from its splits.
 
-    A user who is tested has the test target as the last item; windows of others are put end to end.
+    A user who is tested has the test target as the last item; windows of others are put end to end. `with_times`: as
+    `TimedHistory`, that ask for the instant `at` (None: that of the last item). Raises `DataError` where there are no
+    times.
     """
 
-    def __init__(self, folder: Path, ids: ItemIds) -> None:
+    def __init__(self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None) -> None:
         metadata = read_metadata(folder)
+        if with_times:
+            require_times(folder, metadata)
+        self._with_times, self._at = with_times, at
         self._step = metadata["preprocessing"]["sliding_step"] or metadata["max_len"]
-        self._splits = {name: Split(folder / name, table_rows(metadata["items"])) for name in SPLITS}
+        n_rows = table_rows(metadata["items"])
+        self._splits = {name: Split(folder / name, n_rows, with_times=with_times) for name in SPLITS}
         self._users = pq.read_table(folder / USERS, columns=["user", "original"]).sort_by("user")["original"]
         self._ids = ids
 
@@ -62,36 +68,63 @@ class UserHistories:
             raise DataError(f"{value}: no such user in the dataset; give the items of others by --items or --histories")
         return int(index)
 
-    def _items(self, users: Ints) -> list[list[Any]]:
+    def _items(self, users: Ints) -> list[History]:
         """The histories of `users`, by dense id."""
         found = self._of_held_out(users)
         found |= self._of_windows(np.setdiff1d(users, list(found)))
-        flat = self._ids.of((np.concatenate([found[user] for user in users.tolist()]) - FIRST_ITEM_ID).tolist())
-        ends = itertools.accumulate((len(found[user]) for user in users.tolist()), initial=0)
-        return [flat[first:last] for first, last in itertools.pairwise(ends)]
+        whole = [found[user] for user in users.tolist()]
+        flat = self._ids.of((np.concatenate([history.items for history in whole]) - FIRST_ITEM_ID).tolist())
+        ends = itertools.accumulate((len(history.items) for history in whole), initial=0)
+        items = [flat[first:last] for first, last in itertools.pairwise(ends)]
+        if not self._with_times:
+            return list(items)
+        return [
+            TimedHistory(of_user, history.seconds.tolist(), self._at)
+            for of_user, history in zip(items, whole, strict=True)
+        ]
 
-    def _of_held_out(self, users: Ints) -> dict[int, Items]:
+    def _of_held_out(self, users: Ints) -> dict[int, "Taken"]:
         """Of those with a target: it is the last of their items; the test's comes after that of validation."""
-        found: dict[int, Items] = {}
+        found: dict[int, Taken] = {}
         for split in (self._splits[VALIDATION], self._splits[TEST]):
             present = np.intersect1d(users, split.users)
             if len(present):
                 rows = split.read(np.searchsorted(split.users, present))
                 assert rows.targets is not None, "an evaluation split has targets"
-                for user, items, target in zip(present.tolist(), _split(rows), rows.targets, strict=True):
-                    found[user] = np.append(items, target)
+                times = np.zeros_like(present) if rows.target_times is None else rows.target_times
+                for user, taken, target, time in zip(present.tolist(), _split(rows), rows.targets, times, strict=True):
+                    found[user] = Taken(np.append(taken.items, target), np.append(taken.seconds, time))
         return found
 
-    def _of_windows(self, users: Ints) -> dict[int, Items]:
+    def _of_windows(self, users: Ints) -> dict[int, "Taken"]:
         """Of those without one: what is new in each window."""
         train, found = self._splits[TRAIN], {}
         firsts, lasts = (np.searchsorted(train.users, users, side=side) for side in ("left", "right"))
         for user, first, last in zip(users.tolist(), firsts, lasts, strict=True):
             windows = _split(train.read(np.arange(first, last)))
-            found[user] = np.concatenate([NOTHING, *windows[:1], *(window[-self._step :] for window in windows[1:])])
+            parts = [NOTHING, *windows[:1], *(window.last(self._step) for window in windows[1:])]
+            found[user] = Taken(*map(np.concatenate, zip(*parts, strict=True)))
         return found
 
 
-def _split(rows: Rows) -> list[Items]:
-    """The items of each row."""
-    return np.split(rows.items, rows.lengths.cumsum()[:-1]) if len(rows.lengths) else []
+class Taken(NamedTuple):
+    """Some items of a user, and when they were taken; zeros where that is not asked."""
+
+    items: Items
+    seconds: Ints
+
+    def last(self, n: int) -> "Taken":
+        """The `n` last ones."""
+        return Taken(self.items[-n:], self.seconds[-n:])
+
+
+NOTHING = Taken(np.empty(0, np.int32), np.empty(0, np.int64))
+
+
+def _split(rows: Rows) -> list[Taken]:
+    """What each row has."""
+    if not len(rows.lengths):
+        return []
+    seconds = np.zeros(len(rows.items), np.int64) if rows.times is None else rows.times
+    ends = rows.lengths.cumsum()[:-1]
+    return list(map(Taken, np.split(rows.items, ends), np.split(seconds, ends)))

@@ -22,7 +22,7 @@ class Bert4Rec(SequenceModel):
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
         """Masked sequences."""
-        return Masking(**{field.name: settings[field.name] for field in fields(Masking)})
+        return Masking(**{field.name: settings[field.name] for field in fields(Masking) if field.name in settings})
 
     @staticmethod
     def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
@@ -30,6 +30,6 @@ class Bert4Rec(SequenceModel):
         return min(n_positions, math.ceil(n_positions * mask_prob) + n_sequences)
 
     @staticmethod
-    def ask(rows: Rows, max_len: int) -> Batch:
+    def ask(rows: Rows, max_len: int, times: str = "none") -> Batch:
         """The mask token after each history."""
-        return with_mask(rows, max_len)
+        return with_mask(rows, max_len, times)

@@ -70,7 +70,7 @@ class MatrixFactorization(RankingModel):
         return batch_size
 
     @staticmethod
-    def ask(rows: Rows, max_len: int) -> Pairs:
+    def ask(rows: Rows, max_len: int, times: str = "none") -> Pairs:
         """The users of the rows; what they have done is in their vectors."""
         assert rows.users is not None, "an evaluation split has users"
         assert rows.targets is not None, "an evaluation split has targets"

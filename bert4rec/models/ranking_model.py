@@ -32,6 +32,7 @@ class RankingModel(nn.Module):
     settings: ClassVar[tuple[str, ...]]  # keys of [model] that are keywords of it
     loss_settings: ClassVar[tuple[str, ...]] = ("loss", "gbce_calibration")  # the same of [training]
     unit: ClassVar[str]  # what a batch counts, for people
+    times = "none"  # what it knows of them, as model.times has it
 
     def __init__(self, item_table: ItemTable, *, loss: str, gbce_calibration: float) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class RankingModel(nn.Module):
     def examples(cls, split: Split, **settings: Any) -> Examples:
         """What the model is trained on, of the training's `split`.
 
-        `settings`: `loss`, `rating_holdout`, `rating_validation`, and the keywords of `Masking`.
+        `settings`: `loss`, `rating_holdout`, `rating_validation`, and the keywords of `Masking`; `times` among them.
         """
         raise NotImplementedError
 
@@ -55,8 +56,8 @@ class RankingModel(nn.Module):
         raise NotImplementedError
 
     @staticmethod
-    def ask(rows: Rows, max_len: int) -> AnyBatch:
-        """Rows of an evaluation split as a batch that asks for the item after each."""
+    def ask(rows: Rows, max_len: int, times: str = "none") -> AnyBatch:
+        """Rows of an evaluation split as a batch that asks for the item after each; `times`: those of the model."""
         raise NotImplementedError
 
     def represent(self, batch: Any, candidates: Lookup) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from bert4rec.dataset.reader import Rows
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import MakeExamples
 from bert4rec.feed.inference import as_they_are
-from bert4rec.feed.shifting import shift_items
+from bert4rec.feed.shifting import Shifting
 from bert4rec.models.sequence_model import SequenceModel
 
 
@@ -22,9 +22,9 @@ class SASRec(SequenceModel):
     has_mask_token = False
 
     @staticmethod
-    def make_examples(**settings: Any) -> MakeExamples:
+    def make_examples(*, times: str = "none", **settings: Any) -> MakeExamples:
         """Sequences and what comes after each of their positions."""
-        return shift_items
+        return Shifting(times)
 
     @staticmethod
     def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
@@ -32,6 +32,6 @@ class SASRec(SequenceModel):
         return n_positions
 
     @staticmethod
-    def ask(rows: Rows, max_len: int) -> Batch:
+    def ask(rows: Rows, max_len: int, times: str = "none") -> Batch:
         """The histories themselves."""
-        return as_they_are(rows, max_len)
+        return as_they_are(rows, max_len, times)

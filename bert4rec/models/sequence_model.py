@@ -28,20 +28,23 @@ class SequenceModel(RankingModel):
     from it. `encoder`: the remaining settings of the `Encoder`.
     """
 
-    settings = ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "head", "output_bias")
+    settings = (
+        "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "times", "head", "output_bias"
+    )  # fmt: skip
     unit = "window"
     is_causal: ClassVar[bool]  # whether a position sees only what stands before it, and itself
     has_mask_token: ClassVar[bool]  # whether it may stand in the place of items
 
     def __init__(
         self, *, n_items: int, embed_dim: int, head: str, output_bias: bool, loss: str = "softmax",
-        gbce_calibration: float = 0.75, device: torch.device | str = "meta", **encoder: Any,
+        gbce_calibration: float = 0.75, times: str = "none", device: torch.device | str = "meta", **encoder: Any,
     ) -> None:  # fmt: skip
         item_table = ItemTable(n_items, embed_dim, head=head, output_bias=output_bias, device=device)
         super().__init__(item_table, loss=loss, gbce_calibration=gbce_calibration)
         # On every process: as a row of the table it was a fifth of all lookups, and they went to one process.
         self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.has_mask_token else None
-        self.encoder = Encoder(embed_dim=embed_dim, is_causal=self.is_causal, device=device, **encoder)
+        self.times = times
+        self.encoder = Encoder(embed_dim=embed_dim, times=times, is_causal=self.is_causal, device=device, **encoder)
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
@@ -79,7 +82,8 @@ class SequenceModel(RankingModel):
         if self.mask_vector is not None:  # where `Batch.places` has it
             vectors = torch.cat([vectors, self.mask_vector[None]])
         at_positions = vectors.index_select(0, batch.places)
-        return with_one(self.encoder(at_positions, batch.lengths, batch.positions), self.item_table.width)
+        hidden = self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps)
+        return with_one(hidden, self.item_table.width)
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         """How many ids each feature of the tables has in a step of a process."""

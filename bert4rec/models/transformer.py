@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+GAPS_PER_OCTAVE = 2  # kinds of gaps between a time and its double
+N_GAPS = 64  # the last kind is of more than a century
 SLOWEST = 10_000.0  # of rotary positions: the greatest wavelength over 2 π, RoFormer's
 POSITIONS_AT_A_TIME = 2048  # padded ones, on CPU: what a block then makes of them stays in a core's cache
 
@@ -20,8 +22,9 @@ class Encoder(nn.Module):
 
     `positions` "learned": by a vector for each, added to the item's. They count from the end, so that "most recent" is
     one position for histories of every length. "rotary": by turning queries and keys, so that attention knows how far
-    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `is_causal`: a position sees those before it
-    and itself, else all of its sequence.
+    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `times`: unless "none", each position also
+    knows a gap in time, by a vector for each kind of them. `is_causal`: a position sees those before it and itself,
+    else all of its sequence.
 
     On CPU a few sequences at a time go through all blocks, which keeps them in cache and pads them to their own longest
     only (little, since batches come sorted by length); on an accelerator all together.
@@ -29,22 +32,27 @@ class Encoder(nn.Module):
 
     def __init__(
         self, *, embed_dim: int, n_heads: int, n_layers: int, ffn_dim: int, max_len: int, dropout: float,
-        positions: str = "learned", is_causal: bool = False, device: torch.device | str = "meta",
+        positions: str = "learned", times: str = "none", is_causal: bool = False,
+        device: torch.device | str = "meta",
     ) -> None:  # fmt: skip
         super().__init__()
         self.is_causal, self.embed_dim, self.ffn_dim, self.max_len = is_causal, embed_dim, ffn_dim, max_len
         self.head_dim = embed_dim // n_heads
-        self.positions = _position_vectors(max_len, embed_dim, device) if positions == "learned" else None
+        self.positions = _vectors(max_len, embed_dim, device) if positions == "learned" else None
+        self.gaps = None if times == "none" else _vectors(N_GAPS, embed_dim, device)
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(Block(embed_dim, n_heads, ffn_dim, dropout, device) for _ in range(n_layers))
         self.norm = nn.LayerNorm(embed_dim, device=device)
 
-    def forward(self, vectors: Tensor, lengths: Tensor, positions: Tensor) -> Tensor:
-        """Item vectors [N, d] of sequences with `lengths` [B] → hidden states [M, d] at `positions` [M], ascending."""
+    def forward(self, vectors: Tensor, lengths: Tensor, positions: Tensor, gaps: Tensor | None = None) -> Tensor:
+        """Item vectors [N, d] of sequences with `lengths` [B] → hidden states [M, d] at `positions` [M], ascending.
+
+        `gaps` [N] int64, in seconds, where the encoder knows times.
+        """
         ends = lengths.cumsum(0)
         from_end = torch.repeat_interleave(ends, lengths, output_size=len(vectors))
         from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
-        x = vectors if self.positions is None else vectors + self.positions(from_end)
+        x = self.placed(vectors, from_end, gaps)
         if x.device.type != "cpu":
             return self._encode(x, lengths, positions, from_end)
         n_rows = _rows_at_a_time(lengths.tolist())
@@ -53,6 +61,11 @@ class Encoder(nn.Module):
         sizes = before.diff().tolist()
         groups = zip(x.split(sizes), lengths.split(n_rows), asked, before[:-1], from_end.split(sizes), strict=True)
         return torch.cat([self._encode(part, own, at - first, places) for part, own, at, first, places in groups])
+
+    def placed(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
+        """`vectors` [..., d] of items at places [...], counted from the end, with what is added for place and gap."""
+        x = vectors if self.positions is None else vectors + self.positions(from_end)
+        return x if self.gaps is None or gaps is None else x + self.gaps(kind_of_gap(gaps))
 
     def rotation(self, from_end: Tensor) -> "Rotation | None":
         """How queries and keys at places [...], counted from the end, are turned; None where they are not."""
@@ -145,6 +158,16 @@ class Rotation(NamedTuple):
         cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]
         turned = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -2)
         return turned.flatten(-3).to(vectors.dtype)
+
+
+def kind_of_gap(seconds: Tensor) -> Tensor:
+    """Which of `N_GAPS` kinds gaps [...] int64 are of, each about as long as √2 times the one before.
+
+    >>> kind_of_gap(torch.tensor([0, 1, 2, 60, 86_400])).tolist()
+    [0, 2, 3, 11, 32]
+    """
+    octaves = torch.log2(1.0 + seconds.clamp(min=0))
+    return (GAPS_PER_OCTAVE * octaves).long().clamp(max=N_GAPS - 1)
 
 
 class Dropout(nn.Module):
@@ -258,9 +281,9 @@ def who_sees_whom(lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool
     return everywhere, Seen(queries, keys, (keys.places <= places[:, :, None])[:, None])
 
 
-def _position_vectors(max_len: int, embed_dim: int, device: torch.device | str) -> nn.Embedding:
+def _vectors(n: int, embed_dim: int, device: torch.device | str) -> nn.Embedding:
     """Not drawn: on `meta` torch takes half a second for that, and the weights come later in any case."""
-    return nn.Embedding.from_pretrained(torch.zeros(max_len, embed_dim, device=device), freeze=False)
+    return nn.Embedding.from_pretrained(torch.zeros(n, embed_dim, device=device), freeze=False)
 
 
 def _rows_at_a_time(lengths: list[int]) -> list[int]:

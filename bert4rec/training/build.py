@@ -198,7 +198,7 @@ def make_pairs(config: Config, windows: Split) -> dict[str, PairExamples]:
 
 
 def _of_examples(config: Config) -> dict[str, Any]:
-    return {name: getattr(config.training, name) for name in OF_EXAMPLES}
+    return {"times": config.model.times} | {name: getattr(config.training, name) for name in OF_EXAMPLES}
 
 
 def training_batches(

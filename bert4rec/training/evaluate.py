@@ -72,21 +72,25 @@ def load_weights(trained: Trained, model: nn.Module) -> None:
 def _prepare(config: Config, trained: Trained, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
     """This process and its dataset, and what must be the same on all processes."""
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
-    dataset = _open_dataset(config.data.folder, trained, verify=world.local_rank == 0)
+    dataset = _open_dataset(config, trained, verify=world.local_rank == 0)
     facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts | {"weights": {"weights (checksum)": trained.checksum}}
 
 
-def _open_dataset(folder: Path, trained: Trained, *, verify: bool) -> Dataset:
-    """The dataset in `folder`, whatever its split, if it has the items of the `trained` model and holds somebody out.
+def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
+    """The dataset, whatever its split, if it has the items of the `trained` model and holds somebody out.
 
     Raises `DataError`.
     """
+    folder = config.data.folder
     if not (folder / METADATA).is_file():
         advice = "name it with --data.dataset_dir=FOLDER, where it was moved"
         raise DataError(f"{folder}: no dataset folder (no {METADATA}); {advice}")
     metadata = read_metadata(folder)
-    dataset = open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"], verify=verify)
+    dataset = open_dataset(
+        folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"], verify=verify,
+        with_times=config.model.knows_times,
+    )  # fmt: skip
     advice = "a dataset keeps the ids of another one where it is prepared with --data.extends=FOLDER"
     if dataset.n_items != trained.n_items:
         raise DataError(
@@ -120,7 +124,9 @@ def _complete(config: Config, trained: Trained, world: Processes, dataset: Datas
     with Interruption() as interruption:
         with RankingProgress(interruption, world, n_batches=evaluator.n_batches(held_out)) as progress:
             found = find(evaluator, model, held_out, progress.advance)
-        report = make_report(evaluator, found, kind=config.model.kind, mode=config.parallelism.mode)
+        report = make_report(
+            evaluator, found, kind=config.model.kind, times=config.model.times, mode=config.parallelism.mode
+        )
         report["evaluation"] = _about(config, trained, evaluator)
         folder = None
         if world.is_first:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from bert4rec.checkpoint.store import read_metadata
-from bert4rec.config.abilities import UNTRAINED
+from bert4rec.config.abilities import TRANSFORMERS, UNTRAINED
 from bert4rec.dataset.reader import Bools, Dataset
 from bert4rec.dataset.schema import RATINGS
 from bert4rec.evaluation.evaluator import Between, Evaluator
@@ -22,6 +22,7 @@ from bert4rec.report.protocols import protocols
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.loop.trainer import Trainer
 
+WITH_TIMES = {"none": "", "history": " with times", "target": " with the target's time"}  # behind a model's name
 FACTS = (
     "users_read", "items_read", "rows_read", "bad_rows", "dropped", "density", "lengths", "time_span", "max_len",
     "train_windows",
@@ -49,10 +50,13 @@ def find(
     return Findings(held_out, ranks, figures)
 
 
-def make_report(evaluator: Evaluator, found: Findings, *, kind: str, mode: str) -> dict[str, Any]:
-    """What the report of any run says: of the dataset and the model, which is of a `kind`, and what was `found`."""
+def make_report(evaluator: Evaluator, found: Findings, *, kind: str, mode: str, times: str = "none") -> dict[str, Any]:
+    """What the report of any run says: of the dataset and the model, and what was `found`.
+
+    The model is of a `kind`, and knows so much of `times`.
+    """
     world_size = evaluator.world.world_size
-    report = _about(evaluator.dataset, found.held_out, kind=kind, mode=mode, world_size=world_size)
+    report = _about(evaluator.dataset, found.held_out, kind=kind, times=times, mode=mode, world_size=world_size)
     report |= found.figures
     report["protocols"] = protocols(report)
     report["hits_by_rank"] = hits_by_rank({name: of.ranks for name, of in found.ranks.items()})
@@ -60,10 +64,10 @@ def make_report(evaluator: Evaluator, found: Findings, *, kind: str, mode: str) 
 
 
 def _about(
-    dataset: Dataset, held_out: Mapping[str, HeldOut], *, kind: str, mode: str, world_size: int
+    dataset: Dataset, held_out: Mapping[str, HeldOut], *, kind: str, times: str, mode: str, world_size: int
 ) -> dict[str, Any]:
-    """What the report says before the figures; `kind`: of the model."""
-    metadata = dataset.metadata
+    """What the report says before the figures; `kind` and `times`: of the model."""
+    metadata, knows_times = dataset.metadata, kind in TRANSFORMERS and times != "none"
     return {
         "format_version": FORMAT_VERSION,
         "dataset": {
@@ -76,7 +80,8 @@ def _about(
             "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
         },
         "kind": kind,
-        "model": UNTRAINED[kind] if kind in UNTRAINED else KINDS[kind].title,
+        "model": (UNTRAINED[kind] if kind in UNTRAINED else KINDS[kind].title) + WITH_TIMES[times] * knows_times,
+        **({"times": times} if knows_times else {}),
         "mode": mode,
         "world_size": world_size,
     }

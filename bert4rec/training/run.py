@@ -66,9 +66,10 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
     """This process and its dataset, and what must be the same on all processes."""
     require_packages(config.run.trackers)
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
-    recipe = config.preprocessing.recipe
-    is_first = world.local_rank == 0
-    dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=recipe, verify=is_first)
+    dataset = open_dataset(
+        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
+        verify=world.local_rank == 0, with_times=config.model.knows_times,
+    )  # fmt: skip
     if not len(dataset.splits["train"]):
         raise DataError(f"{dataset.folder}: the training split is empty; loosen the filters of [preprocessing]")
     if config.training.loss == "mse" and not dataset.splits["train"].has_ratings:
@@ -102,7 +103,9 @@ def _complete(
     by_rank = gather_objects(held_bytes(model, optimizers.states()))
     if log:
         config = context.config
-        report = make_report(evaluator, found, kind=config.model.kind, mode=config.parallelism.mode)
+        report = make_report(
+            evaluator, found, kind=config.model.kind, times=config.model.times, mode=config.parallelism.mode
+        )
         report |= _about(context, trainer, peaks, by_rank)
         if is_lost:
             show(report)

@@ -14,7 +14,7 @@ import pytest
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset import reader
-from bert4rec.dataset.reader import NO_TIME, Dataset, open_dataset
+from bert4rec.dataset.reader import NO_TIME, Dataset, Split, open_dataset
 from bert4rec.runtime.errors import DataError
 from tests.folders import rewrite
 
@@ -30,9 +30,9 @@ def reopen(folder: Path, small_config: Callable[..., Config]) -> Callable[..., D
     """Open with the settings that the folder was made with, but for some."""
     made_with = small_config()
 
-    def open_again(**changes: Any) -> Dataset:
+    def open_again(*, with_times: bool = False, **changes: Any) -> Dataset:
         settings = made_with.preprocessing.recipe | changes
-        return open_dataset(folder, max_len=made_with.model.max_len, preprocessing=settings)
+        return open_dataset(folder, max_len=made_with.model.max_len, preprocessing=settings, with_times=with_times)
 
     return open_again
 
@@ -61,6 +61,34 @@ def test_rows_are_those_of_the_folder(small_dataset: Dataset) -> None:
         for protocol in ("popular", "uniform"):
             expected = [plain[i][f"{protocol}_negatives"] for i in chosen.tolist()]
             assert rows.negatives[protocol].tolist() == expected
+
+
+def test_rows_have_times_where_they_are_asked_for(folder: Path) -> None:
+    for name in ("train", "validation", "test"):
+        plain, chosen = datasets.load_from_disk(str(folder / name)), np.array([5, 0, 2])
+        rows = Split(folder / name, 10**6, with_times=True).read(chosen)
+        assert rows.times is not None
+        assert rows.times.tolist() == [time for i in chosen.tolist() for time in plain[i]["times"]]
+        if name == "train":
+            assert rows.target_times is None
+        else:
+            assert rows.target_times is not None
+            assert rows.target_times.tolist() == [plain[i]["target_time"] for i in chosen.tolist()]
+        without = Split(folder / name, 10**6).read(chosen)
+        assert without.times is without.target_times is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("has_times", "does not say when items were taken"), ("has_target_times", "without the times of targets")],
+)
+def test_a_dataset_without_times_is_refused_where_they_are_asked_for(
+    folder: Path, reopen: Callable[..., Dataset], missing: str, words: str
+) -> None:
+    edit_metadata(folder, **{missing: False})
+    with pytest.raises(DataError, match=words):
+        reopen(with_times=True)
+    assert reopen().n_items
 
 
 def test_when_the_last_item_of_each_history_was(

@@ -75,6 +75,60 @@ def test_it_finds_what_the_network_finds(
         torch.testing.assert_close(scores, wanted[1])
 
 
+def timed(network: Network) -> tuple[Tensor, tuple[Tensor, ...], list[tuple[Tensor, ...]]]:
+    """Histories and when their items were taken, together and, without what is nothing, one by one."""
+    histories = matrix([history for history in HISTORIES if history])
+    generator = torch.Generator().manual_seed(1)
+    times = torch.randint(0, 10**6, histories.shape, generator=generator).cumsum(1)
+    at = times.amax(1) + 77
+    one_by_one: list[tuple[Tensor, ...]] = []
+    for items, seconds, instant in zip(histories, times, at, strict=True):
+        recent = torch.nonzero(items >= 0)[:, 0][-network.max_len :]
+        length = torch.tensor([len(recent)])
+        one_by_one.append((items[recent] + FIRST_ITEM_ID, length, seconds[recent], instant[None]))
+    return histories, (times, at), one_by_one
+
+
+@KINDS
+@pytest.mark.parametrize("times", ["history", "target"])
+@torch.no_grad()
+def test_it_finds_what_a_network_that_knows_times_finds(kind: type[SequenceModel], times: str) -> None:
+    network = network_of(model(kind, positions="rotary", times=times))
+    program = Program(network, k=K, leaves_out_seen=False)
+    histories, known, one_by_one = timed(network)
+    wanted = [
+        top_k(network(*asked), network.item_vectors, K, exclude=lambda scores, first: None) for asked in one_by_one
+    ]
+    items, scores = program(histories, *known[: len(program.inputs) - 1])
+    assert torch.equal(items, torch.cat([found for _, found in wanted]))
+    torch.testing.assert_close(scores, torch.cat([found for found, _ in wanted]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [
+        (Bert4Rec, "history"),
+        (SASRec, "target"),
+        pytest.param(Bert4Rec, "target", marks=pytest.mark.long),
+        pytest.param(SASRec, "history", marks=pytest.mark.long),
+    ],
+)
+def test_files_of_a_network_that_knows_times_take_them(kind: type[SequenceModel], times: str, tmp_path: Path) -> None:
+    network = network_of(model(kind, positions="rotary", times=times))
+    program = Program(network, k=K, leaves_out_seen=True)
+    histories, known, _ = timed(network)
+    asked = (histories, *known)[: len(program.inputs)]
+    wanted = program(*asked)
+    save_pt2(tmp_path / "program.pt2", program)
+    items, scores = torch.export.load(tmp_path / "program.pt2").module()(*asked)
+    assert torch.equal(items, wanted[0])
+    torch.testing.assert_close(scores, wanted[1])
+    save_onnx(tmp_path / "model.onnx", program)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    inputs = {name: values.numpy() for name, values in zip(program.inputs, asked, strict=True)}
+    np.testing.assert_array_equal(session.run(None, inputs)[0], wanted[0].numpy())
+
+
 @torch.no_grad()
 def test_where_too_few_are_left_nothing_stands_in_their_place() -> None:
     program = Program(network_of(model(Bert4Rec)), k=N_ITEMS + 1, leaves_out_seen=True)

@@ -1,5 +1,7 @@
 """Histories that ask for the next item, to the letter."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from bert4rec.dataset.reader import Rows
@@ -29,3 +31,17 @@ def test_the_last_items_alone() -> None:
 def test_histories_without_targets_have_zeros() -> None:
     rows = Rows(ROWS.items, ROWS.lengths)
     assert with_mask(rows, max_len=3).targets.tolist() == as_they_are(rows, max_len=3).targets.tolist() == [0, 0, 0]
+
+
+def test_gaps_of_what_is_left_of_histories_and_of_what_is_asked() -> None:
+    times = np.array([1, 5, 20, 22, 30, 40])
+    rows = replace(ROWS, times=times, target_times=np.array([29, 31, 40]))
+    expected = {
+        "history": ([0, 2, 0, 0], [0, 2, 0, 0, 0, 0, 0]),
+        "target": ([2, 7, 1, 0], [0, 2, 7, 0, 1, 0, 0]),
+    }
+    for known, (causal, masked) in expected.items():
+        for batch, gaps in ((as_they_are(rows, 3, known), causal), (with_mask(rows, 3, known), masked)):
+            assert batch.gaps is not None
+            assert batch.gaps.tolist() == gaps
+    assert as_they_are(ROWS, 3).gaps is with_mask(ROWS, 3).gaps is None

@@ -29,8 +29,8 @@ def mask(sequences: list[list[int]], ids: list[int], **changes: Any) -> Batch:
     items = torch.tensor([item for sequence in sequences for item in sequence])
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     settings = USUAL | changes
-    epoch = settings.pop("epoch")
-    return Masking(**settings)(items, lengths, torch.tensor(ids), epoch)
+    epoch, seconds = settings.pop("epoch"), settings.pop("seconds", None)
+    return Masking(**settings)(items, lengths, torch.tensor(ids), epoch, seconds)
 
 
 def per_sequence(sequences: list[list[int]], masked: Batch) -> list[tuple[Tensor, Tensor]]:
@@ -121,3 +121,39 @@ def test_the_masks_of_a_seed_and_epoch_stay_what_they_are() -> None:
     masked = mask([list(range(2, 12)), [20, 21, 22]], [0, 12345])
     assert shown(masked).tolist() == [2, 3, 4, 5, 6, MASK_ID, 8, 9, MASK_ID, 11, 20, 21, 22]
     assert masked.positions.tolist() == [5, 8, 12]
+
+
+@given(Sequences, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_gaps_do_not_tell_when_hidden_items_were_taken(sequences: list[list[int]], random: Any) -> None:
+    ids, n = list(range(len(sequences))), sum(map(len, sequences))
+    seconds = torch.tensor([random.randrange(10**9) for _ in range(n)])
+    whole = torch.cat([part.sort().values for part in seconds.split([len(sequence) for sequence in sequences])])
+    batch = mask(sequences, ids, times="history", seconds=whole)
+    is_hidden = torch.zeros(n, dtype=torch.bool)
+    is_hidden[batch.positions] = True
+    elsewhere = torch.where(is_hidden, torch.tensor([random.randrange(10**9) for _ in range(n)]), whole)
+    other = mask(sequences, ids, times="history", seconds=elsewhere)
+    assert batch.gaps is not None
+    assert other.gaps is not None
+    assert batch.gaps.tolist() == other.gaps.tolist()
+    assert (batch.gaps >= 0).all()
+
+
+def test_gaps_are_those_between_all_items_where_the_instant_of_the_target_is_known() -> None:
+    seconds = torch.tensor([1, 4, 9, 9, 20])
+    for known, expected in (("target", [0, 3, 5, 0, 11]), ("history", [0, 0, 0, 0, 0])):
+        batch = mask(
+            [[2, 3, 4], [5, 6]], [0, 1], times=known, seconds=seconds, mask_prob=0.999, last_item_mask_prob=0.0
+        )
+        assert batch.gaps is not None
+        assert batch.gaps.tolist() == expected
+    assert mask([[2, 3]], [0]).gaps is None
+
+
+def test_a_gap_is_since_the_last_item_that_is_shown() -> None:
+    seconds = torch.tensor([1, 4, 9, 30])
+    batch = mask([[2, 3, 4, 5]], [0], times="history", seconds=seconds, last_item_mask_prob=1.0)
+    assert batch.positions.tolist() == [3]
+    assert batch.gaps is not None
+    assert batch.gaps.tolist() == [0, 3, 5, 0]

@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 
 from bert4rec.dataset.schema import PAD_ID
 from bert4rec.feed.batch import Batch
-from bert4rec.feed.shifting import shift_items
+from bert4rec.feed.shifting import Shifting
 from tests.feed.shown import shown
 
 SEQUENCES = st.lists(st.lists(st.integers(2, 50), min_size=1, max_size=9), min_size=1, max_size=9)
 
 
-def shift(sequences: list[list[int]]) -> Batch:
+def shift(sequences: list[list[int]], times: str = "none", seconds: list[int] | None = None) -> Batch:
     items = torch.tensor([item for sequence in sequences for item in sequence])
     lengths = torch.tensor([len(sequence) for sequence in sequences])
-    return shift_items(items, lengths, torch.arange(len(sequences)), 0)
+    taken = None if seconds is None else torch.tensor(seconds)
+    return Shifting(times)(items, lengths, torch.arange(len(sequences)), 0, taken)
 
 
 def test_each_position_has_the_next_item_as_its_target() -> None:
@@ -34,3 +35,13 @@ def test_every_pair_of_neighbours_is_there_once(sequences: list[list[int]]) -> N
     pairs = [pair for pair in zip(shown(batch).tolist(), batch.targets.tolist(), strict=True) if pair[1] != PAD_ID]
     assert pairs == [pair for sequence in sequences for pair in pairwise(sequence)]
     assert batch.lengths.tolist() == [max(1, len(sequence) - 1) for sequence in sequences]
+
+
+def test_gaps_are_those_that_are_known_when_the_next_item_is_asked() -> None:
+    sequences, seconds = [[2, 3, 4], [5], [6, 7]], [10, 15, 35, 50, 60, 61]
+    assert shift(sequences).gaps is None
+    since, until = (shift(sequences, times, seconds).gaps for times in ("history", "target"))
+    assert since is not None
+    assert since.tolist() == [0, 5, 0, 0]
+    assert until is not None
+    assert until.tolist() == [5, 20, 0, 1]

@@ -29,7 +29,7 @@ def network_of(trained: SequenceModel) -> Network:
         "max_len": MAX_LEN,
         "dropout": 0.0,
     }
-    shape |= {"positions": "rotary" if trained.encoder.positions is None else "learned"}
+    shape |= {"positions": "rotary" if trained.encoder.positions is None else "learned", "times": trained.times}
     return make_network(tensors, shape, is_causal=trained.is_causal)
 
 
@@ -48,3 +48,21 @@ def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, out
     assert network.max_len == MAX_LEN - 1
     found = network(torch.tensor(ids), torch.tensor(lengths))
     torch.testing.assert_close(found @ network.item_vectors.T, hidden @ vectors.T)
+
+
+@pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
+@pytest.mark.parametrize("times", ["history", "target"])
+@torch.no_grad()
+def test_scores_of_a_model_that_knows_times_are_those_of_the_model(kind: type[SequenceModel], times: str) -> None:
+    trained = model(kind, times=times)
+    ids, lengths = [item for items in HISTORIES for item in items], [len(items) for items in HISTORIES]
+    seconds, at = np.cumsum(np.arange(len(ids)) ** 3), np.array([40, 60, 10**6])
+    asked = trained.ask(
+        Rows(np.array(ids, np.int32), np.array(lengths), times=seconds, target_times=at), MAX_LEN, times
+    )  # fmt: skip
+    hidden, _ = trained.represent(asked, Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))
+    network = network_of(trained)
+    found = network(torch.tensor(ids), torch.tensor(lengths), torch.from_numpy(seconds), torch.from_numpy(at))
+    torch.testing.assert_close(found, hidden)
+    earlier = network(torch.tensor(ids), torch.tensor(lengths), torch.from_numpy(seconds), torch.from_numpy(at - 5))
+    assert torch.equal(earlier, found) == (times == "history")

@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from bert4rec.inference import user_histories as module
+from bert4rec.inference.history import TimedHistory
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.user_histories import UserHistories
 from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG, prepare_log
+
+BEGIN = 1_600_000_000  # seconds, of each history
 
 
 @pytest.mark.parametrize("at_once", [1, 4, 4096])
@@ -31,6 +34,17 @@ def test_histories_of_users_are_those_of_the_log(
     assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
     with pytest.raises(DataError, match=r"^z: no such user in the dataset"):
         users.of(["a", "z"])
+    timed = UserHistories(folder, ItemIds.read(folder), with_times=True, at=7.0)
+    times = {user: [BEGIN + place for place in range(len(items))] for user, items in LOG.items()}
+    assert {user: history for part in timed.all() for user, history in part} == {
+        user: TimedHistory(items, times[user], 7.0) for user, items in LOG.items()
+    }
+
+
+def test_users_without_times_are_refused_where_they_are_asked_for(tmp_path: Path) -> None:
+    folder = prepare_log(tmp_path, **{"data.time_column": ""})
+    with pytest.raises(DataError, match="does not say when items were taken"):
+        UserHistories(folder, ItemIds.read(folder), with_times=True)
 
 
 @pytest.mark.parametrize("name", ["²", "--5", "9" * 20])

@@ -621,7 +621,10 @@ def _world() -> Processes:
 
 
 def _open(config: Config) -> Dataset:
-    return open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe)
+    return open_dataset(
+        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
+        with_times=config.model.knows_times,
+    )  # fmt: skip
 
 
 def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list[int]]]:

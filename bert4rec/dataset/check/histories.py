@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from bert4rec.dataset.check.metadata import Metadata
 from bert4rec.dataset.check.rows_in_parts import Array, Bools, Ints, Part, first_true
-from bert4rec.dataset.schema import table_rows
+from bert4rec.dataset.schema import TIMES, table_rows
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,14 @@ class Histories:
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of an evaluation split: `given` [N] says which users have one, `items` [N] which it is (else 0)."""
+    """The targets of an evaluation split: `given` [N] says which users have one, `items` [N] which it is (else 0).
+
+    `times` [N]: when that was, where it is known.
+    """
 
     given: Bools
     items: Ints
+    times: Ints | None = None
 
 
 def training_histories(train: Part, metadata: Metadata, *, first: int, n_users: int) -> Histories:
@@ -114,9 +118,15 @@ def check_test(part: Part, histories: Histories, validation: Targets) -> Targets
     trained = np.ones(len(part.lists["items"]), bool)
     trained[last] = False
     _check_equal(part, histories, trained)
-    targets = validation.items[rows[validated]]
-    if (wrong := first_true(part.lists["items"][last] != targets)) is not None:
-        raise part.refusal_at(int(last[wrong]), "items", f"the validation target is {targets[wrong]}")
+    for name, targets, what in (
+        ("items", validation.items, "target is"),
+        (TIMES, validation.times, "target's time is"),
+    ):
+        if targets is None:
+            continue
+        expected = targets[rows[validated]]
+        if (wrong := first_true(part.lists[name][last] != expected)) is not None:
+            raise part.refusal_at(int(last[wrong]), name, f"the validation {what} {expected[wrong]}")
     return _targets(part, histories)
 
 
@@ -140,10 +150,13 @@ def _check_equal(part: Part, histories: Histories, trained: Bools) -> None:
 
 
 def _targets(part: Part, histories: Histories) -> Targets:
-    given, items = np.zeros(len(histories.lengths), bool), np.zeros(len(histories.lengths), np.int64)
-    given[histories.rows(part)] = True
-    items[histories.rows(part)] = part.targets
-    return Targets(given, items)
+    def of_users(values: Array) -> Array:
+        found = np.zeros(len(histories.lengths), values.dtype)
+        found[histories.rows(part)] = values
+        return found
+
+    times = None if part.target_times is None else of_users(part.target_times)
+    return Targets(of_users(np.ones(len(part), bool)), of_users(part.targets.astype(np.int64)), times)
 
 
 def check_unseen(

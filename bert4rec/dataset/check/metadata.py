@@ -34,7 +34,8 @@ class Metadata:
     `step`: items between the ends of two windows. `n_validated`: users to validate, None for all who can be. `instant`:
     seconds at which a split by time begins its test, None for another split. `sparse_users`, `sparse_items`: whether
     an id may be without interactions. `counts`: name → number, for the names of `COUNTS`. `files`: relative path →
-    `bytes` and `sha256`. `shares`: name → split → `users` of `of`, for the names of `SHARES` that there are.
+    `bytes` and `sha256`. `has_target_times`: not in an older folder, even if it `has_times`. `shares`: name → split →
+    `users` of `of`, for the names of `SHARES` that there are.
     """
 
     folder: Path
@@ -45,6 +46,7 @@ class Metadata:
     n_negatives: int
     has_times: bool
     has_ratings: bool
+    has_target_times: bool
     instant: int | None
     sparse_users: bool
     sparse_items: bool
@@ -87,6 +89,7 @@ def read_metadata(folder: Path) -> Metadata:
         n_negatives=settings["n_eval_negatives"],
         has_times=metadata["has_times"],
         has_ratings=metadata["has_ratings"],
+        has_target_times=metadata["has_times"] and bool(metadata.get("has_target_times")),
         instant=metadata["split_instant"] if by_time else None,
         sparse_users=bool(metadata.get("extends")),
         sparse_items=bool(metadata.get("extends")) or metadata["source"] == "random",

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from bert4rec.dataset.check.metadata import REMAKE, Metadata
 from bert4rec.dataset.check.rows_in_parts import Ints, Part, first_true, refusal
 from bert4rec.dataset.check.tables import readable
-from bert4rec.dataset.schema import LISTS, NEGATIVES, STATE, TRAIN, columns
+from bert4rec.dataset.schema import LISTS, NEGATIVES, STATE, TARGET_TIME, TRAIN, columns
 from bert4rec.runtime.errors import DataError
 
 
@@ -26,7 +26,10 @@ class SplitReader:
     def __init__(self, metadata: Metadata, name: str) -> None:
         self._metadata, self._place = metadata, metadata.folder / name
         self._evaluated = name != TRAIN
-        self._types = columns(name, has_times=metadata.has_times, has_ratings=metadata.has_ratings)
+        self._types = columns(
+            name, has_times=metadata.has_times, has_ratings=metadata.has_ratings,
+            has_target_times=metadata.has_target_times,
+        )  # fmt: skip
         shards = _shards(self._place)
         for shard in shards:
             _check_columns(shard, self._types)
@@ -95,6 +98,7 @@ class SplitReader:
             lengths=lengths,
             lists={name: flat[name] for name in LISTS if name in flat},
             targets=found["target"].to_numpy() if self._evaluated else np.zeros(0, np.int32),
+            target_times=found[TARGET_TIME].to_numpy() if TARGET_TIME in found else None,
             drawn=drawn,
             negatives={name: flat[name].reshape(shape) for name in NEGATIVES if self._evaluated},
         )

@@ -21,8 +21,8 @@ class Part:
     """Rows of a split, one after another, of which the first is row `first` of the split.
 
     `users` [B] int64; `lengths` [B] int64: items of each row; `lists`: `items`, `times`, `ratings` of all rows end to
-    end, [total] each; in evaluation splits `targets` [B], `drawn` [D]: the rows that have negatives, and `negatives`:
-    name → [D, n], those of these rows.
+    end, [total] each; in evaluation splits `targets` [B], `target_times` [B] or None, `drawn` [D]: the rows that have
+    negatives, and `negatives`: name → [D, n], those of these rows.
     """
 
     place: Path
@@ -31,6 +31,7 @@ class Part:
     lengths: Ints
     lists: Mapping[str, Array]
     targets: Array
+    target_times: Array | None
     drawn: Ints
     negatives: Mapping[str, Array]
 

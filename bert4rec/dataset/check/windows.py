@@ -60,3 +60,8 @@ def _check_times(part: Part, metadata: Metadata) -> None:
         raise part.refusal_at(wrong, "times", f"earlier than the one before it, {times[wrong - 1]}")
     if metadata.instant is not None and (wrong := first_true(times >= metadata.instant)) is not None:
         raise part.refusal_at(wrong, "times", f"not before {metadata.instant}, when the test begins")
+    if part.target_times is not None:
+        last = times[part.ends - 1]
+        if (row := first_true(part.target_times < last)) is not None:
+            what = f"target_time is {part.target_times[row]}, earlier than the last of times, {last[row]}"
+            raise part.refusal(row, what)

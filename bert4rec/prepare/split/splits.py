@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bert4rec.dataset.schema import MIN_EVALUATED
+from bert4rec.dataset.schema import MIN_EVALUATED, TARGET_TIME, TIMES
 from bert4rec.prepare.order.histories import LISTS
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -101,7 +101,7 @@ def cut(histories: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFra
     """Training, validation and test of histories with `before` and `validated` (a Boolean).
 
     Test: the `target` is the interaction at `before`. Validation, of the validated ones: the last before it. Train:
-    what comes before both.
+    what comes before both. Where there are times, a target has its `target_time`.
 
     >>> frame = pl.DataFrame({"user": [0], "items": [[5, 2, 3]], "before": [2], "validated": [True]})
     >>> [split.rows() for split in cut(frame)]
@@ -122,7 +122,9 @@ def _up_to(histories: pl.DataFrame, length: pl.Expr) -> pl.DataFrame:
 
 
 def _with_target(histories: pl.DataFrame, place: pl.Expr) -> pl.DataFrame:
-    return _up_to(histories, place).with_columns(histories.select(target=pl.col("items").list.get(place)))
+    of_target = {"target": "items", TARGET_TIME: TIMES}
+    found = {name: pl.col(many).list.get(place) for name, many in of_target.items() if many in histories.columns}
+    return _up_to(histories, place).with_columns(histories.select(**found))
 
 
 def windows(histories: pl.DataFrame, *, max_len: int, step: int) -> pl.DataFrame:

@@ -31,6 +31,12 @@ HELD_OUT = {
 SEEN_AND_TIES = "Seen is all of a user's history before the target. Ties go to the lower id; ids are shuffled."
 LISTS = "Their lists of the {k} best unseen items:"
 LISTED_AT = 10  # of the cut-offs of lists the one in the tables
+WITH_TIMES = {"history": ", with times", "target": ", with the target's time"}
+TIMES = {
+    "history": " The model is told when the items of a history were taken.",
+    "target": " The model is told when the items of a history were taken, and the instant of the target: another task "
+    "than that of models without it.",
+}
 NO_TEST = "This dataset holds nothing out: there is no test."
 
 
@@ -73,7 +79,8 @@ def report_page(report: Mapping[str, Any]) -> str:
 def rules(report: Mapping[str, Any]) -> str:
     """What was held out, what counts as seen, and who wins a tie; "" for a report that does not say."""
     held_out = HELD_OUT.get(report["dataset"].get("split", ""))
-    return f"{held_out}{_repeats(report)} {SEEN_AND_TIES}" if held_out else ""
+    times = TIMES.get(report.get("times", ""), "")
+    return f"{held_out}{times}{_repeats(report)} {SEEN_AND_TIES}" if held_out else ""
 
 
 def _model(report: Mapping[str, Any]) -> str:
@@ -152,11 +159,11 @@ def _ranking_line(report: Mapping[str, Any]) -> str:
     if protocol is None:
         return metrics_table(report)
     model = report["test"][protocol]
-    unseen = report["test"].get("full_unseen")
+    unseen, times = report["test"].get("full_unseen"), WITH_TIMES.get(report.get("times", ""), "")
     beside = f"; with repeated targets missed: {unseen['HR@10']:.4f}, {unseen['NDCG@10']:.4f}" if unseen else ""
     return (
-        f"test of {counted(model['users'], 'user')}, {SHORT_TITLES[protocol]}: HR@10 {model['HR@10']:.4f}, NDCG@10 "
-        f"{model['NDCG@10']:.4f}{_best_baselines(report, protocol)}{beside}"
+        f"test of {counted(model['users'], 'user')}, {SHORT_TITLES[protocol]}{times}: HR@10 {model['HR@10']:.4f}, "
+        f"NDCG@10 {model['NDCG@10']:.4f}{_best_baselines(report, protocol)}{beside}"
     )
 
 

@@ -101,7 +101,8 @@ class Folder:
         if self.splits[split]:
             return list(self.splits[split][0])
         lists = ["items", *(name for name in LISTS[1:] if self.metadata[f"has_{name}"])]
-        return ["user", *lists, *(() if split == "train" else ("target", "popular_negatives", "uniform_negatives"))]
+        target = ["target", *(["target_time"] if self.metadata["has_target_times"] else [])]
+        return ["user", *lists, *([] if split == "train" else [*target, "popular_negatives", "uniform_negatives"])]
 
 
 def seal(path: Path, metadata: dict[str, Any] | None = None) -> None:
@@ -259,7 +260,9 @@ class Maker:
         unseen = sorted({*range(2, 2 + self.n_items)} - {event.item for event in history})
         n = self.n_negatives if len(unseen) >= self.n_negatives else 0
         negatives = {f"{name}_negatives": self.random.sample(unseen, n) for name in ("popular", "uniform")}
-        return self._history(user, history[:n_before]) | {"target": history[n_before].item} | negatives
+        target = {"target": history[n_before].item}
+        target |= {"target_time": history[n_before].time} if "times" in self.parallel else {}
+        return self._history(user, history[:n_before]) | target | negatives
 
     def _tables(self, trained: Sequence[int]) -> dict[str, list[Row]]:
         counts = Counter(event.item for history in self.histories for event in history)
@@ -297,6 +300,7 @@ class Maker:
             "validation_users": len(splits["validation"]),
             "test_users": len(splits["test"]),
             "has_times": "times" in self.parallel,
+            "has_target_times": "times" in self.parallel,
             "has_ratings": "ratings" in self.parallel,
             "extends": self.extends,
             "repeated_targets": {name: share(splits[name], is_repeated) for name in ("validation", "test")},

@@ -41,7 +41,9 @@ def short_test(folder: Folder) -> None:
     (row,) = folder.rows("train", SHORT)
     drawn = {name: [2, 3, 4] for name in ("popular_negatives", "uniform_negatives")}
     history = {name: row[name][:1] for name in LISTS}
-    folder.splits["test"].insert(1, {"user": SHORT, **history, "target": row["items"][1], **drawn})
+    folder.splits["test"].insert(
+        1, {"user": SHORT, **history, "target": row["items"][1], "target_time": row["times"][1], **drawn}
+    )
     folder.cut_again({"user": SHORT, **history})
 
 

@@ -106,6 +106,10 @@ LEAKS: Cases = {
         change("validation", CHECKED, target=another),
         r"test: .* \(user 3\): items\[16\] is \d+, the validation target is",
     ),
+    "validation target's time changed": (
+        change("validation", CHECKED, target_time=lambda _, row: row["target_time"] + 1),
+        r"test: .* \(user 3\): times\[16\] is \d+, the validation target's time is \d+",
+    ),
     "item of a test history": (
         put("test", LONG, "items", 4, another),
         r"test: row \d+ \(user 2\): items\[4\] is \d+, the training history has \d+",

@@ -15,6 +15,7 @@ PART = Part(  # rows 10 to 13 of the split, of which the second has no history
     lengths=np.array([2, 0, 3, 1]),
     lists={"items": np.array([7, 8, 4, 5, 4, 2]), "ratings": np.array([0.5, 1, 1.5, 2, 2.5, 3])},
     targets=np.array([8, 7, 7, 2]),
+    target_times=None,
     drawn=np.array([0]),
     negatives={},
 )

@@ -36,6 +36,10 @@ LEAVE_ONE_OUT: Cases = {
         put("test", LONG, "times", 3, -1),
         r"test: row 1 \(user 2\): times\[3\] is -1, earlier than the one",
     ),
+    "target before its history": (
+        change("test", LONG, target_time=lambda _, row: row["times"][-1] - 1),
+        r"test: row 1 \(user 2\): target_time is -?\d+, earlier than the last of times, -?\d+",
+    ),
     "rating without end": (
         put("train", 0, "ratings", 2, float("inf")),
         r"train: .* ratings\[2\] is inf, must be finite",

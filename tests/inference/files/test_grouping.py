@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.inference.files.grouping import by_user
+from bert4rec.inference.history import TimedHistory
 
 ROWS = st.lists(st.tuples(st.sampled_from("uvwx"), st.integers(0, 9)), max_size=40)
 
@@ -22,3 +23,11 @@ def test_each_user_has_its_items_in_their_order(rows: list[tuple[str, int]], cut
     ]
     assert list(by_user(parts)) == list(wanted.items())
     assert list(by_user([])) == []
+
+
+def test_times_go_with_their_items() -> None:
+    rows = {"user": ["u", "v", "u"], "item": [1, 2, 3], "time": [5.0, 6.0, 7.5]}
+    assert list(by_user([pa.record_batch(rows)])) == [
+        ("u", TimedHistory([1, 3], [5.0, 7.5])),
+        ("v", ([2], [6.0], None)),
+    ]

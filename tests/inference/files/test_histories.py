@@ -10,6 +10,7 @@ import pytest
 
 from bert4rec.inference.files import histories as module
 from bert4rec.inference.files.histories import read_file
+from bert4rec.inference.history import TimedHistory
 from bert4rec.runtime.errors import DataError
 
 EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]
@@ -71,3 +72,40 @@ def test_what_is_no_history_gets_one_line(tmp_path: Path, name: str, text: str |
         read(tmp_path / name)
     assert "JSON lines such as" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+TIMED = [("u", TimedHistory(["a", "b"], [5, 7.5])), ("v", TimedHistory(["c"], [6]))]
+
+
+def timed(path: Path, at: float | None = None) -> list[tuple[object, object]]:
+    return [row for part in read_file(str(path), with_times=True, at=at) for row in part]
+
+
+def test_times_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+    lines = '{"user": "u", "items": ["a", "b"], "times": [5, 7.5]}\n{"user": "v", "items": ["c"], "times": [6]}\n'
+    (tmp_path / "x.jsonl").write_text(lines)
+    (tmp_path / "x.csv").write_text("user,item,time\nu,a,5\nv,c,6\nu,b,7.5\n")
+    rows = {"user": ["u", "v", "u"], "item": ["a", "c", "b"], "time": pa.array([5000, 6000, 7500], pa.timestamp("ms"))}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    lists = {"user": ["u", "v"], "items": [["a", "b"], ["c"]], "times": [[5, 7.5], [6]]}
+    pq.write_table(pa.table(lists), tmp_path / "lists.parquet")
+    for name in ("x.jsonl", "x.csv", "rows.parquet", "lists.parquet"):
+        assert timed(tmp_path / name) == TIMED
+        assert timed(tmp_path / name, at=9) == [(user, history._replace(at=9)) for user, history in TIMED]
+        assert read(tmp_path / name) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("x.jsonl", '{"items": ["a"]}\n', "x.jsonl: line 1 is no history; it must be JSON lines such as .*times"),
+        ("x.csv", "user,item\nu,a\n", "x.csv: no columns user, item and time; it must be"),
+        ("x.csv", "user,item,time\nu,a,noon\n", "x.csv: cannot be read: .*; it must be"),
+    ],
+)
+def test_a_file_without_times_is_refused_where_they_are_asked_for(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=problem):
+        timed(tmp_path / name)

@@ -1,0 +1,55 @@
+"""The time between two items of a sequence, at each position of ragged sequences.
+
+Shapes: N positions in all, B sequences; `seconds` [N] int64, of one sequence after another, `lengths` [B].
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def since_previous(seconds: Tensor, lengths: Tensor) -> Tensor:
+    """How long before each position the one before it was, [N]; 0 at the first of a sequence.
+
+    >>> since_previous(torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1])).tolist()
+    [0, 2, 13, 0]
+    """
+    gaps = F.pad(seconds.diff(), (1, 0))
+    gaps[(lengths.cumsum(0) - lengths)[lengths > 0]] = 0
+    return gaps
+
+
+def until_next(seconds: Tensor, lengths: Tensor) -> Tensor:
+    """How long after each position the next one comes, [N]; 0 at the last of a sequence.
+
+    >>> until_next(torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1])).tolist()
+    [2, 13, 0, 0]
+    """
+    gaps = F.pad(seconds.diff(), (0, 1))
+    gaps[(lengths.cumsum(0) - 1)[lengths > 0]] = 0
+    return gaps
+
+
+def while_asking(seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_causal: bool) -> Tensor:
+    """The gaps of histories that ask for the item at the instants `at` [B], or at one that nobody knows.
+
+    A causal model is told at each position when the next item comes, or where that is not known how long ago the one
+    before was. Another one has a position more behind each history, the mask token's, and gets the latter of all.
+
+    >>> seconds, lengths, at = torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1]), torch.tensor([50, 101])
+    >>> while_asking(seconds, lengths, at, is_causal=True).tolist()
+    [2, 13, 30, 1]
+    >>> while_asking(seconds, lengths, at, is_causal=False).tolist()
+    [0, 2, 13, 30, 0, 1]
+    """
+    ends = lengths.cumsum(0) - 1
+    if is_causal:
+        if at is None:
+            return since_previous(seconds, lengths)
+        return until_next(seconds, lengths).index_copy(0, ends, at - seconds[ends])
+    last = seconds[ends] if at is None else at
+    before = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+    places = torch.arange(len(seconds), device=lengths.device) + before
+    whole = last.new_empty(len(seconds) + len(lengths)).index_copy(0, places, seconds)
+    masks = ends + 1 + torch.arange(len(lengths), device=lengths.device)
+    return since_previous(whole.index_copy(0, masks, last), lengths + 1)

@@ -1,0 +1,60 @@
+"""Models that know times, from the dataset to recommendations."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bert4rec import TimedHistory, load
+from bert4rec.__main__ import main
+from bert4rec.config.tables import Config
+from bert4rec.runtime.errors import DataError
+from bert4rec.training.run import run
+from tests.conftest import leave_group, prepare_log
+from tests.training.test_run import report_of
+
+SHORT = {"training.n_epochs": 1, "evaluation.baselines": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "title"),
+    [("sasrec", "target", "SASRec with the target's time"), ("bert4rec", "history", "Bert4Rec with times")],
+)
+def test_from_the_dataset_to_recommendations(
+    small_config: Callable[..., Config],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    times: str,
+    title: str,
+) -> None:
+    folder = run(small_config(**SHORT, **{"model.kind": kind, "model.times": times}))
+    leave_group()
+    report = report_of(folder)
+    assert (report["model"], report["times"]) == (title, times)
+    page = (folder / "report.md").read_text()
+    assert title in page
+    assert ("the instant of the target: another task" in page) == (times == "target")
+    assert main(["evaluate", str(folder), f"--output={tmp_path / 'again'}"]) == 0
+    assert json.loads((tmp_path / "again" / "report.json").read_text())["test"] == report["test"]
+    capsys.readouterr()
+    assert main(["recommend", str(folder), "--user", "7"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 11
+    assert main(["recommend", str(folder), "--items=1,2"]) == 2
+    assert "this model knows times, and a history has none" in capsys.readouterr().err
+    status = main(["recommend", str(folder), "--user", "7", "--at=2100-01-01"])
+    assert status == (0 if times == "target" else 2)
+    assert main(["export", str(folder), f"--output={tmp_path / 'package'}", "--format=safetensors,pt2"]) == 0
+    history = TimedHistory([1, 2, 3], [10, 20, 30], at=95 if times == "target" else None)
+    (of_package,), (of_run,) = (load(path).recommend([history], 3) for path in (tmp_path / "package", folder))
+    assert [one.item for one in of_package] == [one.item for one in of_run]
+    assert "TimedHistory(" in (tmp_path / "package" / "README.md").read_text()
+
+
+def test_a_dataset_without_times_is_refused(log_config: Callable[..., Config], tmp_path: Path) -> None:
+    folder = prepare_log(tmp_path, **{"data.time_column": ""})
+    config = log_config(**SHORT, **{"data.dataset_dir": str(folder), "model.times": "history"})
+    with pytest.raises(DataError, match="does not say when items were taken"):
+        run(config)
+    leave_group()
