@@ -34,7 +34,11 @@ from bert4rec.config.values import expand_user
 from bert4rec.runtime.errors import SettingsError
 
 USUAL_FILE = "config.toml"
-BEFORE = {"model.positions": "learned", "training.average_age": 0.0}  # what was done when there was no such setting
+BEFORE = {
+    "model.positions": "learned",
+    "model.input_norm": False,
+    "training.average_age": 0.0,
+}  # what was done when there was no such setting
 NO_FILE = f"no {USUAL_FILE} here: the defaults count"
 
 

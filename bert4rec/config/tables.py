@@ -153,6 +153,10 @@ class Model(Table):
         description="how attention knows the order: by turning queries and keys, so that it sees how far apart two "
         "items are, wherever they stand; learned = a vector for each place from the end",
     )
+    input_norm: bool = Field(
+        True,
+        description="item vectors are normalised before the first block, so that none is lost beside what blocks add",
+    )
     times: Literal["none", "history", "target"] = Field(
         "none",
         description="what the model knows of time: nothing; how long after the one before it each item was taken; "

@@ -12,7 +12,9 @@ from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.transformer import Encoder, with_one
 
 # Keys of [model]
-OF_ENCODER = ("embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "times")
+OF_ENCODER = (
+    "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times",
+)  # fmt: skip
 
 
 class Network(nn.Module):
@@ -103,8 +105,8 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
 
     Where the mask token's vector is missing, it is a row of the table, as in earlier versions of this program.
     """
-    model = {"times": "none"} | dict(model)  # of which earlier versions knew nothing
-    encoder = Encoder(**{key: model[key] for key in OF_ENCODER}, is_causal=is_causal)
+    known: dict[str, Any] = {"input_norm": False, "times": "none", **model}  # both are younger than some runs
+    encoder = Encoder(**{key: known[key] for key in OF_ENCODER}, is_causal=is_causal)
     state = {name.removeprefix(ENCODER): value for name, value in tensors.items() if name.startswith(ENCODER)}
     encoder.load_state_dict(state, assign=True)
     head, bias = tensors.get(HEAD), tensors.get(HEAD_BIAS)
@@ -112,7 +114,7 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
         head = torch.cat([head, bias[:, None]], dim=1)
     rows = tensors[TABLE]
     mask = None if is_causal else tensors.get(MASK, rows[MASK_ID, : model["embed_dim"]].clone())
-    return Network(encoder.requires_grad_(False), rows, head, mask=mask, times=model["times"]).eval()
+    return Network(encoder.requires_grad_(False), rows, head, mask=mask, times=known["times"]).eval()
 
 
 def _with_mask(vectors: Tensor, lengths: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,14 +22,16 @@ from bert4rec.models.transformer import Encoder, with_one
 class SequenceModel(RankingModel):
     """A transformer over item sequences whose hidden states are scored against the items.
 
-    Differences from the papers, each for a reason: blocks normalise first (pre-LN), which trains without warm-up;
-    attention knows how far apart two items are, by rotary positions, or positions count from the end; logits are
-    computed for the positions to predict only, and so are the queries of the last block, since nothing else is read
-    from it. `encoder`: the remaining settings of the `Encoder`.
+    Differences from the papers, each for a reason: blocks normalise first (pre-LN), which trains without warm-up, and
+    item vectors are normalised before them, so that none is lost beside what blocks add; attention knows how far apart
+    two items are, by rotary positions, or positions count from the end; logits are computed for the positions to
+    predict only, and so are the queries of the last block, since nothing else is read from it. `encoder`: the remaining
+    settings of the `Encoder`.
     """
 
     settings = (
-        "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "times", "head", "output_bias"
+        "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times", "head",
+        "output_bias",
     )  # fmt: skip
     unit = "window"
     is_causal: ClassVar[bool]  # whether a position sees only what stands before it, and itself

@@ -22,9 +22,10 @@ class Encoder(nn.Module):
 
     `positions` "learned": by a vector for each, added to the item's. They count from the end, so that "most recent" is
     one position for histories of every length. "rotary": by turning queries and keys, so that attention knows how far
-    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `times`: unless "none", each position also
-    knows a gap in time, by a vector for each kind of them. `is_causal`: a position sees those before it and itself,
-    else all of its sequence.
+    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `input_norm`: the item's vector is normalised
+    first; those of rare items are short for long, and beside what blocks add nothing would be left of them. `times`:
+    unless "none", each position also knows a gap in time, by a vector for each kind of them. `is_causal`: a position
+    sees those before it and itself, else all of its sequence.
 
     On CPU a few sequences at a time go through all blocks, which keeps them in cache and pads them to their own longest
     only (little, since batches come sorted by length); on an accelerator all together.
@@ -32,11 +33,12 @@ class Encoder(nn.Module):
 
     def __init__(
         self, *, embed_dim: int, n_heads: int, n_layers: int, ffn_dim: int, max_len: int, dropout: float,
-        positions: str = "learned", times: str = "none", is_causal: bool = False,
+        positions: str = "learned", input_norm: bool = False, times: str = "none", is_causal: bool = False,
         device: torch.device | str = "meta",
     ) -> None:  # fmt: skip
         super().__init__()
         self.is_causal, self.embed_dim, self.ffn_dim, self.max_len = is_causal, embed_dim, ffn_dim, max_len
+        self.input_norm = input_norm
         self.head_dim = embed_dim // n_heads
         self.positions = _vectors(max_len, embed_dim, device) if positions == "learned" else None
         self.gaps = None if times == "none" else _vectors(N_GAPS, embed_dim, device)
@@ -63,8 +65,9 @@ class Encoder(nn.Module):
         return torch.cat([self._encode(part, own, at - first, places) for part, own, at, first, places in groups])
 
     def placed(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
-        """`vectors` [..., d] of items at places [...], counted from the end, with what is added for place and gap."""
-        x = vectors if self.positions is None else vectors + self.positions(from_end)
+        """What enters the first block for `vectors` [..., d] at places [...], counted from the end, after `gaps`."""
+        x = F.layer_norm(vectors, vectors.shape[-1:]) if self.input_norm else vectors
+        x = x if self.positions is None else x + self.positions(from_end)
         return x if self.gaps is None or gaps is None else x + self.gaps(kind_of_gap(gaps))
 
     def rotation(self, from_end: Tensor) -> "Rotation | None":
@@ -86,7 +89,7 @@ class Encoder(nn.Module):
         """
         d, f = self.embed_dim, self.ffn_dim
         whole = n_positions * (14 * d + 2 * f) * (len(self.blocks) - 1)
-        return whole + n_positions * 9 * d + n_asked * (10 * d + 2 * f)
+        return whole + n_positions * (9 + self.input_norm) * d + n_asked * (10 * d + 2 * f)
 
 
 class Block(nn.Module):

@@ -65,7 +65,10 @@ def expected(network: Network, *, leaves_out_seen: bool) -> tuple[Tensor, Tensor
 def test_it_finds_what_the_network_finds(
     kind: type[SequenceModel], head: str, output_bias: bool, leaves_out_seen: bool, positions: str
 ) -> None:
-    network = network_of(model(kind, head=head, output_bias=output_bias, positions=positions))
+    is_rotary = positions == "rotary"
+    network = network_of(
+        model(kind, head=head, output_bias=output_bias, positions=positions, input_norm=is_rotary)
+    )  # fmt: skip
     network.rows[:FIRST_ITEM_ID] = torch.nan  # of padding and of the mask token, which nobody reads
     program = Program(network, k=K, leaves_out_seen=leaves_out_seen)
     wanted = expected(network, leaves_out_seen=leaves_out_seen)
@@ -114,7 +117,7 @@ def test_it_finds_what_a_network_that_knows_times_finds(kind: type[SequenceModel
     ],
 )
 def test_files_of_a_network_that_knows_times_take_them(kind: type[SequenceModel], times: str, tmp_path: Path) -> None:
-    network = network_of(model(kind, positions="rotary", times=times))
+    network = network_of(model(kind, positions="rotary", input_norm=True, times=times))
     program = Program(network, k=K, leaves_out_seen=True)
     histories, known, _ = timed(network)
     asked = (histories, *known)[: len(program.inputs)]

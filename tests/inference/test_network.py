@@ -30,6 +30,7 @@ def network_of(trained: SequenceModel) -> Network:
         "dropout": 0.0,
     }
     shape |= {"positions": "rotary" if trained.encoder.positions is None else "learned", "times": trained.times}
+    shape |= {"input_norm": trained.encoder.input_norm}
     return make_network(tensors, shape, is_causal=trained.is_causal)
 
 
@@ -39,7 +40,8 @@ def network_of(trained: SequenceModel) -> Network:
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @torch.no_grad()
 def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, output_bias: bool, positions: str) -> None:
-    trained = model(kind, head=head, output_bias=output_bias, positions=positions)
+    is_rotary = positions == "rotary"
+    trained = model(kind, head=head, output_bias=output_bias, positions=positions, input_norm=is_rotary)
     ids, lengths = [item for items in HISTORIES for item in items], [len(items) for items in HISTORIES]
     asked = trained.ask(Rows(np.array(ids, np.int32), np.array(lengths)), MAX_LEN)
     hidden, vectors = trained.represent(asked, Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))

@@ -15,6 +15,6 @@ def test_a_kind_names_its_settings(kind: str) -> None:
     takes_more = "encoder" in accepted
     names = {*model.tables_of, *model.settings, *model.loss_settings}
     assert {name for name in names if name not in accepted} == (
-        {"n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions"} if takes_more else set()
+        {"n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm"} if takes_more else set()
     )
     assert (bool(model.title), bool(model.unit)) == (True, True)

@@ -9,7 +9,7 @@ from bert4rec.models import transformer
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.models.transformer import Dropout, Rotation
+from bert4rec.models.transformer import N_GAPS, Dropout, Rotation, kind_of_gap
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
@@ -31,6 +31,8 @@ def plainly(network: SequenceModel, sequence: list[int]) -> Tensor:
     table = network.item_table.collection.embeddings["item"].weight[:, :WIDTH]
     n = len(sequence)
     x = table[torch.tensor(sequence)]
+    if encoder.input_norm:
+        x = (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
     if encoder.positions is not None:
         x = x + encoder.positions.weight[torch.arange(n - 1, -1, -1)]
     for block in encoder.blocks:
@@ -57,7 +59,7 @@ def plainly(network: SequenceModel, sequence: list[int]) -> Tensor:
 def test_hidden_states_are_those_of_a_plain_transformer(
     kind: type[SequenceModel], of: str, positions: list[list[int]]
 ) -> None:
-    network = model(kind, positions=of)
+    network = model(kind, positions=of, input_norm=of == "rotary")
     expected = torch.cat([plainly(network, s)[p] for s, p in zip(SEQUENCES, positions, strict=True)])
     hidden, behind = hidden_of(network, batch(SEQUENCES, positions)).split([WIDTH, 4], dim=1)
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
@@ -154,3 +156,25 @@ def test_dropout_keeps_its_share_scaled_and_follows_the_seed() -> None:
     torch.manual_seed(1)
     assert torch.equal(dropout(values, onto=torch.full_like(values, 2)), 2 + first)
     assert torch.equal(dropout.eval()(values), values)
+
+
+@KINDS
+def test_a_gap_adds_the_vector_of_its_kind(kind: type[SequenceModel]) -> None:
+    network, without = model(kind, positions="rotary", times="target"), model(kind, positions="rotary")
+    asked = batch(SEQUENCES, POSITIONS)
+    gaps = torch.arange(len(asked.places)) ** 4
+    vectors = torch.randn(len(asked.places), WIDTH)
+    assert network.encoder.gaps is not None
+    shifted = vectors + network.encoder.gaps.weight[kind_of_gap(gaps)]
+    without.encoder.load_state_dict(network.encoder.state_dict(), strict=False)
+    assert torch.equal(
+        network.encoder(vectors, asked.lengths, asked.positions, gaps),
+        without.encoder(shifted, asked.lengths, asked.positions),
+    )
+
+
+def test_kinds_of_gaps_are_as_long_as_the_root_of_two() -> None:
+    seconds = torch.tensor([0, 1, 2, 3, 7, 2**20 - 1, 2**40, -5])
+    assert kind_of_gap(seconds).tolist() == [0, 2, 3, 4, 6, 40, N_GAPS - 1, 0]
+    gaps = torch.arange(1, 100_000)
+    assert torch.equal(kind_of_gap(gaps), (2 * torch.log2(1 + gaps.double())).floor().long())
