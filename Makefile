@@ -5,10 +5,11 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-pythons lint wheel bench bench-large clean
+.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-pythons lint wheel bench bench-large
+.PHONY: reproduce-ml-1m clean
 
 help: ## list the targets (the default)
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1	/p' Makefile
 
 setup: ## make .venv (PYTHON=python3.12 and TORCH_BUILD=cpu|cuda override what it finds)
 	@./scripts/setup.sh
@@ -59,6 +60,11 @@ bench: setup ## the speed of everything beside the plain way of writing it, in m
 bench-large: setup ## the tables of large catalogues in docs/results.md: half an hour on two quiet cores, 12 GB of memory
 	$(call run,python -m benchmarks.large_catalogue)
 	$(call run,python -m benchmarks.large_catalogue --curve)
+
+ML_1M = ml-1m.txt
+SEEDS = 1,2,3
+reproduce-ml-1m: setup ## both transformers on the papers' file (ML_1M=…/ml-1m.txt), three seeds of three hours, in one table
+	$(call run,bert4rec benchmark bert4rec sasrec --splits=leave_one_out --seeds=$(SEEDS) --processes=2 --config=configs/ml-1m-best.toml --data.path=$(ML_1M))
 
 clean: ## delete .venv, .venvs, dist and caches; data/, runs/ and logs/ stay
 	rm -rf .venv .venvs dist bert4rec_torchrec.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,7 +4,7 @@ import os
 import shutil
 from functools import partial
 
-from bert4rec.config.abilities import Updates, has_optimizer, has_products, needs_negatives, table_updates
+from bert4rec.config.abilities import CAUSAL, Updates, has_optimizer, has_products, needs_negatives, table_updates
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.runtime.errors import SettingsError
@@ -18,6 +18,8 @@ def resolve(config: Config, device_type: str, n_items: int) -> Config:
     Raises `SettingsError` for what this device cannot do.
     """
     config = _resolve_loss(config, n_items)
+    if config.model.input_norm == "auto":
+        config = with_changes(config, "model", {"input_norm": config.model.kind in CAUSAL})
     parallelism = config.parallelism
     optimizer = parallelism.sparse_optimizer
     on_cpu = device_type == "cpu"

@@ -153,9 +153,10 @@ class Model(Table):
         description="how attention knows the order: by turning queries and keys, so that it sees how far apart two "
         "items are, wherever they stand; learned = a vector for each place from the end",
     )
-    input_norm: bool = Field(
-        True,
-        description="item vectors are normalised before the first block, so that none is lost beside what blocks add",
+    input_norm: bool | Literal["auto"] = Field(
+        "auto",
+        description="what enters the first block is normalised, so that no item is lost beside what blocks add; auto = "
+        "for sasrec, which predicts from the last item; bert4rec does from its mask token",
     )
     times: Literal["none", "history", "target"] = Field(
         "none",

@@ -67,11 +67,13 @@ class Known:
 
 def _seconds(history: TimedHistory) -> Ints:
     try:
-        seconds = np.array(history.times, np.float64).astype(np.int64)
+        seconds = np.array(history.times, np.float64)
     except (TypeError, ValueError):
-        raise DataError("the times of a history must be numbers, seconds since 1970") from None
+        seconds = np.array([np.nan])
+    if not np.isfinite(seconds).all():
+        raise DataError("the times of a history must be numbers, seconds since 1970")
     if seconds.shape != (len(history.items),):
         raise DataError(f"a history has {len(history.items)} items and {seconds.size} times; each item needs one")
     if (np.diff(seconds) < 0).any():
         raise DataError("the times of a history descend; items must come the oldest first")
-    return seconds
+    return seconds.astype(np.int64)

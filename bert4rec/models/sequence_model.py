@@ -23,7 +23,7 @@ class SequenceModel(RankingModel):
     """A transformer over item sequences whose hidden states are scored against the items.
 
     Differences from the papers, each for a reason: blocks normalise first (pre-LN), which trains without warm-up, and
-    item vectors are normalised before them, so that none is lost beside what blocks add; attention knows how far apart
+    what enters the first is normalised, so that no item is lost beside what blocks add; attention knows how far apart
     two items are, by rotary positions, or positions count from the end; logits are computed for the positions to
     predict only, and so are the queries of the last block, since nothing else is read from it. `encoder`: the remaining
     settings of the `Encoder`.

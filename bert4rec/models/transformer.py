@@ -22,10 +22,10 @@ class Encoder(nn.Module):
 
     `positions` "learned": by a vector for each, added to the item's. They count from the end, so that "most recent" is
     one position for histories of every length. "rotary": by turning queries and keys, so that attention knows how far
-    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `input_norm`: the item's vector is normalised
-    first; those of rare items are short for long, and beside what blocks add nothing would be left of them. `times`:
-    unless "none", each position also knows a gap in time, by a vector for each kind of them. `is_causal`: a position
-    sees those before it and itself, else all of its sequence.
+    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `times`: unless "none", each
+    position also knows a gap in time, by a vector for each kind of them. `input_norm`: what enters the first block is
+    normalised; vectors of rare items are short for long, and beside what blocks add nothing would be left of them.
+    `is_causal`: a position sees those before it and itself, else all of its sequence.
 
     On CPU a few sequences at a time go through all blocks, which keeps them in cache and pads them to their own longest
     only (little, since batches come sorted by length); on an accelerator all together.
@@ -66,9 +66,9 @@ class Encoder(nn.Module):
 
     def placed(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
         """What enters the first block for `vectors` [..., d] at places [...], counted from the end, after `gaps`."""
-        x = F.layer_norm(vectors, vectors.shape[-1:]) if self.input_norm else vectors
-        x = x if self.positions is None else x + self.positions(from_end)
-        return x if self.gaps is None or gaps is None else x + self.gaps(kind_of_gap(gaps))
+        x = vectors if self.positions is None else vectors + self.positions(from_end)
+        x = x if self.gaps is None or gaps is None else x + self.gaps(kind_of_gap(gaps))
+        return F.layer_norm(x, x.shape[-1:]) if self.input_norm else x
 
     def rotation(self, from_end: Tensor) -> "Rotation | None":
         """How queries and keys at places [...], counted from the end, are turned; None where they are not."""

@@ -15,7 +15,7 @@ from bert4rec.runtime import console
 
 METADATA = {
     "folder": Path("data/log"), "split": "leave_one_out", "max_len": 6, "step": 4, "n_validated": None,
-    "n_negatives": 100, "has_times": True, "has_ratings": True, "instant": None,
+    "n_negatives": 100, "has_times": True, "has_ratings": True, "has_target_times": True, "instant": None,
     "sparse_users": False, "sparse_items": False, "counts": {"users": 2_000, "items": 3},
     "files": {"README.md": {}, "train/state.json": {}}, "shares": {},
 }  # fmt: skip

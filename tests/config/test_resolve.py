@@ -48,6 +48,15 @@ def test_weights_are_averaged_at_a_constant_rate(changes: dict[str, Any], age: f
     assert resolve(config, "cpu", 100).training.average_age == age
 
 
+@pytest.mark.parametrize(("kind", "chosen"), [("sasrec", True), ("bert4rec", False)])
+def test_what_enters_the_blocks_is_normalised_in_causal_models(kind: str, chosen: bool) -> None:
+    config = load_config(None, {"model.kind": kind, "model.input_norm": "auto"})
+    assert resolve(config, "cpu", 100).model.input_norm == chosen
+    for fixed in (True, False):
+        config = load_config(None, {"model.kind": kind, "model.input_norm": fixed})
+        assert resolve(config, "cpu", 100).model.input_norm == fixed
+
+
 def test_tables_in_host_memory_need_gpus() -> None:
     config = load_config(None, {"parallelism.compute_kernel": "fused_uvm_caching"})
     assert resolve(config, "cuda", 100).parallelism.compute_kernel == "fused_uvm_caching"

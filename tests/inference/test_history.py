@@ -38,7 +38,8 @@ def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
         (["a"], "this model knows times, and a history has none; give it those of its items"),
         (TimedHistory(["a", "b"], [1]), "a history has 2 items and 1 times; each item needs one"),
         (TimedHistory(["a", "b"], [2, 1]), "the times of a history descend; items must come the oldest first"),
-        (TimedHistory(["a"], ["now"]), "the times of a history must be numbers, seconds since 1970"),
+        (TimedHistory(["a"], ["now"]), "the times of a history must be numbers, seconds since 1970"),  # type: ignore[list-item]
+        (TimedHistory(["a", "b"], [1, float("nan")]), "the times of a history must be numbers, seconds since 1970"),
         (
             TimedHistory(["a"], [5], at=4),
             "recommendations for the instant 4: the last item of a history is from 5, later",

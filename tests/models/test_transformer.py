@@ -31,10 +31,10 @@ def plainly(network: SequenceModel, sequence: list[int]) -> Tensor:
     table = network.item_table.collection.embeddings["item"].weight[:, :WIDTH]
     n = len(sequence)
     x = table[torch.tensor(sequence)]
-    if encoder.input_norm:
-        x = (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
     if encoder.positions is not None:
         x = x + encoder.positions.weight[torch.arange(n - 1, -1, -1)]
+    if encoder.input_norm:
+        x = (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
     for block in encoder.blocks:
         h = block.attention_norm(x)
         q, (k, v) = block.query(h), block.key_value(h).chunk(2, dim=-1)

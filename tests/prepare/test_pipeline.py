@@ -102,6 +102,10 @@ def lists(rows: list[Row]) -> dict[str, list[Any]]:
     }
 
 
+def target(row: Row) -> dict[str, Any]:
+    return {"target": row.item, "target_time": row.at}
+
+
 def places(mine: list[Row], s: dict[str, Any]) -> tuple[int, bool]:
     """How many rows come before the target of the test, and whether the last of them may be held out."""
     if s["split"] == "none":
@@ -119,9 +123,9 @@ def expected(rows: Sequence[Row], s: dict[str, Any], validated: set[str]) -> dic
         n_train = before - (user in validated)
         found["train"] += [{"user": user, **lists(part)} for part in windows(mine[:n_train], s["max_len"], s["step"])]
         if user in validated:
-            found["validation"].append({"user": user, **lists(mine[: before - 1]), "target": mine[before - 1].item})
+            found["validation"].append({"user": user, **lists(mine[: before - 1]), **target(mine[before - 1])})
         if 0 < before < len(mine):
-            found["test"].append({"user": user, **lists(mine[:before]), "target": mine[before].item})
+            found["test"].append({"user": user, **lists(mine[:before]), **target(mine[before])})
     return found
 
 
@@ -247,7 +251,8 @@ def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset
     assert sequences is not None
     assert table is not None
     without_times = {
-        name: [{key: row[key] for key in row if key != "times"} for row in rows] for name, rows in splits(table).items()
+        name: [{key: row[key] for key in row if key not in ("times", "target_time")} for row in rows]
+        for name, rows in splits(table).items()
     }
     assert without_times == splits(sequences)
     for name in ("users.parquet", "items.parquet"):

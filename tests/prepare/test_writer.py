@@ -98,7 +98,7 @@ def test_a_plain_python_opens_every_split(prepare: Prepare, small: list[str]) ->
     metadata = json.loads((folder / "metadata.json").read_text())
     lists = {"user": "Value('int32')", "items": "List(Value('int32'))", "times": "List(Value('int64'))"}
     negatives = dict.fromkeys(("popular_negatives", "uniform_negatives"), "List(Value('int32'))")
-    evaluated = {**lists, "target": "Value('int32')", **negatives}
+    evaluated = {**lists, "target": "Value('int32')", "target_time": "Value('int64')", **negatives}
     assert printed == [
         f"train {metadata['train_windows']} {lists}", f"validation 40 {evaluated}", f"test 120 {evaluated}",
     ]  # fmt: skip

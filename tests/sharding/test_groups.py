@@ -93,7 +93,8 @@ def test_steps_by_the_gradients_of_all_groups_are_those_without_groups(
     together = train(optimizer, **changes, **{"parallelism.sharding_group_size": size})
     np.testing.assert_allclose(together[0]["losses"], alone[0]["losses"], rtol=0, atol=1e-5)
     assert together[0]["metrics"] == pytest.approx(alone[0]["metrics"], abs=0.02)
-    assert difference(alone, together, size) < 1e-5
+    limit = 1e-4 if optimizer == "adam" else 1e-5  # it divides by moments that are next to nothing after a few steps
+    assert difference(alone, together, size) < limit
 
 
 @pytest.mark.parametrize(

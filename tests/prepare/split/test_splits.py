@@ -44,8 +44,8 @@ def test_a_split_by_time_by_hand() -> None:
     assert marked["able"].to_list() == [True, False, False, True]
     train, validation, test = (split.drop("times").rows() for split in cut(validated(marked, 0, 3)))
     assert train == [(0, [2]), (2, [7]), (3, [8, 9])]  # user 1 begins too late, user 2 ends too early
-    assert validation == [(0, [2], 3), (3, [8, 9], 10)]
-    assert test == [(0, [2, 3], 4)]
+    assert validation == [(0, [2], 3, 4), (3, [8, 9], 10, 3)]  # with the time of the target
+    assert test == [(0, [2, 3], 4, 5)]
 
 
 def test_all_is_for_training() -> None:
