@@ -104,17 +104,16 @@ def _batches(config: Config, dataset: "Dataset", n_processes: int) -> Finding:
 
 def _plan(config: Config, dataset: "Dataset", n_processes: int) -> Finding:
     """Who will hold what, and whether it fits."""
-    from bert4rec.config.resolve import resolve
     from bert4rec.runtime.memory import available
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.advice import refuse_unless_it_fits
     from bert4rec.sharding.plan import headline, make_plan
-    from bert4rec.training.build import job
+    from bert4rec.training.build import job, resolved
 
     try:
         device = choose_device(config.parallelism.device, local_rank=0, local_world_size=n_processes)
         to_do = job(
-            resolve(config, device.type, dataset.n_items), dataset.sizes, device_type=device.type,
+            resolved(config, device.type, dataset), dataset.sizes, device_type=device.type,
             world_size=n_processes, local_world_size=n_processes,
         )  # fmt: skip
         plan = make_plan(to_do, available(device, n_processes))

@@ -15,7 +15,7 @@ from bert4rec.checkpoint.next_command import on_processes
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA_VERSION, new_folder, step_folder
 from bert4rec.checkpoint.trained import Trained, find_trained
 from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
-from bert4rec.config.resolve import resolve
+from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         verify(checkpoint)
         config = _config(trained, overrides, checkpoint)
         dataset = _open(config, trained, arguments.run_folder)
-        config = _resolved(config, saved, dataset.n_items)
+        config = _resolved(config, saved, dataset)
         folder = new_folder(Path(config.run.dir), config.run_name)
         try:
             n_alone = _fill(folder, checkpoint, saved, config, dataset)
@@ -120,10 +120,11 @@ def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
     return load_config(None, Overrides(own | overrides, overrides.typed))
 
 
-def _resolved(config: Config, saved: Mapping[str, Any], n_items: int) -> Config:
+def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> Config:
     """For the kind of device on which the run was trained, if nothing else was said."""
     device = config.parallelism.device
-    return resolve(config, saved["config"]["parallelism"]["device"] if device == "auto" else device, n_items)
+    facts = Facts(dataset.n_items)  # the model is that of the run: nothing else is chosen by the data
+    return resolve(config, saved["config"]["parallelism"]["device"] if device == "auto" else device, facts)
 
 
 def _open(config: Config, trained: Trained, run: Path) -> "Dataset":

@@ -91,12 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _plan(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Plan":
     with importing():
-        from bert4rec.config.resolve import resolve
+        from bert4rec.config.resolve import Facts, resolve
         from bert4rec.sharding.plan import make_plan
         from bert4rec.training.build import job
 
+    max_len = 0 if arguments.items or config.model.max_len != "auto" else _of_dataset(config, "max_len")
     planned = job(
-        resolve(config, arguments.device, sizes.items),
+        resolve(config, arguments.device, Facts(sizes.items, max_len=max_len)),
         sizes,
         device_type=arguments.device,
         world_size=arguments.world_size,

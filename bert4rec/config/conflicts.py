@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from bert4rec.config.abilities import (
+    CAUSAL,
     TRANSFORMERS,
     can_be_dense,
     has_kernel,
@@ -31,7 +32,7 @@ def _of_the_dataset(config: Config) -> Iterator[tuple[str, str]]:
         yield "preprocessing.max_user_interactions", reason
     if settings.time_from and settings.time_until and instant(settings.time_from) >= instant(settings.time_until):
         yield "preprocessing.time_until", f'must be after time_from = "{settings.time_from}"'
-    if settings.sliding_step > max_len:
+    if max_len != "auto" and settings.sliding_step > max_len:
         reason = f"above model.max_len = {max_len} items between two windows would never be trained on"
         yield "preprocessing.sliding_step", reason
 
@@ -46,11 +47,14 @@ def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
     if is_transformer and model.positions == "rotary" and model.embed_dim % (2 * model.n_heads):
         reason = f"turns pairs of numbers, and a head has {model.embed_dim} / {model.n_heads} of them"
         yield "model.positions", f'"rotary" {reason}; make that an even number, or choose "learned"'
+    if model.item_dropout not in (0, "auto") and model.kind not in CAUSAL:
+        reason = "training.mask_prob says there" if model.kind in TRANSFORMERS else "no history is read there"
+        yield "model.item_dropout", f"how many items of a history {kind} does not see, {reason}; set it to 0"
     if is_factors and model.head != "tied":
         yield "model.head", f'a layer of scores stands behind a transformer; valid with {kind}: "tied"'
     if is_factors and training.compile:
         yield "training.compile", f"compiles the blocks of a transformer, of which {kind} has none; set it to false"
-    if is_factors and 0 < config.preprocessing.sliding_step < model.max_len:
+    if is_factors and model.max_len != "auto" and 0 < config.preprocessing.sliding_step < model.max_len:
         reason = f"below model.max_len = {model.max_len} the windows overlap, and {kind} would take pairs several times"
         yield "preprocessing.sliding_step", f"{reason}; set it to 0 and prepare the dataset again"
     if not is_factors and loss == "mse":

@@ -2,24 +2,45 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
-from bert4rec.config.abilities import CAUSAL, Updates, has_optimizer, has_products, needs_negatives, table_updates
+from bert4rec.config.abilities import (
+    CAUSAL,
+    TRANSFORMERS,
+    Updates,
+    has_optimizer,
+    has_products,
+    needs_negatives,
+    table_updates,
+)
 from bert4rec.config.load import with_changes
-from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
+from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError
 
 AVERAGE_AGE = 0.1
+# From so many interactions an item on, on average: dropout, item_dropout (docs/results.md).
+DROPOUTS = ((100, 0.1, 0.0), (30, 0.3, 0.2), (0, 0.5, 0.2))
 
 
-def resolve(config: Config, device_type: str, n_items: int) -> Config:
-    """The settings with every "auto" decided, for a catalogue of `n_items`.
+class Facts(NamedTuple):
+    """What is chosen by: the items of the catalogue, the interactions with them, the items of the longest window.
+
+    0 for what is not known: as if there were many interactions, and the longest windows that preparation chooses.
+    """
+
+    n_items: int
+    n_rows: int = 0
+    max_len: int = 0
+
+
+def resolve(config: Config, device_type: str, facts: Facts) -> Config:
+    """The settings with every "auto" decided, for a dataset of which the `facts` are known.
 
     Raises `SettingsError` for what this device cannot do.
     """
-    config = _resolve_loss(config, n_items)
-    if config.model.input_norm == "auto":
-        config = with_changes(config, "model", {"input_norm": config.model.kind in CAUSAL})
+    config = resolve_model(_resolve_loss(config, facts.n_items), facts)
     parallelism = config.parallelism
     optimizer = parallelism.sparse_optimizer
     on_cpu = device_type == "cpu"
@@ -74,6 +95,41 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
             f'draw {n_items - 1} at most, or set training.loss = "softmax"'
         )
     return with_changes(config, "training", {"loss": loss})
+
+
+def resolve_model(config: Config, facts: Facts) -> Config:
+    """The settings with the table of the model decided, by which any kind of model can be evaluated."""
+    model = config.model
+    chosen = {
+        "max_len": facts.max_len or WINDOW_LENGTHS[-1],
+        "input_norm": model.kind in CAUSAL,
+        **_dropouts(config, facts),
+    }
+    return with_changes(config, "model", _left_open(config, chosen))
+
+
+def choices(config: Config, facts: Facts) -> str:
+    """What is chosen by the `facts` for settings that are not resolved yet, and why; "" where nothing is."""
+    chosen = _left_open(config, _dropouts(config, facts)) if config.model.kind in TRANSFORMERS and facts.n_rows else {}
+    if not chosen:
+        return ""
+    words = ", ".join(f"model.{name} = {value}" for name, value in chosen.items())
+    return f"{words}: an item has {facts.n_rows / facts.n_items:.0f} interactions on average"
+
+
+def _left_open(config: Config, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in chosen.items() if getattr(config.model, name) == "auto"}
+
+
+def _dropouts(config: Config, facts: Facts) -> dict[str, float]:
+    """The less is known of each item, the more a transformer would only remember.
+
+    A bidirectional one has items hidden by its masks.
+    """
+    is_transformer, is_causal = config.model.kind in TRANSFORMERS, config.model.kind in CAUSAL
+    n_rows = facts.n_rows if is_transformer else 0
+    _, dropout, of_items = next(row for row in DROPOUTS if n_rows >= row[0] * facts.n_items or not n_rows)
+    return {"dropout": dropout, "item_dropout": of_items if is_causal else 0.0}
 
 
 def _average_age(config: Config, updates: Updates) -> float:

@@ -14,6 +14,8 @@ from bert4rec.config.values import (
     Age,
     Count,
     DataPath,
+    Dropout,
+    MaxLen,
     Positive,
     Seed,
     Share,
@@ -37,6 +39,7 @@ ALL_BASELINES_UP_TO = 5_000_000  # training positions
 ALL_BASELINES_UP_TO_SCORES = 1_000_000_000  # of all test users for all items
 COUNTING = {"recent_share", "n_last_items", "decay", "smoothing"}  # settings of models that are not trained
 
+WINDOW_LENGTHS = (50, 100, 200)  # items, of which preparation chooses; the papers' models have no longer ones
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
 
 
@@ -147,7 +150,11 @@ class Model(Table):
     n_heads: Count = Field(2, description="attention heads; must divide embed_dim")
     n_layers: Count = Field(2, description="transformer blocks")
     ffn_dim: Count = Field(256, description="width of the feed-forward layer")
-    max_len: int = Field(50, ge=2, description="items; the longest sequence that the model sees")
+    max_len: MaxLen | Literal["auto"] = Field(
+        "auto",
+        description="items; the longest sequence that the model sees; auto = in preparation 50, 100 or 200, the least "
+        "that three quarters of the histories fit into, in training that of the dataset",
+    )
     positions: Literal["rotary", "learned"] = Field(
         "rotary",
         description="how attention knows the order: by turning queries and keys, so that it sees how far apart two "
@@ -163,7 +170,16 @@ class Model(Table):
         description="what the model knows of time: nothing; how long after the one before it each item was taken; "
         "that, and the instant for which it predicts, in evaluation that of the target: another task",
     )
-    dropout: float = Field(0.1, ge=0, lt=1, description="share of activations dropped in training")
+    dropout: Dropout | Literal["auto"] = Field(
+        "auto",
+        description="share of activations dropped in training; auto = the more, the fewer interactions an item has: "
+        "0.1 from 100 on, 0.3 from 30 on, else 0.5",
+    )
+    item_dropout: Dropout | Literal["auto"] = Field(
+        "auto",
+        description="sasrec: share of a history's items that are empty in training; auto = 0.2 where an item has fewer "
+        "than 100 interactions, else 0; bert4rec has masks for that",
+    )
     head: Literal["tied", "linear"] = Field(
         "tied", description="tied = scores through the item table; linear = a layer of its own (small catalogues)"
     )
@@ -358,7 +374,13 @@ class Config(Table):
     @property
     def window_step(self) -> int:
         """Items between the ends of two training windows."""
-        return self.preprocessing.sliding_step or self.model.max_len
+        return self.preprocessing.sliding_step or self.max_len
+
+    @property
+    def max_len(self) -> int:
+        """model.max_len, when it is decided."""
+        assert self.model.max_len != "auto", "the settings are resolved"
+        return self.model.max_len
 
     @property
     def shortest_window(self) -> int:

@@ -72,6 +72,8 @@ def _share_or_time(value: float | str) -> float | str:
 
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
+MaxLen: TypeAlias = Annotated[int, Field(ge=2)]
+Dropout: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Whole: TypeAlias = Annotated[int, Field(ge=0)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -239,6 +239,11 @@ class Dataset:
         return int(self.metadata["rows"])
 
     @property
+    def max_len(self) -> int:
+        """Items of the longest window that there may be."""
+        return int(self.metadata["max_len"])
+
+    @property
     def sizes(self) -> Sizes:
         """Of its tables and batches."""
         return Sizes(self.n_items, self.n_users, self.splits[TRAIN].mean_length)
@@ -283,14 +288,15 @@ def checksum(originals: list[Any]) -> str:
 
 
 def open_dataset(
-    folder: Path, *, max_len: int, preprocessing: Mapping[str, Any], verify: bool = True, with_times: bool = False
-) -> Dataset:
+    folder: Path, *, max_len: int | Literal["auto"], preprocessing: Mapping[str, Any], verify: bool = True,
+    with_times: bool = False,
+) -> Dataset:  # fmt: skip
     """Open `folder` for a model that sees `max_len` items, made with the settings `preprocessing`.
 
-    `with_times`: rows are read with the times of items and targets, which the dataset must have then. The time that it
-    takes does not depend on the number of rows. With `verify` a sample of each file, at most 4 MiB, is compared with
-    its checksum; one process a host does. Ids are checked when they are read. Every byte is checked by `bert4rec check
-    FOLDER`.
+    With "auto" it sees as many as the longest windows of the dataset have. `with_times`: rows are read with the times
+    of items and targets, which the dataset must have then. The time that it takes does not depend on the number of
+    rows. With `verify` a sample of each file, at most 4 MiB, is compared with its checksum; one process a host does.
+    Ids are checked when they are read. Every byte is checked by `bert4rec check FOLDER`.
 
     Raises `DataError`, in one line, for a folder that is missing, incomplete, changed since it was written, of another
     format, or made with other settings. Where the data came from does not matter: a folder may come from elsewhere.
@@ -336,7 +342,7 @@ def require_times(folder: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def _check_settings(folder: Path, saved: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    if saved["max_len"] != settings["max_len"]:
+    if settings["max_len"] not in ("auto", saved["max_len"]):
         raise DataError(
             f"{folder}: made with model.max_len = {saved['max_len']}, the settings say {settings['max_len']}; {REMAKE}"
         )

@@ -10,8 +10,10 @@ from typing import Any
 import datasets
 import polars as pl
 
+from bert4rec.config.load import with_changes
 from bert4rec.config.tables import OWN_DATA, Config
 from bert4rec.dataset.card import dataset_card
+from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.schema import CARD, FIRST_ITEM_ID, ITEMS, ORACLE, TEST, USERS
 from bert4rec.dataset.statistics import describe, order_line
 from bert4rec.prepare.files.bad_rows import BadRows
@@ -32,7 +34,7 @@ from bert4rec.prepare.stages.ordered_rows import order_rows
 from bert4rec.prepare.stages.raw_rows import RawRows, read_rows
 from bert4rec.prepare.stages.split_rows import Cutter, write_splits
 from bert4rec.prepare.stages.split_rule import choose_split
-from bert4rec.prepare.stages.survey import survey_histories
+from bert4rec.prepare.stages.survey import Survey, survey_histories
 from bert4rec.prepare.writer import (
     SplitWriter,
     clear_target,
@@ -111,7 +113,8 @@ def _make_dataset(
     survey = survey_histories(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
     items = item_table(ordered, ids, survey, titles)
     write_table(new / ITEMS, [items])
-    cutter = Cutter(rule, survey, config.model.max_len, config.window_step, settings.n_eval_negatives, settings.seed)
+    config = _with_window_length(config, survey, progress)
+    cutter = Cutter(rule, survey, config.max_len, config.window_step, settings.n_eval_negatives, settings.seed)
     splits, held_out = write_splits(new, histories, cutter, progress=progress)
     warnings += _warn(held_out.warning())
     _write_oracle(source, new, items, settings.split, progress)
@@ -119,6 +122,18 @@ def _make_dataset(
     rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
     metadata = rows | {name: splits[split].n_rows for split, name in SIZES.items()} | held_out.metadata()
     return metadata, _finish(new, metadata, splits, progress)
+
+
+def _with_window_length(config: Config, survey: Survey, progress: Progress) -> Config:
+    """The settings with model.max_len decided: as in the dataset that is extended, or by the lengths of histories."""
+    if config.model.max_len != "auto":
+        return config
+    if config.data.extends:
+        max_len, why = int(read_metadata(Path(config.data.extends))["max_len"]), f"as in {config.data.extends}"
+    else:
+        max_len, why = survey.window_length(at_least=config.preprocessing.sliding_step)
+    progress.log(f"model.max_len = {max_len}: {why}")
+    return with_changes(config, "model", {"max_len": max_len})
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from torch import nn
 from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.abilities import POPULARITY, UNTRAINED, examples_of, is_trained, needs_negatives
+from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config
 from bert4rec.dataset.reader import Dataset, Sizes, Split
 from bert4rec.dataset.schema import TEST, TRAIN, table_rows
@@ -42,6 +43,16 @@ OF_EXAMPLES = (
     "seed", "loss", "rating_holdout", "rating_validation", "mask_prob", "last_item_mask_prob", "mask_token_share",
     "random_token_share",
 )  # fmt: skip
+
+
+def resolved(config: Config, device_type: str, dataset: Dataset) -> Config:
+    """`config` with every "auto" decided, for a dataset. Raises `SettingsError` for what the device cannot do."""
+    return resolve(config, device_type, facts_of_dataset(dataset))
+
+
+def facts_of_dataset(dataset: Dataset) -> Facts:
+    """What settings are chosen by."""
+    return Facts(dataset.n_items, dataset.n_rows, dataset.max_len)
 
 
 def job(
@@ -159,7 +170,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         protocols=settings.protocols,
         ks=sorted({*settings.ks, 10}),
         batch_size=settings.per_device_eval_batch_size,
-        max_len=config.model.max_len,
+        max_len=config.max_len,
         precision=config.training.precision,
         baselines=baselines,
         counting=Counting(dataset=dataset, partition=partition, **config.model.counting),

@@ -11,7 +11,7 @@ from typing import Any
 from bert4rec.checkpoint.resume import Resumption, best_of, check_settings, find
 from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, METADATA_VERSION, PLAN, lock, new_folder
 from bert4rec.config.load import with_changes
-from bert4rec.config.resolve import resolve
+from bert4rec.config.resolve import choices
 from bert4rec.config.tables import Config
 from bert4rec.dataset.extension import problem_of
 from bert4rec.dataset.reader import Dataset, Split
@@ -26,7 +26,7 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.wording import counted
 from bert4rec.sharding.advice import few_steps
 from bert4rec.sharding.plan import Plan, headline, page
-from bert4rec.training.build import make_pairs, plan_of_all, training_examples
+from bert4rec.training.build import facts_of_dataset, make_pairs, plan_of_all, resolved, training_examples
 from bert4rec.training.loop.state import State
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,9 @@ def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Re
     if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
         optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
         config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
-    return resolve(config, world.device.type, dataset.n_items)
+    if world.is_first and (chosen := choices(config, facts_of_dataset(dataset))):
+        logger.info(chosen)
+    return resolved(config, world.device.type, dataset)
 
 
 def _origin(config: Config, dataset: Dataset) -> Path | None:
@@ -157,8 +159,9 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
         return None
     folder, facts = best_of(Path(config.run.init_from))
     saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
-    shape = config.model.model_dump(mode="json", include={"kind", *KINDS[config.model.kind].settings})
-    own = shape | {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
+    shape = {"kind", *KINDS[config.model.kind].settings} - {"dropout", "item_dropout"}
+    own = config.model.model_dump(mode="json", include=shape)
+    own |= {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
     if dataset.n_items > facts["n_items"] and not problem_of(
         dataset, n_items=facts["n_items"], first_ids=facts["items"]
     ):

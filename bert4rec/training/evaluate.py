@@ -16,7 +16,6 @@ from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.trained import Trained
 from bert4rec.config.abilities import TRANSFORMERS
-from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
 from bert4rec.dataset.schema import METADATA
@@ -32,7 +31,7 @@ from bert4rec.runtime.signals import Interruption
 from bert4rec.runtime.wording import clock, counted
 from bert4rec.sharding.plan import headline
 from bert4rec.training.agreement import Facts, agreed, facts_of
-from bert4rec.training.build import build_model, make_evaluator, plan_of_all
+from bert4rec.training.build import build_model, make_evaluator, plan_of_all, resolved
 from bert4rec.training.loop.consensus import Consensus
 from bert4rec.training.results import Findings, find, make_report
 
@@ -112,7 +111,7 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
 
 
 def _complete(config: Config, trained: Trained, world: Processes, dataset: Dataset, output: Path) -> Evaluation:
-    config = resolve(config, world.device.type, dataset.n_items)
+    config = resolved(config, world.device.type, dataset)
     plan = plan_of_all(config, world, dataset.sizes, trains=False)
     logger.info(headline(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")

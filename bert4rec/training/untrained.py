@@ -9,6 +9,7 @@ from typing import Any
 
 from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, lock, new_folder
 from bert4rec.config.load import with_changes
+from bert4rec.config.resolve import resolve_model
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.examples import Example
@@ -20,7 +21,7 @@ from bert4rec.runtime.errors import Interrupted
 from bert4rec.runtime.memory import PeakMemory
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import PATIENCE, Interruption
-from bert4rec.training.build import make_evaluator, metrics_log
+from bert4rec.training.build import facts_of_dataset, make_evaluator, metrics_log
 from bert4rec.training.evaluate import RankingProgress
 from bert4rec.training.finish.files import write_files
 from bert4rec.training.results import find, make_report
@@ -36,6 +37,7 @@ def complete_untrained(
     Every process of the launch calls this. The folder is locked as long as `resources` are open.
     """
     kind, began = config.model.kind, time.monotonic()
+    config = resolve_model(config, facts_of_dataset(dataset))
     config = with_changes(config, "parallelism", {"device": world.device.type})
     evaluator = make_evaluator(config, world, dataset)
     held_out = evaluator.held_out()

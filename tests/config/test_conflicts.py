@@ -59,6 +59,7 @@ def test_half_precision_is_for_tables_in_shards(name: str, value: str) -> None:
 )
 def test_a_conflict_is_one_line(argument: str, message: str) -> None:
     others = ["--preprocessing.min_user_interactions=5", "--preprocessing.time_from=2019-03-01T12:00:00"]
+    others.append("--model.max_len=50")
     resume = ["--resume=runs/b"] if "init_from" in argument else []
     with pytest.raises(SettingsError) as caught:
         load_config(None, parse_command_line([*others, *resume, argument])[1])
@@ -104,7 +105,7 @@ FACTORS = {"model.kind": "matrix_factorization"}
             '"matrix_factorization" has none; set it to false',
         ),
         (
-            {**FACTORS, "preprocessing.sliding_step": 10},
+            {**FACTORS, "preprocessing.sliding_step": 10, "model.max_len": 50},
             "preprocessing.sliding_step = 10: below model.max_len = 50 the windows overlap, and model.kind = "
             '"matrix_factorization" would take pairs several times; set it to 0 and prepare the dataset again',
         ),

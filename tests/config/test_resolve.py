@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bert4rec.config.load import load_config
-from bert4rec.config.resolve import resolve
+from bert4rec.config.resolve import Facts, choices, resolve
 from bert4rec.runtime.errors import SettingsError
 
 
@@ -27,7 +27,7 @@ def test_auto_is_adam_unless_fbgemm_updates_the_table_on_cpu(
     config = load_config(
         None, {"parallelism.mode": mode, "training.learning_rate": 0.003, "training.n_train_negatives": 9, **changes}
     )
-    resolved = resolve(config, device, 100).parallelism
+    resolved = resolve(config, device, Facts(100)).parallelism
     assert (resolved.sparse_optimizer, resolved.sparse_learning_rate, resolved.device) == (optimizer, rate, device)
 
 
@@ -45,23 +45,65 @@ def test_auto_is_adam_unless_fbgemm_updates_the_table_on_cpu(
 )
 def test_weights_are_averaged_at_a_constant_rate(changes: dict[str, Any], age: float) -> None:
     config = load_config(None, {"training.average_age": "auto", "training.n_train_negatives": 9, **changes})
-    assert resolve(config, "cpu", 100).training.average_age == age
+    assert resolve(config, "cpu", Facts(100)).training.average_age == age
 
 
 @pytest.mark.parametrize(("kind", "chosen"), [("sasrec", True), ("bert4rec", False)])
 def test_what_enters_the_blocks_is_normalised_in_causal_models(kind: str, chosen: bool) -> None:
     config = load_config(None, {"model.kind": kind, "model.input_norm": "auto"})
-    assert resolve(config, "cpu", 100).model.input_norm == chosen
+    assert resolve(config, "cpu", Facts(100)).model.input_norm == chosen
     for fixed in (True, False):
         config = load_config(None, {"model.kind": kind, "model.input_norm": fixed})
-        assert resolve(config, "cpu", 100).model.input_norm == fixed
+        assert resolve(config, "cpu", Facts(100)).model.input_norm == fixed
+
+
+@pytest.mark.parametrize(
+    ("facts", "dropout", "of_items"),
+    [
+        (Facts(100, 10_000), 0.1, 0.0),
+        (Facts(100, 9_900), 0.3, 0.2),
+        (Facts(100, 3_000), 0.3, 0.2),
+        (Facts(100, 2_900), 0.5, 0.2),
+        (Facts(100, 0), 0.1, 0.0),  # not known
+    ],
+)
+def test_the_less_is_known_of_an_item_the_higher_dropout_is(facts: Facts, dropout: float, of_items: float) -> None:
+    n = facts.n_rows // 100
+    for kind, of_items_there in {"sasrec": of_items, "bert4rec": 0.0}.items():
+        config = load_config(None, {"model.kind": kind, "model.dropout": "auto", "model.item_dropout": "auto"})
+        model = resolve(config, "cpu", facts).model
+        assert (model.dropout, model.item_dropout) == (dropout, of_items_there)
+        both = f"model.dropout = {dropout}, model.item_dropout = {of_items_there}"
+        assert choices(config, facts) == (f"{both}: an item has {n} interactions on average" if n else "")
+
+
+def test_what_is_set_is_not_chosen() -> None:
+    facts = Facts(100, 200)
+    config = load_config(None, {"model.kind": "sasrec", "model.dropout": 0.2})
+    assert choices(config, facts) == "model.item_dropout = 0.2: an item has 2 interactions on average"
+    assert resolve(config, "cpu", facts).model.dropout == 0.2
+    config = load_config(None, {"model.kind": "sasrec", "model.dropout": 0.2, "model.item_dropout": 0.0})
+    assert choices(config, facts) == ""
+
+
+def test_dropout_of_a_factorisation_does_not_depend_on_the_data() -> None:
+    config = load_config(None, {"model.kind": "matrix_factorization"})
+    assert resolve(config, "cpu", Facts(100, 200)).model.dropout == 0.1
+    assert choices(config, Facts(100, 200)) == ""
+
+
+def test_a_model_sees_the_windows_of_its_dataset() -> None:
+    config = load_config(None, {"model.max_len": "auto"})
+    assert resolve(config, "cpu", Facts(100, max_len=70)).max_len == 70
+    assert resolve(config, "cpu", Facts(100)).max_len == 200  # not known: the longest that preparation chooses
+    assert resolve(load_config(None, {"model.max_len": 30}), "cpu", Facts(100, max_len=30)).max_len == 30
 
 
 def test_tables_in_host_memory_need_gpus() -> None:
     config = load_config(None, {"parallelism.compute_kernel": "fused_uvm_caching"})
-    assert resolve(config, "cuda", 100).parallelism.compute_kernel == "fused_uvm_caching"
+    assert resolve(config, "cuda", Facts(100)).parallelism.compute_kernel == "fused_uvm_caching"
     with pytest.raises(SettingsError) as caught:
-        resolve(config, "cpu", 100)
+        resolve(config, "cpu", Facts(100))
     assert str(caught.value) == (
         'parallelism.compute_kernel = "fused_uvm_caching": only with mode = "dmp" on CUDA; valid with mode = "dmp", '
         'device = "cpu": "fused"'
@@ -70,44 +112,44 @@ def test_tables_in_host_memory_need_gpus() -> None:
 
 def test_what_auto_becomes_must_fit_the_sharding() -> None:
     with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": is another algorithm'):
-        resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", 100)
+        resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", Facts(100))
 
 
 def test_rows_of_half_precision_are_for_updates_by_fbgemm() -> None:
     half = {"parallelism.table_precision": "fp16"}
     for fused in ({"training.loss": "gbce"}, {"parallelism.sharding_type": "table_wise"}, {"model.head": "linear"}):
-        assert resolve(load_config(None, half | fused), "cpu", 1000).parallelism.table_precision == "fp16"
+        assert resolve(load_config(None, half | fused), "cpu", Facts(1000)).parallelism.table_precision == "fp16"
     gbce = {"training.loss": "gbce"}
     for ordinary in (
         {}, gbce | {"parallelism.sparse_optimizer": "adam"}, gbce | {"parallelism.sparse_weight_decay": 0.1}
     ):  # fmt: skip
         with pytest.raises(SettingsError, match='table_precision = "fp16": fbgemm alone updates such rows') as caught:
-            resolve(load_config(None, half | ordinary), "cpu", 1000)
+            resolve(load_config(None, half | ordinary), "cpu", Facts(1000))
         assert "\n" not in str(caught.value)
 
 
 def test_adam_of_shards_on_cpu_goes_with_row_wise_ones_only() -> None:
     settings = {"parallelism.sparse_optimizer": "adam"}
-    assert resolve(load_config(None, settings), "cpu", 100_000).parallelism.sparse_optimizer == "adam"
-    assert resolve(load_config(None, settings), "cuda", 100_001).parallelism.sparse_optimizer == "adam"
+    assert resolve(load_config(None, settings), "cpu", Facts(100_000)).parallelism.sparse_optimizer == "adam"
+    assert resolve(load_config(None, settings), "cuda", Facts(100_001)).parallelism.sparse_optimizer == "adam"
     for changes in ({"training.loss": "gbce"}, {"model.head": "linear"}):
-        assert resolve(load_config(None, settings | changes), "cpu", 1000).parallelism.sparse_optimizer == "adam"
+        assert resolve(load_config(None, settings | changes), "cpu", Facts(1000)).parallelism.sparse_optimizer == "adam"
     for changes in ({"parallelism.sharding_type": "table_wise"}, {"parallelism.sharding_type": "column_wise"}):
         with pytest.raises(SettingsError, match='sparse_optimizer = "adam": fbgemm has no fused Adam on CPU'):
-            resolve(load_config(None, settings | changes), "cpu", 1000)
+            resolve(load_config(None, settings | changes), "cpu", Facts(1000))
 
 
 def test_an_mlp_has_no_exact_softmax() -> None:
     settings = {"model.kind": "matrix_factorization", "model.form": "neural"}
-    assert resolve(load_config(None, settings), "cpu", 1000).training.loss == "sampled_softmax"
-    assert resolve(load_config(None, settings | {"model.form": "dot"}), "cpu", 1000).training.loss == "softmax"
+    assert resolve(load_config(None, settings), "cpu", Facts(1000)).training.loss == "sampled_softmax"
+    assert resolve(load_config(None, settings | {"model.form": "dot"}), "cpu", Facts(1000)).training.loss == "softmax"
 
 
 def test_negatives_are_fewer_than_items() -> None:
     config = load_config(None, {"training.loss": "gbce", "training.n_train_negatives": 50})
-    assert resolve(config, "cpu", 51).training.loss == "gbce"
+    assert resolve(config, "cpu", Facts(51)).training.loss == "gbce"
     with pytest.raises(SettingsError) as caught:
-        resolve(config, "cpu", 50)
+        resolve(config, "cpu", Facts(50))
     assert str(caught.value) == (
         'training.n_train_negatives = 50: the catalogue has 50 items; draw 49 at most, or set training.loss = "softmax"'
     )
@@ -116,9 +158,9 @@ def test_negatives_are_fewer_than_items() -> None:
 def test_a_single_item_leaves_no_negatives() -> None:
     settings = {"training.loss": "gbce", "training.n_train_negatives": 1}
     with pytest.raises(SettingsError) as caught:
-        resolve(load_config(None, settings), "cpu", 1)
+        resolve(load_config(None, settings), "cpu", Facts(1))
     assert str(caught.value) == (
         'training.loss = "gbce": the catalogue has a single item, which leaves no negatives; set training.loss = '
         '"softmax"'
     )
-    assert resolve(load_config(None, settings), "cpu", 2).training.loss == "gbce"
+    assert resolve(load_config(None, settings), "cpu", Facts(2)).training.loss == "gbce"

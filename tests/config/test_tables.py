@@ -25,7 +25,7 @@ def test_the_shipped_file_names_every_key_with_its_default() -> None:
             "--training.per_device_train_batch_size=0: must be greater than or equal to 1",
         ),
         ("--training.seed=4294967296", "--training.seed=4294967296: must be less than 4294967296"),
-        ("--model.dropout=lots", "--model.dropout=lots: must be a valid number"),
+        ("--model.dropout=lots", '--model.dropout=lots: must be a valid number or "auto"'),
         ("--training.compile=1", "--training.compile=1: must be a valid boolean"),
         ("--model.n_layers=2.5", "--model.n_layers=2.5: must be a valid integer"),
         ("--training.learning_rate=nan", "--training.learning_rate=nan: must be a finite number"),
@@ -116,7 +116,7 @@ def test_an_address_is_whole_for_the_preparation_and_saved_without_its_secrets()
 
 
 def test_what_follows_from_several_tables() -> None:
-    config = Config()
+    config = load_config(None, {"model.max_len": 50})
     assert (config.window_step, config.shortest_window, config.run_name) == (50, 2, "synthetic-dmp")
     changes = {"preprocessing.sliding_step": 7, "run.name": "mine", "parallelism.mode": "ddp"}
     config = load_config(None, changes)

@@ -1,5 +1,6 @@
 """From a file to the folder: the rows by a reference in plain Python; sizes, threads and formats play no role."""
 
+import json
 import os
 import subprocess
 import sys
@@ -257,6 +258,30 @@ def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset
     assert without_times == splits(sequences)
     for name in ("users.parquet", "items.parquet"):
         assert (sequences / name).read_bytes() == (table / name).read_bytes()
+
+
+def test_windows_are_as_long_as_the_histories_ask_for_and_as_those_of_the_dataset_that_is_extended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def log(n_rows: int) -> Path:
+        path = tmp_path / f"{n_rows}.csv"
+        pl.DataFrame({"user": [1] * n_rows + [2] * 3, "item": range(n_rows + 3)}).write_csv(path)
+        return path
+
+    def made(path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+        folder = tmp_path / f"dataset-{len(arguments)}-{path.stem}"
+        command = ["--config=/dev/null", f"--data.dataset_dir={folder}", "--preprocessing.n_eval_negatives=1"]
+        assert preprocessing.main([*command, "--data.source=table", f"--data.path={path}", *arguments]) == 0
+        return json.loads((folder / "metadata.json").read_text()), capsys.readouterr().out
+
+    short, said = made(log(60))
+    assert (short["max_len"], short["train_windows"]) == (100, 2)
+    assert "model.max_len = 100: three quarters of the histories have at most 60 items" in said
+    long, said = made(log(150), f"--data.extends={tmp_path}/dataset-0-60")
+    assert (long["max_len"], long["train_windows"]) == (100, 3)
+    assert f"model.max_len = 100: as in {tmp_path}/dataset-0-60" in said
+    assert made(log(150))[0]["max_len"] == 200
+    assert made(log(150), "--model.max_len=7", "--preprocessing.sliding_step=3")[0]["max_len"] == 7
 
 
 @pytest.mark.parametrize("text", [False, True])

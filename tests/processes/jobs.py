@@ -22,7 +22,7 @@ from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.checkpoint.store import Copies, in_pieces, read_metadata, verify
 from bert4rec.checkpoint.trained import Trained
 from bert4rec.config.load import load_config
-from bert4rec.config.resolve import resolve
+from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Ints, Rows, Sizes, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
@@ -62,6 +62,7 @@ from bert4rec.training.build import (
     make_evaluator,
     make_trainer,
     plan_of_all,
+    resolved,
     sampler,
     training_batches,
     training_examples,
@@ -92,7 +93,7 @@ class Records:
 def train(config: Config, folder: Path) -> dict[str, Any]:
     """A training by the real trainer: initial and final weights, the loss of every epoch."""
     dataset = _open(config)
-    config = resolve(config, "cpu", dataset.n_items)
+    config = resolved(config, "cpu", dataset)
     model, optimizers = build(config, _world(), dataset.sizes)
     initial = weights(model)
     log = Records()
@@ -173,7 +174,7 @@ def train_part(
     The loss of each step, the weights and the optimizers' state at the end, and what was said if a signal ended it.
     """
     dataset = _open(config)
-    config = resolve(config, "cpu", dataset.n_items)
+    config = resolved(config, "cpu", dataset)
     seed_everything(config.training.seed, dist.get_rank())
     model, optimizers = build(config, _world(), dataset.sizes)
     log, trainers, facts = Records(), [], None
@@ -319,7 +320,7 @@ def start(config: Config) -> dict[str, Parts]:
 
 
 def _build(config: Config, dataset: Dataset) -> torch.nn.Module:
-    return build(resolve(config, "cpu", dataset.n_items), _world(), dataset.sizes)[0]
+    return build(resolved(config, "cpu", dataset), _world(), dataset.sizes)[0]
 
 
 def rank_with_model(config: Config, split: str) -> Ranks:
@@ -349,7 +350,7 @@ def results_with_model(config: Config) -> dict[str, Any]:
 def example_users(config: Config) -> tuple[Ranks, list[Example]]:
     """The ranks of the test by an initial model, and the best items of some of its users."""
     dataset = _open(config)
-    config = resolve(config, "cpu", dataset.n_items)
+    config = resolved(config, "cpu", dataset)
     model, _ = build(config, _world(), dataset.sizes)
     ranks = _rank(model, config, dataset, "test", ["full"])
     scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
@@ -368,7 +369,7 @@ def _rank(
 def rating_errors(config: Config) -> dict[str, float]:
     """Of the freshly initialised model on the held-out pairs, which are cut into several batches."""
     dataset = _open(config)
-    config = resolve(config, "cpu", dataset.n_items)
+    config = resolved(config, "cpu", dataset)
     model, _ = build(config, _world(), dataset.sizes)
     with mock.patch.object(ratings, "PAIRS_AT_ONCE", 30):
         return make_evaluator(config, _world(), dataset).ratings(model, lambda: None)
@@ -398,7 +399,7 @@ def fail_on_the_first(message: str) -> str:
 def _planned(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatches]:
     """The plan, the model and its optimizers by it, and what they are trained on."""
     dataset = _open(config)
-    config = resolve(config, "cpu", dataset.n_items)
+    config = resolved(config, "cpu", dataset)
     plan = plan_of_all(config, _world(), dataset.sizes)
     model, optimizers = build(config, _world(), dataset.sizes, plan)
     examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
@@ -445,7 +446,7 @@ def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:
 def counted_by_the_kernel(config: Config) -> list[int]:
     """What fbgemm takes for the number of the third update, with other lookups and a step left out in between."""
     dataset = _open(config)
-    config = resolve(config, "cpu", dataset.n_items)
+    config = resolved(config, "cpu", dataset)
     model, optimizers = build(config, _world(), dataset.sizes)
     batch = with_mask(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     optimizers.set_steps(1)
@@ -492,7 +493,7 @@ def sums_in_groups() -> tuple[float, float, float, list[list[float]], range]:
 def refusal(config: Config, n_items: int) -> str:
     """What is said of a catalogue of that size before anything is allocated."""
     try:
-        build(resolve(config, "cpu", n_items), _world(), Sizes(n_items))
+        build(resolve(config, "cpu", Facts(n_items)), _world(), Sizes(n_items))
     except SettingsError as error:
         return str(error)
     return "nothing was raised"
@@ -565,7 +566,7 @@ def train_few_items(cases: list[tuple[int, dict[str, Any]]]) -> list[dict[str, A
 
 def rank_with_a_spoiled_item() -> str:
     """What is raised where one item's vector is no number, of an item that nobody has seen."""
-    config, n_items = resolve(load_config(None, FEW), "cpu", 40), 40
+    config, n_items = resolve(load_config(None, FEW), "cpu", Facts(40)), 40
     model, _ = build(config, _world(), Sizes(n_items))
     users = FewItems(n_items, 3)
     rows = users.read(np.arange(3))
@@ -588,7 +589,7 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
         "training.n_train_negatives": max(1, min(20, n_items - 1)),
     }
     try:
-        config = resolve(load_config(None, FEW | fitting | changes), "cpu", n_items)
+        config = resolve(load_config(None, FEW | fitting | changes), "cpu", Facts(n_items))
         model, optimizers = build(config, world, Sizes(n_items))
     except SettingsError as error:
         return str(error)

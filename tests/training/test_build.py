@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bert4rec.config.load import load_config
-from bert4rec.config.resolve import resolve
+from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Sizes
 from bert4rec.runtime.processes import Processes
@@ -27,7 +27,7 @@ def test_a_job_to_the_last_field() -> None:
         "model.input_norm": True, "model.times": "history",
         "training.per_device_train_batch_size": 5, "training.mask_prob": 0.3, "parallelism.sharding_type": "table_wise",
     }  # fmt: skip
-    config = resolve(load_config(None, changes), "cpu", 98)
+    config = resolve(load_config(None, changes), "cpu", Facts(98))
     expected = Job(
         kind="bert4rec",
         model={

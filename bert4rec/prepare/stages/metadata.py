@@ -26,7 +26,7 @@ def describe_rows(
     return {
         "created_from": created_from(config.data.source, config.data.path) | _checksum(config.data.path),
         "source": config.data.source,
-        "max_len": config.model.max_len,
+        "max_len": config.max_len,
         "preprocessing": config.preprocessing.recipe,
         "extends": bool(config.data.extends),
         "order": dict(source.order),

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config.tables import Preprocessing
+from bert4rec.config.tables import WINDOW_LENGTHS, Preprocessing
 from bert4rec.dataset.schema import FIRST_ITEM_ID, MIN_EVALUATED
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.split.negatives import Ints, train_counts
@@ -14,6 +14,9 @@ from bert4rec.prepare.split.splits import is_tested, validation_sample
 from bert4rec.prepare.stages.numbered_histories import NumberedHistories
 from bert4rec.prepare.stages.split_rule import SplitRule
 from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.wording import counted
+
+MOST = 0.75  # of the histories: of the few that are longer, windows hold the rest
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,15 @@ class Survey:
     train_counts: Ints
     validated: NDArray[np.bool_]
     time_span: tuple[int, int] | None
+
+    def window_length(self, *, at_least: int) -> tuple[int, str]:
+        """The least of `WINDOW_LENGTHS`, and no less than `at_least`, that most histories fit into; and why.
+
+        Where none is so long, the last one: of an older item models make little.
+        """
+        most = int(np.quantile(self.lengths[self.lengths > 0], MOST, method="inverted_cdf"))
+        length = next((length for length in WINDOW_LENGTHS if most <= length), WINDOW_LENGTHS[-1])
+        return max(length, at_least), f"three quarters of the histories have at most {counted(most, 'item')}"
 
 
 def survey_histories(

@@ -28,6 +28,22 @@ def test_what_is_held_out_does_not_count_as_popular(tmp_path: Path) -> None:
     assert found.time_span is None
 
 
+@pytest.mark.parametrize(
+    ("lengths", "step", "length", "longest"),
+    [
+        ([3, 50, 50, 900], 0, 50, "50 items"),  # three quarters are not above 50
+        ([3, 51, 51, 900], 0, 100, "51 items"),
+        ([3, 0, 101], 0, 200, "101 items"),  # who has nothing does not count
+        ([300, 400], 0, 200, "400 items"),
+        ([1], 0, 50, "1 item"),
+        ([3, 50, 50, 900], 70, 70, "50 items"),  # no less than the step between two windows
+    ],
+)
+def test_windows_hold_most_histories_whole(lengths: list[int], step: int, length: int, longest: str) -> None:
+    found = Survey(np.array(lengths, np.int64), np.zeros(4, np.int64), np.zeros(len(lengths), bool), None)
+    assert found.window_length(at_least=step) == (length, f"three quarters of the histories have at most {longest}")
+
+
 def test_without_anybody_to_test_the_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of the 2 users has 3 interactions, as leave-one-out needs"):
         survey(tmp_path, (1, [0, 1]), (2, [3]))
