@@ -211,7 +211,7 @@ class Model(Table):
 class Training(Table):
     """The loop: how long, how fast, what is masked (bert4rec)."""
 
-    n_epochs: Count = Field(40, description="passes over the training windows, at most")
+    n_epochs: Count = Field(200, description="passes over the training windows, at most")
     max_minutes: float = Field(0.0, ge=0, description="minutes of training and validation, at most; 0 = no limit")
     per_device_train_batch_size: Count = Field(64, description="windows per process and step")
     learning_rate: Positive = Field(1e-3, description="of the dense part")
@@ -263,7 +263,11 @@ class Training(Table):
     compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
     num_workers: Whole = Field(0, description="loader processes per training process; 0 = in the process itself")
     eval_every_n_epochs: Count = Field(2, description="epochs between two validations")
-    patience: Whole = Field(10, description="validations without a better full NDCG@10 (mse: RMSE) to stop; 0 = never")
+    patience: Whole | Literal["auto"] = Field(
+        "auto",
+        description="validations without a better full NDCG@10 (mse: RMSE) to stop; auto = 5, and those of a "
+        "quarter of all epochs so far; 0 = never",
+    )
     max_skipped_steps: Whole = Field(0, description="steps that may be skipped since a loss or gradient is not finite")
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
     seed: Seed = Field(1, description="of the initial weights, the order, the masks and dropout")

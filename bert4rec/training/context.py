@@ -66,9 +66,9 @@ class Context:
         if not self.resumption:
             return State()
         training, state = self.config.training, State(**self.resumption.metadata["state"])
-        is_worse = 0 < training.patience <= state.n_worse
+        is_stuck = state.is_stuck(state.validated, training.patience)
         is_late = 0 < training.max_minutes <= state.seconds / 60
-        state.stopped_by = "max_minutes" if is_late else "patience" if is_worse else ""
+        state.stopped_by = "max_minutes" if is_late else "patience" if is_stuck else ""
         return state
 
     def checkpoint_metadata(self) -> dict[str, Any]:

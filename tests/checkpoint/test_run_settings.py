@@ -137,6 +137,7 @@ def test_a_file_that_is_named_beside_a_run_does_not_count_and_that_is_said(make:
             {"epochs": 3, "stopped_by": "patience"}, {"training.patience": 2},
             "3 epochs, stopped by patience", "--training.patience=4",
         ),
+        ({"epochs": 3, "stopped_by": "patience"}, {}, "3 epochs, stopped by patience", "--training.patience=0"),
         (
             {"stopped_by": "patience"}, {"training.patience": 2},
             "4 epochs, stopped by patience", "--training.n_epochs=8 --training.patience=4",

@@ -1,9 +1,13 @@
 """How far a training is: what a resumed training needs apart from tensors."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from bert4rec.feed.order import Position
+
+Patience: TypeAlias = int | Literal["auto"]
+
+LEAST, SHARE = 5, 0.25  # by `python -m benchmarks.early_stopping`
 
 
 @dataclass
@@ -39,17 +43,24 @@ class State:
         """All of it but the clocks: what a checkpoint of the same step may not differ in."""
         return {**asdict(self), "seconds": 0.0, "seconds_by_part": {}}
 
-    def note_validation(self, ndcg: float, epoch: float, *, patience: int) -> None:
-        """Early stopping: remember whether the current weights are the best so far, stop after too many that are not.
-
-        `patience` is how many of these in a row; 0 never stops.
-        """
+    def note_validation(self, ndcg: float, epoch: float, *, patience: Patience) -> None:
+        """Remember whether the current weights are the best so far; stop where they have not been for too long."""
         if ndcg > self.best_ndcg:
             self.keep_as_best(ndcg, epoch)
             return
         self.n_worse += 1
-        if self.n_worse == patience:
+        if self.is_stuck(epoch, patience):
             self.stopped_by = self.stopped_by or "patience"
+
+    def is_stuck(self, epoch: float, patience: Patience) -> bool:
+        """Early stopping: whether at the validation of `epoch` as many in a row as `patience` says were no better.
+
+        0: never. "auto": `LEAST` of them, in no less than the share `SHARE` of all epochs so far, since a training
+        that takes hundreds of epochs gets better in steps as far apart.
+        """
+        if patience == "auto":
+            return self.n_worse >= LEAST and epoch - self.best_epoch >= SHARE * epoch
+        return 0 < patience <= self.n_worse
 
     def keep_as_best(self, ndcg: float, epoch: float) -> None:
         """The current weights are the ones to be tested, as far as is known."""

@@ -1,5 +1,7 @@
 """How far a training is, and when it has had enough."""
 
+import pytest
+
 from bert4rec.feed.order import Position
 from bert4rec.training.loop.state import State
 
@@ -20,6 +22,16 @@ def test_without_patience_nothing_stops() -> None:
     for _ in range(50):
         state.note_validation(0.5, 1.0, patience=0)
     assert (state.n_worse, state.stopped_by) == (50, "")
+
+
+@pytest.mark.parametrize(("best", "every", "last"), [(2, 2, 12), (10, 2, 20), (30, 2, 40), (60, 2, 80), (60, 10, 110)])
+def test_by_itself_it_stops_after_five_and_a_quarter_of_all_epochs(best: int, every: int, last: int) -> None:
+    state = State()
+    for epoch in range(every, 1000, every):
+        state.note_validation(epoch if epoch <= best else 0.0, epoch, patience="auto")
+        if state.stopped_by:
+            break
+    assert (epoch, state.best_epoch, state.stopped_by) == (last, best, "patience")
 
 
 def test_what_stopped_a_training_first_is_kept() -> None:
