@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from bert4rec.config.abilities import (
-    CAUSAL,
     TRANSFORMERS,
     can_be_dense,
     has_kernel,
@@ -47,9 +46,6 @@ def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
     if is_transformer and model.positions == "rotary" and model.embed_dim % (2 * model.n_heads):
         reason = f"turns pairs of numbers, and a head has {model.embed_dim} / {model.n_heads} of them"
         yield "model.positions", f'"rotary" {reason}; make that an even number, or choose "learned"'
-    if model.item_dropout not in (0, "auto") and model.kind not in CAUSAL:
-        reason = "training.mask_prob says there" if model.kind in TRANSFORMERS else "no history is read there"
-        yield "model.item_dropout", f"how many items of a history {kind} does not see, {reason}; set it to 0"
     if is_factors and model.head != "tied":
         yield "model.head", f'a layer of scores stands behind a transformer; valid with {kind}: "tied"'
     if is_factors and training.compile:

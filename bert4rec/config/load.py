@@ -37,7 +37,6 @@ USUAL_FILE = "config.toml"
 BEFORE = {
     "model.positions": "learned",
     "model.input_norm": False,
-    "model.item_dropout": 0.0,
     "training.average_age": 0.0,
 }  # what was done when there was no such setting
 NO_FILE = f"no {USUAL_FILE} here: the defaults count"

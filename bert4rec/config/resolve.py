@@ -2,9 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bert4rec.config.abilities import (
     CAUSAL,
@@ -20,8 +19,7 @@ from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError
 
 AVERAGE_AGE = 0.1
-# From so many interactions an item on, on average: dropout, item_dropout (docs/results.md).
-DROPOUTS = ((100, 0.1, 0.0), (30, 0.3, 0.2), (0, 0.5, 0.2))
+DROPOUT = ((100, 0.1), (30, 0.3), (0, 0.5))  # from so many interactions an item on, on average (docs/results.md)
 
 
 class Facts(NamedTuple):
@@ -102,34 +100,25 @@ def resolve_model(config: Config, facts: Facts) -> Config:
     model = config.model
     chosen = {
         "max_len": facts.max_len or WINDOW_LENGTHS[-1],
+        "dropout": _dropout(config, facts),
         "input_norm": model.kind in CAUSAL,
-        **_dropouts(config, facts),
     }
-    return with_changes(config, "model", _left_open(config, chosen))
+    return with_changes(config, "model", {name: chosen[name] for name in chosen if getattr(model, name) == "auto"})
 
 
 def choices(config: Config, facts: Facts) -> str:
     """What is chosen by the `facts` for settings that are not resolved yet, and why; "" where nothing is."""
-    chosen = _left_open(config, _dropouts(config, facts)) if config.model.kind in TRANSFORMERS and facts.n_rows else {}
-    if not chosen:
+    if config.model.kind not in TRANSFORMERS or config.model.dropout != "auto" or not facts.n_rows:
         return ""
-    words = ", ".join(f"model.{name} = {value}" for name, value in chosen.items())
-    return f"{words}: an item has {facts.n_rows / facts.n_items:.0f} interactions on average"
+    an_item = f"{facts.n_rows / facts.n_items:.0f} interactions on average"
+    return f"model.dropout = {_dropout(config, facts)}: an item has {an_item}"
 
 
-def _left_open(config: Config, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in chosen.items() if getattr(config.model, name) == "auto"}
-
-
-def _dropouts(config: Config, facts: Facts) -> dict[str, float]:
-    """The less is known of each item, the more a transformer would only remember.
-
-    A bidirectional one has items hidden by its masks.
-    """
-    is_transformer, is_causal = config.model.kind in TRANSFORMERS, config.model.kind in CAUSAL
-    n_rows = facts.n_rows if is_transformer else 0
-    _, dropout, of_items = next(row for row in DROPOUTS if n_rows >= row[0] * facts.n_items or not n_rows)
-    return {"dropout": dropout, "item_dropout": of_items if is_causal else 0.0}
+def _dropout(config: Config, facts: Facts) -> float:
+    """The less is known of each item, the more a transformer would only remember."""
+    if config.model.kind not in TRANSFORMERS or not facts.n_rows:
+        return DROPOUT[0][1]
+    return next(dropout for least, dropout in DROPOUT if facts.n_rows >= least * facts.n_items)
 
 
 def _average_age(config: Config, updates: Updates) -> float:

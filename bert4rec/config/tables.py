@@ -175,11 +175,6 @@ class Model(Table):
         description="share of activations dropped in training; auto = the more, the fewer interactions an item has: "
         "0.1 from 100 on, 0.3 from 30 on, else 0.5",
     )
-    item_dropout: Dropout | Literal["auto"] = Field(
-        "auto",
-        description="sasrec: share of a history's items that are empty in training; auto = 0.2 where an item has fewer "
-        "than 100 interactions, else 0; bert4rec has masks for that",
-    )
     head: Literal["tied", "linear"] = Field(
         "tied", description="tied = scores through the item table; linear = a layer of its own (small catalogues)"
     )

@@ -30,8 +30,8 @@ class SequenceModel(RankingModel):
     """
 
     settings = (
-        "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "item_dropout", "positions", "input_norm",
-        "times", "head", "output_bias",
+        "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times", "head",
+        "output_bias",
     )  # fmt: skip
     unit = "window"
     is_causal: ClassVar[bool]  # whether a position sees only what stands before it, and itself

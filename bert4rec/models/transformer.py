@@ -25,7 +25,6 @@ class Encoder(nn.Module):
     apart two positions are, and nothing else (RoFormer: Su et al. 2021). `times`: unless "none", each
     position also knows a gap in time, by a vector for each kind of them. `input_norm`: what enters the first block is
     normalised; vectors of rare items are short for long, and beside what blocks add nothing would be left of them.
-    `item_dropout`: that share of the positions is empty in training, so that no prediction hangs on one item alone.
     `is_causal`: a position sees those before it and itself, else all of its sequence.
 
     On CPU a few sequences at a time go through all blocks, which keeps them in cache and pads them to their own longest
@@ -34,8 +33,8 @@ class Encoder(nn.Module):
 
     def __init__(
         self, *, embed_dim: int, n_heads: int, n_layers: int, ffn_dim: int, max_len: int, dropout: float,
-        item_dropout: float = 0.0, positions: str = "learned", input_norm: bool = False, times: str = "none",
-        is_causal: bool = False, device: torch.device | str = "meta",
+        positions: str = "learned", input_norm: bool = False, times: str = "none", is_causal: bool = False,
+        device: torch.device | str = "meta",
     ) -> None:  # fmt: skip
         super().__init__()
         self.is_causal, self.embed_dim, self.ffn_dim, self.max_len = is_causal, embed_dim, ffn_dim, max_len
@@ -43,7 +42,7 @@ class Encoder(nn.Module):
         self.head_dim = embed_dim // n_heads
         self.positions = _vectors(max_len, embed_dim, device) if positions == "learned" else None
         self.gaps = None if times == "none" else _vectors(N_GAPS, embed_dim, device)
-        self.item_dropout, self.dropout = Dropout(item_dropout), Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(Block(embed_dim, n_heads, ffn_dim, dropout, device) for _ in range(n_layers))
         self.norm = nn.LayerNorm(embed_dim, device=device)
 
@@ -55,8 +54,6 @@ class Encoder(nn.Module):
         ends = lengths.cumsum(0)
         from_end = torch.repeat_interleave(ends, lengths, output_size=len(vectors))
         from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
-        if self.training and self.item_dropout.share:
-            vectors = vectors * self.item_dropout(vectors.new_ones(len(vectors), 1))
         x = self.placed(vectors, from_end, gaps)
         if x.device.type != "cpu":
             return self._encode(x, lengths, positions, from_end)

@@ -159,7 +159,7 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
         return None
     folder, facts = best_of(Path(config.run.init_from))
     saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
-    shape = {"kind", *KINDS[config.model.kind].settings} - {"dropout", "item_dropout"}
+    shape = {"kind", *KINDS[config.model.kind].settings} - {"dropout"}
     own = config.model.model_dump(mode="json", include=shape)
     own |= {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
     if dataset.n_items > facts["n_items"] and not problem_of(

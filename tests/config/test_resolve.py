@@ -58,38 +58,28 @@ def test_what_enters_the_blocks_is_normalised_in_causal_models(kind: str, chosen
 
 
 @pytest.mark.parametrize(
-    ("facts", "dropout", "of_items"),
+    ("facts", "dropout"),
     [
-        (Facts(100, 10_000), 0.1, 0.0),
-        (Facts(100, 9_900), 0.3, 0.2),
-        (Facts(100, 3_000), 0.3, 0.2),
-        (Facts(100, 2_900), 0.5, 0.2),
-        (Facts(100, 0), 0.1, 0.0),  # not known
+        (Facts(100, 10_000), 0.1),
+        (Facts(100, 9_900), 0.3),
+        (Facts(100, 3_000), 0.3),
+        (Facts(100, 2_900), 0.5),
+        (Facts(100, 0), 0.1),  # not known
     ],
 )
-def test_the_less_is_known_of_an_item_the_higher_dropout_is(facts: Facts, dropout: float, of_items: float) -> None:
-    n = facts.n_rows // 100
-    for kind, of_items_there in {"sasrec": of_items, "bert4rec": 0.0}.items():
-        config = load_config(None, {"model.kind": kind, "model.dropout": "auto", "model.item_dropout": "auto"})
-        model = resolve(config, "cpu", facts).model
-        assert (model.dropout, model.item_dropout) == (dropout, of_items_there)
-        both = f"model.dropout = {dropout}, model.item_dropout = {of_items_there}"
-        assert choices(config, facts) == (f"{both}: an item has {n} interactions on average" if n else "")
+def test_the_less_is_known_of_an_item_the_higher_dropout_is(facts: Facts, dropout: float) -> None:
+    for kind in ("bert4rec", "sasrec"):
+        config, n = load_config(None, {"model.kind": kind}), facts.n_rows // 100
+        assert resolve(config, "cpu", facts).model.dropout == dropout
+        words = f"model.dropout = {dropout}: an item has {n} interactions on average"
+        assert choices(config, facts) == (words if n else "")
 
 
-def test_what_is_set_is_not_chosen() -> None:
-    facts = Facts(100, 200)
-    config = load_config(None, {"model.kind": "sasrec", "model.dropout": 0.2})
-    assert choices(config, facts) == "model.item_dropout = 0.2: an item has 2 interactions on average"
-    assert resolve(config, "cpu", facts).model.dropout == 0.2
-    config = load_config(None, {"model.kind": "sasrec", "model.dropout": 0.2, "model.item_dropout": 0.0})
-    assert choices(config, facts) == ""
-
-
-def test_dropout_of_a_factorisation_does_not_depend_on_the_data() -> None:
-    config = load_config(None, {"model.kind": "matrix_factorization"})
-    assert resolve(config, "cpu", Facts(100, 200)).model.dropout == 0.1
-    assert choices(config, Facts(100, 200)) == ""
+def test_dropout_that_is_set_is_kept_and_that_of_a_factorisation_does_not_depend_on_the_data() -> None:
+    facts, factors = Facts(100, 200), {"model.kind": "matrix_factorization"}
+    for settings, dropout in (({"model.dropout": 0.25}, 0.25), (factors, 0.1)):
+        config = load_config(None, settings)
+        assert (resolve(config, "cpu", facts).model.dropout, choices(config, facts)) == (dropout, "")
 
 
 def test_a_model_sees_the_windows_of_its_dataset() -> None:

@@ -158,19 +158,6 @@ def test_dropout_keeps_its_share_scaled_and_follows_the_seed() -> None:
     assert torch.equal(dropout.eval()(values), values)
 
 
-def test_items_that_are_dropped_are_empty_in_training_and_there_afterwards() -> None:
-    network, asked = model(SASRec, item_dropout=0.4, positions="rotary"), batch(SEQUENCES, POSITIONS)
-    encoder, vectors = network.encoder.train(), torch.randn(len(asked.places), WIDTH)
-    torch.manual_seed(1)
-    dropped = encoder(vectors, asked.lengths, asked.positions)
-    torch.manual_seed(1)
-    factors = Dropout(0.4)(torch.ones(len(vectors), 1))
-    assert {0.0} < set(factors.flatten().tolist())
-    encoder.eval()
-    assert torch.equal(encoder(vectors * factors, asked.lengths, asked.positions), dropped)
-    assert not torch.equal(encoder(vectors, asked.lengths, asked.positions), dropped)
-
-
 @KINDS
 def test_a_gap_adds_the_vector_of_its_kind(kind: type[SequenceModel]) -> None:
     network, without = model(kind, positions="rotary", times="target"), model(kind, positions="rotary")
