@@ -16,7 +16,6 @@ import numpy as np
 import torch.distributed as dist
 
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Split, open_dataset
 from bert4rec.report.log import MetricsLog
@@ -31,6 +30,7 @@ from bert4rec.training.build import (
     job,
     make_trainer,
     plan_of_all,
+    resolved,
     sampler,
     training_batches,
     training_examples,
@@ -51,7 +51,7 @@ def main() -> None:
     # Not verified: the processes of a benchmark read what it has just written.
     preprocessing = config.preprocessing.recipe
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=False)
-    config = resolve(config, world.device.type, dataset.n_items)
+    config = resolved(config, world.device.type, dataset)
     with process_group(world), PeakMemory(world.device) as peak_memory:
         figures = measure(config, world, dataset, float(seconds), peak_memory)
         if world.is_first:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.resolve import resolve
+from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Rows, Sizes
 from bert4rec.dataset.schema import FIRST_ITEM_ID
@@ -64,7 +64,7 @@ def main() -> None:
     path, overrides = parse_command_line([a for a in sys.argv[1:] if a not in _own(sys.argv)])
     world = this_process("cpu")
     n_items = own.get("items", 20_000)
-    config = resolve(load_config(path, {"training.n_epochs": 1} | overrides), "cpu", n_items)
+    config = resolve(load_config(path, {"training.n_epochs": 1} | overrides), "cpu", Facts(n_items, max_len=50))
     with process_group(world):
         lines = _measure(config, world, n_items, own.get("steps", 6))
         if world.is_first:
@@ -84,7 +84,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
     n_windows = n_steps * settings.per_device_train_batch_size * world.world_size
     with tempfile.TemporaryDirectory() as folder:
         folders = gather_objects(folder)
-        windows: Any = RandomWindows(n_windows, config.model.max_len, n_items)
+        windows: Any = RandomWindows(n_windows, config.max_len, n_items)
         drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives)
         batches = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
         manager = checkpoint_manager(config, world, Path(folders[0]), about={})

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from benchmarks.plan_accuracy import RandomWindows
 from bert4rec.checkpoint.manager import CheckpointManager
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.resolve import resolve
+from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Sizes
 from bert4rec.feed.negatives import NegativeSampler
@@ -45,7 +45,7 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if not _take(word, own)]
     _, overrides = parse_command_line(words)
     world = this_process("cpu")
-    config = resolve(load_config(None, USUAL | overrides), "cpu", own["items"])
+    config = resolve(load_config(None, USUAL | overrides), "cpu", Facts(own["items"], max_len=50))
     with process_group(world):
         figures = measure(config, world, own["items"], own["rounds"])
         if world.is_first:
@@ -67,7 +67,7 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
     with tempfile.TemporaryDirectory() as folder:
         place = Path(gather_objects(folder)[0])
         writer = checkpoint_manager(config, world, place, about={})
-        windows: Any = RandomWindows(10**6, config.model.max_len, n_items)
+        windows: Any = RandomWindows(10**6, config.max_len, n_items)
         drawn = NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1)
         source = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
         trainer = make_trainer(config, world, model, optimizers, source, writer, measure=lambda _: {}, log=None)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from benchmarks.plan_accuracy import RandomWindows
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.resolve import resolve
+from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Sizes
 from bert4rec.feed.negatives import NegativeSampler
@@ -90,7 +90,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     path, overrides = parse_command_line(sys.argv[1:])
     world = this_process("cpu")
-    config = resolve(load_config(path, SMALL | overrides), "cpu", N_ITEMS)
+    config = resolve(load_config(path, SMALL | overrides), "cpu", Facts(N_ITEMS, max_len=50))
     with process_group(world):
         clock = Clock()
         _train(config, world, clock)
@@ -104,7 +104,7 @@ def main() -> None:
 def _train(config: Config, world: Processes, clock: Clock) -> None:
     model, optimizers = build(config, world, Sizes(N_ITEMS))
     n_windows = STEPS * config.training.per_device_train_batch_size * world.world_size
-    windows: Any = RandomWindows(n_windows, config.model.max_len, N_ITEMS)
+    windows: Any = RandomWindows(n_windows, config.max_len, N_ITEMS)
     negatives = NegativeSampler(n_items=N_ITEMS, n=config.training.n_train_negatives, power=0.0, seed=1)
     drawn = None if config.training.loss == "softmax" else negatives
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The table of large catalogues, made for real with a small one."""
+"""The tables of large catalogues, made for real with a small one, and of early stopping."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.early_stopping import Outcome, outcome
 from benchmarks.large_catalogue import Contestant, replaced, table
 
 ROOT = Path(__file__).parent.parent.parent
@@ -54,3 +55,17 @@ def test_only_what_stands_between_the_comments_is_replaced() -> None:
     assert replaced(page, "x", "new") == replaced(new, "x", "new") == new
     with pytest.raises(SystemExit, match="there must be <!-- z: begin -->"):
         replaced(page, "z", "new")
+
+
+@pytest.mark.parametrize(
+    ("least", "share", "found"),
+    [
+        (2, 0.0, Outcome(1 - 0.3 / 0.4, 1 - 4 / 8, True)),  # at epoch 8, before the best of all
+        (3, 0.0, Outcome(0.0, 1 - 10 / 16, True)),
+        (1, 0.4, Outcome(1 - 0.3 / 0.4, 1 - 4 / 8, True)),  # at epoch 6 only a third of the epochs
+        (9, 0.0, Outcome(0.0, 1 - 10 / 18, False)),
+    ],
+)
+def test_what_a_rule_of_early_stopping_loses_and_saves(least: int, share: float, found: Outcome) -> None:
+    curve = list(zip(range(2, 20, 2), [0.1, 0.3, 0.2, 0.2, 0.4, 0.3, 0.3, 0.3, 0.3], strict=True))
+    assert outcome(curve, least, share) == found
