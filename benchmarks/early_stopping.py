@@ -2,7 +2,7 @@
 
     python -m benchmarks.early_stopping RUN …
 
-RUN is the folder of a run that was trained with `--training.patience=0`, long enough for its best validation to lie well
+RUN is the folder of a run that was trained with `--training.patience=0`, long enough for its best validation to be well
 before its end. Printed for each rule, a number of validations in a row without a better one and the share of all epochs
 so far that they must span: the mean and the worst of the NDCG@10 that is lost beside the best of the whole run, in per
 cent of it, and which share of the epochs up to the stop came after the best that was found. Runs that a rule does not
