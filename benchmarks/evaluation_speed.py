@@ -24,6 +24,7 @@ from torch import Tensor
 
 from benchmarks.large_catalogue import ROOT
 from bert4rec.config.load import load_config
+from bert4rec.config.resolve import Facts, resolve_model
 from bert4rec.dataset.reader import Dataset, Rows, Split, open_dataset, read_metadata
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.ranker import Ranker
@@ -36,7 +37,7 @@ from bert4rec.sharding.initialization import initialize
 
 SHAPE = {"data.source": "random", "data.n_users": 6040, "data.n_items": 3416, "data.n_rows": 1_000_209,
          "preprocessing.validation_users": 1}  # fmt: skip
-SHAPE_OF_MODEL = {"embed_dim", "n_heads", "n_layers", "ffn_dim", "dropout", "head", "output_bias"}
+SHAPE_OF_MODEL = {"embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "head", "output_bias"}
 PROTOCOLS = ["full", "popular", "uniform"]
 CPU = torch.device("cpu")
 
@@ -135,8 +136,8 @@ def batches(split: Split, batch_size: int) -> Iterator[Rows]:
 
 def random_model(n_items: int, max_len: int) -> Bert4Rec:
     """Of the shape of config.toml."""
-    shape = load_config("config.toml").model.model_dump(include=SHAPE_OF_MODEL) | {"max_len": max_len}
-    model = Bert4Rec(n_items=n_items, device="cpu", **shape)
+    settings = resolve_model(load_config("config.toml"), Facts(n_items, max_len=max_len)).model
+    model = Bert4Rec(n_items=n_items, device="cpu", **settings.model_dump(include=SHAPE_OF_MODEL))
     initialize(model, seed=1)
     return model.eval()
 

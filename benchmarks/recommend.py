@@ -22,6 +22,7 @@ import torch
 
 from bert4rec.commands.recommend import taken
 from bert4rec.config.load import load_config
+from bert4rec.config.resolve import Facts, resolve_model
 from bert4rec.inference.files.histories import read_file
 from bert4rec.inference.files.recommendations import writer
 from bert4rec.inference.item_ids import ItemIds
@@ -61,7 +62,7 @@ def main() -> None:
 def random_network(n_items: int) -> Network:
     """Of the shape of config.toml, with random weights."""
     torch.manual_seed(1)
-    shape = load_config("config.toml").model
+    shape = resolve_model(load_config("config.toml"), Facts(n_items)).model
     of_encoder = {"embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout"}
     encoder = Encoder(**shape.model_dump(include=of_encoder), device="cpu")
     rows = torch.randn(n_items + 2, shape.embed_dim + BIAS_COLUMNS)

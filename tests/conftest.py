@@ -26,6 +26,7 @@ SMALL = {
     "preprocessing.n_eval_negatives": 10,
     "model.max_len": 12,
     "model.embed_dim": 16,
+    "model.dropout": 0.1,
     "model.ffn_dim": 32,
     "training.n_epochs": 2,
     "training.per_device_train_batch_size": 16,

@@ -79,7 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
     from bert4rec.sharding.plan import summary
 
     uneven, of_popularity = _skew(config, arguments, plan)
-    print("\n".join([summary(plan), *_assumptions(arguments), *_times(plan, uneven), *of_popularity]), flush=True)
+    print(
+        "\n".join([summary(plan), *_assumptions(config, arguments, plan), *_times(plan, uneven), *of_popularity]),
+        flush=True,
+    )
     try:
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
     except SettingsError as refusal:
@@ -95,7 +98,8 @@ def _plan(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Pla
         from bert4rec.sharding.plan import make_plan
         from bert4rec.training.build import job
 
-    max_len = 0 if arguments.items or config.model.max_len != "auto" else _of_dataset(config, "max_len")
+    is_of_dataset = config.model.max_len == "auto" and not arguments.items
+    max_len = _of_dataset(config, "max_len") if is_of_dataset else 0
     planned = job(
         resolve(config, arguments.device, Facts(sizes.items, max_len=max_len)),
         sizes,
@@ -176,12 +180,19 @@ def _memory(arguments: argparse.Namespace) -> "Memory":
     return Memory(host=None if host is None else host // arguments.local_world_size, device=int(gpu * GB))
 
 
-def _assumptions(arguments: argparse.Namespace) -> Iterator[str]:
+def _guesses_windows(config: Config, arguments: argparse.Namespace) -> bool:
+    """Whether nobody has said how long the windows of a transformer are."""
+    return bool(arguments.items) and config.model.max_len == "auto" and config.model.kind in TRANSFORMERS
+
+
+def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") -> Iterator[str]:
     """What was taken for granted where nothing was said, and what many processes need of a host."""
     from bert4rec.runtime.processes import open_files_needed
 
     if arguments.device == "cuda" and arguments.memory_gb is None:
         yield f"  assumed: {DEFAULT_GPU_GB:.0f} GB a GPU (--memory-gb)"
+    if _guesses_windows(config, arguments):
+        yield f"  assumed: windows of at most {plan.job.model['max_len']} items (--model.max_len)"
     if arguments.host_memory_gb is None:
         host = "this host's available memory" if arguments.device == "cpu" else "as much host memory as it takes"
         yield f"  assumed: {host} (--host-memory-gb)"

@@ -25,7 +25,7 @@ DROPOUT = ((100, 0.1), (30, 0.3), (0, 0.5))  # from so many interactions an item
 class Facts(NamedTuple):
     """What is chosen by: the items of the catalogue, the interactions with them, the items of the longest window.
 
-    0 for what is not known: as if there were many interactions, and the longest windows that preparation chooses.
+    0 for what is not known: as if there were many interactions, and the shortest windows that preparation chooses.
     """
 
     n_items: int
@@ -99,7 +99,7 @@ def resolve_model(config: Config, facts: Facts) -> Config:
     """The settings with the table of the model decided, by which any kind of model can be evaluated."""
     model = config.model
     chosen = {
-        "max_len": facts.max_len or WINDOW_LENGTHS[-1],
+        "max_len": facts.max_len or WINDOW_LENGTHS[0],
         "dropout": _dropout(config, facts),
         "input_norm": model.kind in CAUSAL,
     }

@@ -37,6 +37,7 @@ class Context:
     """One run: its resolved settings, its place, and from where it starts.
 
     `resumption` is what it resumes from, `origin` the checkpoint with whose weights it starts; None where it does not.
+    `chosen`: what the program has chosen by the data, in words.
     """
 
     config: Config
@@ -46,6 +47,7 @@ class Context:
     folder: Path
     resumption: Resumption | None = None
     origin: Path | None = None
+    chosen: str = ""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -97,6 +99,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
 
     run = config.run
     resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
+    chosen = choices(config, facts_of_dataset(dataset))
     config = _resolved(config, world, dataset, resumption)
     plan = plan_of_all(config, world, dataset.sizes)
     if resumption:
@@ -110,7 +113,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
         return folder
 
     folder = resumption.run if resumption else on_rank_zero(new)
-    return Context(config, world, dataset, plan, folder, resumption, origin)
+    return Context(config, world, dataset, plan, folder, resumption, origin, chosen)
 
 
 def describe(context: Context, evaluator: Evaluator) -> None:
@@ -119,7 +122,8 @@ def describe(context: Context, evaluator: Evaluator) -> None:
     to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
     (folder / CONFIG).write_text(to_repeat.to_toml())
     (folder / PLAN).write_text(page(context.plan))
-    logger.info(headline(context.plan))
+    for line in filter(None, (context.chosen, headline(context.plan))):
+        logger.info(line)
     windows, unit = context.dataset.splits["train"], KINDS[config.model.kind].unit
     n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
     if warning := few_steps(n_examples, config.training.per_device_train_batch_size, world.world_size, unit=unit):
@@ -148,8 +152,6 @@ def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Re
     if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
         optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
         config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
-    if world.is_first and (chosen := choices(config, facts_of_dataset(dataset))):
-        logger.info(chosen)
     return resolved(config, world.device.type, dataset)
 
 

@@ -28,17 +28,18 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) 
     assert (
         " of 80 GB at most (process 0): table weights 516 MB, table optimizer state 1.03 GB, table gradients 516 MB, "
     ) in lines[2]
-    assert lines[4:7] == [
+    assert lines[4:8] == [
         "  assumed: 80 GB a GPU (--memory-gb)",
+        "  assumed: windows of at most 50 items (--model.max_len)",
         "  assumed: as much host memory as it takes (--host-memory-gb)",
         "  assumed: each process may open 3,169 files (`ulimit -Hn`)",
     ]
     assert re.match(
-        r"embedding time: \S+ ms a step, TorchRec's estimate for the slowest process \(\d+\): forward ", lines[7]
+        r"embedding time: \S+ ms a step, TorchRec's estimate for the slowest process \(\d+\): forward ", lines[8]
     )
     # 64 x 50 vectors of 132 numbers.
-    assert lines[8] == "  messages: 1.69 MB of vectors to a process (fp32), and as much of gradients back"
-    assert lines[9] == (
+    assert lines[9] == "  messages: 1.69 MB of vectors to a process (fp32), and as much of gradients back"
+    assert lines[10] == (
         "  it takes for granted, in GB/s: GPU memory 963, host memory 55, GPU to host 34, within a host 644, between "
         "hosts 13"
     )
@@ -168,7 +169,7 @@ def test_host_memory_with_uvm_is_that_of_all_processes_of_a_host(capsys: pytest.
 
 
 def test_the_catalogue_is_that_of_the_dataset_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "metadata.json").write_text(json.dumps({"items": 77}))
+    (tmp_path / "metadata.json").write_text(json.dumps({"items": 77, "max_len": 20}))
     assert plan("--world-size=1", "--device=cuda", f"--data.dataset_dir={tmp_path}") == 0
     assert "item: 79 x 68" in capsys.readouterr().out
 

@@ -85,7 +85,7 @@ def test_dropout_that_is_set_is_kept_and_that_of_a_factorisation_does_not_depend
 def test_a_model_sees_the_windows_of_its_dataset() -> None:
     config = load_config(None, {"model.max_len": "auto"})
     assert resolve(config, "cpu", Facts(100, max_len=70)).max_len == 70
-    assert resolve(config, "cpu", Facts(100)).max_len == 200  # not known: the longest that preparation chooses
+    assert resolve(config, "cpu", Facts(100)).max_len == 50  # not known: the shortest that preparation chooses
     assert resolve(load_config(None, {"model.max_len": 30}), "cpu", Facts(100, max_len=30)).max_len == 30
 
 

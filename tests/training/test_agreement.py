@@ -56,13 +56,13 @@ def test_processes_that_have_the_same_have_no_problem() -> None:
          'set parallelism.device = "cpu", or start on hosts with GPUs only'),
         (
             {"settings": {"training.learning_rate": 0.01, "model.dropout": 0.2}},
-            "model.dropout = 0.2, not 0.1; training.learning_rate = 0.01, not 0.001", SETTINGS,
+            'model.dropout = 0.2, not "auto"; training.learning_rate = 0.01, not 0.001', SETTINGS,
         ),
         (
             {"versions": {"torchrec": "1.7.0"}, "dataset": {"dataset (fingerprint)": "3fa93fa93fa9"},
              "settings": {"training.seed": 2, "training.n_epochs": 3, "run.resume": "auto"}},
             f'torchrec = "1.7.0", not "{FIRST["versions"]["torchrec"]}"; dataset (fingerprint) = "3fa93fa93fa9", not '
-            '"9bc19bc19bc1"; training.n_epochs = 3, not 40 (2 more differences)',
+            '"9bc19bc19bc1"; training.n_epochs = 3, not 200 (2 more differences)',
             f"{VERSIONS}; {DATASET}; {SETTINGS}",
         ),
     ],

@@ -94,7 +94,7 @@ def test_the_splits() -> None:
         (["markov"], ["--training.n_epoch=1"], None, "--training.n_epoch: no such option; did you mean "),
         (
             ["markov", "short.toml"], [], None,
-            "short and markov need different datasets: model.max_len = 20 and 50; choose one for all: --model.max_l",
+            "short and markov need different datasets: model.max_len = 20 and auto; choose one for all: --model.max_l",
         ),
         (["markow:decay=1"], [], None, "markow:decay=1: neither a kind of model nor a settings file; did you mean m"),
         (["sasrec:n_layer=3"], [], None, "--model.n_layer: no such option; did you mean --model.n_layers"),
