@@ -43,7 +43,7 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) 
         "  it takes for granted, in GB/s: GPU memory 963, host memory 55, GPU to host 34, within a host 644, between "
         "hosts 13"
     )
-    assert lines[10:] == [
+    assert lines[11:] == [
         "  hidden states to be scored: 1.14 GB a step to each process, 85 ms, not in this time",
         "  each process scores and updates the rows that it holds itself: without messages, and not in this time",
         "  assumed: all items are as popular as one another (without --items those of the dataset count)",
