@@ -146,12 +146,11 @@ def _longer(report: Mapping[str, Any], config: Config, saved: Config) -> Iterato
     if report["epochs"] >= training.n_epochs:
         yield f"--training.n_epochs={2 * math.ceil(report['epochs'])}"
     patience, before = training.patience, saved.training.patience
-    if report["stopped_by"] == "patience" and patience == before == "auto":
-        yield "--training.patience=0"
-    elif (
-        report["stopped_by"] == "patience" and patience != "auto" and before != "auto" and 0 < patience <= before
-    ):  # fmt: skip
-        yield f"--training.patience={2 * patience}"
+    if report["stopped_by"] == "patience":
+        if patience == before == "auto":
+            yield "--training.patience=0"
+        elif isinstance(patience, int) and isinstance(before, int) and 0 < patience <= before:
+            yield f"--training.patience={2 * patience}"
     minutes = report["seconds"] / 60
     if 0 < training.max_minutes <= minutes:
         yield f"--training.max_minutes={max(2 * minutes, 0.01):.2g}"

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         verify(checkpoint)
         config = _config(trained, overrides, checkpoint)
         dataset = _open(config, trained, arguments.run_folder)
-        config = _resolved(config, saved, dataset)
+        config = _resolved(config, saved, dataset.n_items)
         folder = new_folder(Path(config.run.dir), config.run_name)
         try:
             n_alone = _fill(folder, checkpoint, saved, config, dataset)
@@ -120,10 +120,10 @@ def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
     return load_config(None, Overrides(own | overrides, overrides.typed))
 
 
-def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> Config:
+def _resolved(config: Config, saved: Mapping[str, Any], n_items: int) -> Config:
     """For the kind of device on which the run was trained, if nothing else was said."""
     device = config.parallelism.device
-    facts = Facts(dataset.n_items)  # the model is that of the run: nothing else is chosen by the data
+    facts = Facts(n_items)  # the model is that of the run: nothing else is chosen by the data
     return resolve(config, saved["config"]["parallelism"]["device"] if device == "auto" else device, facts)
 
 

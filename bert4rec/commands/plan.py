@@ -79,10 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bert4rec.sharding.plan import summary
 
     uneven, of_popularity = _skew(config, arguments, plan)
-    print(
-        "\n".join([summary(plan), *_assumptions(config, arguments, plan), *_times(plan, uneven), *of_popularity]),
-        flush=True,
-    )
+    assumed = _assumptions(config, arguments, plan)
+    print("\n".join([summary(plan), *assumed, *_times(plan, uneven), *of_popularity]), flush=True)
     try:
         refuse_unless_it_fits(plan, min_len=config.shortest_window)
     except SettingsError as refusal:
