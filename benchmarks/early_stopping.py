@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert4rec.report.log import read_records
-from bert4rec.training.loop import state
+from bert4rec.training.loop.state import State
 
 RULES = [(3, 0.0), (5, 0.0), (10, 0.0), (3, 0.25), (5, 0.25), (5, 0.33), (10, 0.25)]
 
@@ -51,13 +51,13 @@ def _curve(run: Path) -> list[tuple[float, float]]:
 
 def outcome(curve: Sequence[tuple[float, float]], least: int, share: float) -> Outcome:
     """What is lost, and how much is in vain, where a run of that `curve` ends by the rule."""
-    now, epoch = state.State(), 0.0
+    now, epoch = State(), 0.0
     for epoch, ndcg in curve:
         now.note_validation(ndcg, epoch, patience=0)
-        if is_stuck := now.n_worse >= least and epoch - now.best_epoch >= share * epoch:
+        if has_stopped := now.has_waited(epoch, least, share):
             break
     best = max(ndcg for _, ndcg in curve)
-    return Outcome(1 - now.best_ndcg / best, 1 - now.best_epoch / epoch, is_stuck)
+    return Outcome(1 - now.best_ndcg / best, 1 - now.best_epoch / epoch, has_stopped)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,11 @@ SUMMARY = "who would hold what on a cluster that need not be there, and whether 
 GB = 1e9
 DEFAULT_GPU_GB = 80.0
 DEFAULT_PROCESSES_PER_HOST = 8
+QUESTIONS = {  # what is wanted of a dataset folder → what it does not say, the option that does
+    "items": ("how many items there are", "items"),
+    "users": ("how many users there are", "users"),
+    "max_len": ("how long its windows are", "model.max_len"),
+}
 USUAL_FILES = 1024  # that any system lets a process open
 
 
@@ -161,9 +166,10 @@ def _of_dataset(config: Config, what: str) -> int:
     try:
         return int(json.loads(path.read_text())[what])
     except (OSError, ValueError, KeyError, TypeError):
+        question, option = QUESTIONS[what]
         raise UserError(
-            f"{path}: does not say how many {what} there are; run `bert4rec prepare` with these settings first, "
-            f"or name them with --{what}=N"
+            f"{path}: does not say {question}; run `bert4rec prepare` with these settings first, or name them with "
+            f"--{option}=N"
         ) from None
 
 

@@ -122,8 +122,9 @@ def describe(context: Context, evaluator: Evaluator) -> None:
     to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
     (folder / CONFIG).write_text(to_repeat.to_toml())
     (folder / PLAN).write_text(page(context.plan))
-    for line in filter(None, (context.chosen, headline(context.plan))):
-        logger.info(line)
+    if context.chosen:
+        logger.info(context.chosen)
+    logger.info(headline(context.plan))
     windows, unit = context.dataset.splits["train"], KINDS[config.model.kind].unit
     n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
     if warning := few_steps(n_examples, config.training.per_device_train_batch_size, world.world_size, unit=unit):

@@ -172,6 +172,12 @@ def test_the_catalogue_is_that_of_the_dataset_folder(tmp_path: Path, capsys: pyt
     (tmp_path / "metadata.json").write_text(json.dumps({"items": 77, "max_len": 20}))
     assert plan("--world-size=1", "--device=cuda", f"--data.dataset_dir={tmp_path}") == 0
     assert "item: 79 x 68" in capsys.readouterr().out
+    (tmp_path / "metadata.json").write_text(json.dumps({"items": 77}))
+    assert plan("--world-size=1", "--device=cuda", f"--data.dataset_dir={tmp_path}") == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path}/metadata.json: does not say how long its windows are; run `bert4rec prepare` with these "
+        "settings first, or name them with --model.max_len=N\n"
+    )
 
 
 def test_help_names_every_option_and_where_the_settings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

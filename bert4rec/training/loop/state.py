@@ -59,8 +59,12 @@ class State:
         that takes hundreds of epochs gets better in steps as far apart.
         """
         if patience == "auto":
-            return self.n_worse >= LEAST and epoch - self.best_epoch >= SHARE * epoch
+            return self.has_waited(epoch, LEAST, SHARE)
         return 0 < patience <= self.n_worse
+
+    def has_waited(self, epoch: float, least: int, share: float) -> bool:
+        """Whether `least` validations in a row were no better, and the best is `share` of all epochs or more ago."""
+        return self.n_worse >= least and epoch - self.best_epoch >= share * epoch
 
     def keep_as_best(self, ndcg: float, epoch: float) -> None:
         """The current weights are the ones to be tested, as far as is known."""
