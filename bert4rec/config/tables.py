@@ -167,8 +167,8 @@ class Model(Table):
     )
     times: Literal["none", "history", "target"] = Field(
         "none",
-        description="what the model knows of time: nothing; how long after the one before it each item was taken; "
-        "that, and the instant for which it predicts, in evaluation that of the target: another task",
+        description="what the model knows of time: nothing; when items were taken; that, and the "
+        "instant for which it predicts, in evaluation that of the target: another task",
     )
     dropout: Dropout | Literal["auto"] = Field(
         "auto",

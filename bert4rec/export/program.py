@@ -47,8 +47,7 @@ class Program(nn.Module):
         int64 are seconds; those of nothing are not looked at.
         """
         is_item = items != NOTHING
-        gaps = None if times is None else self._gaps(is_item, times, at)
-        scores = self._hidden(items, is_item, gaps) @ self.network.item_vectors.T
+        scores = self._hidden(items, is_item, times, at) @ self.network.item_vectors.T
         if self.leaves_out_seen:
             limits = torch.where(is_item, -torch.inf, torch.inf)
             scores = scores.scatter_reduce(1, items.clamp(min=0), limits, "amin")
@@ -56,24 +55,26 @@ class Program(nn.Module):
         best, indices = scores.topk(self.k)
         return torch.where(best > -torch.inf, indices, NOTHING), best
 
-    def _gaps(self, is_item: Tensor, times: Tensor, at: Tensor | None) -> Tensor:
-        """In seconds, as `while_asking` has them: [B, L], with the mask token's behind them if there is one."""
+    def _times(self, is_item: Tensor, times: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Gaps [B, L], with the mask token's behind them if there is one, and instants [B], as of `while_asking`."""
+        newest = torch.where(is_item, times, -NEVER).amax(1)
+        instants = newest if at is None else at
         places = torch.arange(is_item.shape[1], device=is_item.device)
         is_before = is_item[:, None, :] & (places[None, :] < places[:, None])
         if self.network.encoder.is_causal and at is not None:
             is_behind = is_item[:, None, :] & (places[None, :] > places[:, None])
             following = torch.where(is_behind, times[:, None, :], NEVER).amin(2)
-            return torch.where(is_behind.any(2), following, at[:, None]) - times
+            return torch.where(is_behind.any(2), following, instants[:, None]) - times, instants
         oldest = is_item & (is_before.sum(2) <= (is_item.sum(1) - self.network.max_len)[:, None])
         before = torch.where(is_before, times[:, None, :], -NEVER).amax(2)
         gaps = torch.where(is_before.any(2) & ~oldest, times - before, 0)
         if self.network.mask is None:
-            return gaps
-        newest = torch.where(is_item, times, -NEVER).amax(1)
-        return torch.cat([gaps, ((newest if at is None else at) - newest)[:, None]], dim=1)
+            return gaps, instants
+        return torch.cat([gaps, (instants - newest)[:, None]], dim=1), instants
 
-    def _hidden(self, items: Tensor, is_item: Tensor, gaps: Tensor | None) -> Tensor:
+    def _hidden(self, items: Tensor, is_item: Tensor, times: Tensor | None, at: Tensor | None) -> Tensor:
         """Hidden states [B, D] after the histories, as `Network` has them."""
+        gaps, instants = (None, None) if times is None else self._times(is_item, times, at)
         encoder, mask = self.network.encoder, self.network.mask
         vectors, most = self.network.shown_vectors[items.clamp(min=0)], self.network.max_len
         if mask is not None:
@@ -95,7 +96,7 @@ class Program(nn.Module):
         newest = encoder.rotation(torch.zeros_like(place[:, :1]))
         asked = final.queries(final.attention_norm(last), newest)
         hidden = encoder.norm(final.merge(last, _attend(final, asked, x, rotation, everywhere)))
-        return with_one(hidden[:, 0], self.network.item_vectors.shape[1])
+        return with_one(encoder.dated(hidden[:, 0], instants), self.network.item_vectors.shape[1])
 
 
 def save_pt2(path: Path, program: Program) -> None:

@@ -46,8 +46,8 @@ class Batch(NamedTuple):
     after another, and one past the last for the mask token, which is no row of a table; `lengths` [B] int64;
     `positions` [M] int64, indices into `places`, ascending; `targets` [M] int64, the items that were there, or PAD_ID
     where nothing is to be predicted; `n_sequences`, how many the global batch has, this rank's among them;
-    `candidates`, for a loss that does not score the whole catalogue; `gaps` [total] int64, seconds between two items,
-    for a model that knows times.
+    `candidates`, for a loss that does not score the whole catalogue; for a model that knows times `gaps` [total]
+    int64, seconds between two items, and `instants` [M] int64, when each prediction is made.
     """
 
     items: Lookup
@@ -58,24 +58,27 @@ class Batch(NamedTuple):
     n_sequences: int = 0
     candidates: Candidates | None = None
     gaps: Tensor | None = None
+    instants: Tensor | None = None
 
     @classmethod
     def showing(
-        cls, shown: Tensor, lengths: Tensor, positions: Tensor, targets: Tensor, gaps: Tensor | None = None
-    ) -> "Batch":
+        cls, shown: Tensor, lengths: Tensor, positions: Tensor, targets: Tensor, gaps: Tensor | None = None,
+        instants: Tensor | None = None,
+    ) -> "Batch":  # fmt: skip
         """The sequences of the ids `shown` [total], MASK_ID for the mask token."""
         is_item = shown != MASK_ID
         items, places_of_items = distinct(shown[is_item])
         places = torch.full_like(shown, len(items.ids))
         places[is_item] = places_of_items
-        return cls(items, places, lengths, positions, targets, gaps=gaps)
+        return cls(items, places, lengths, positions, targets, gaps=gaps, instants=instants)
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`; asynchronous from pinned memory, into which the loader brings named tuples."""
         places, lengths, positions, targets = (tensor.to(device, non_blocking=True) for tensor in self[1:5])
         candidates = self.candidates and self.candidates.to(device)
-        gaps = None if self.gaps is None else self.gaps.to(device, non_blocking=True)
-        return Batch(self.items.to(device), places, lengths, positions, targets, self.n_sequences, candidates, gaps)
+        gaps, instants = (None if of is None else of.to(device, non_blocking=True) for of in self[-2:])
+        items = self.items.to(device)
+        return Batch(items, places, lengths, positions, targets, self.n_sequences, candidates, gaps, instants)
 
 
 class Pairs(NamedTuple):

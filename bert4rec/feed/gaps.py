@@ -1,4 +1,4 @@
-"""The time between two items of a sequence, at each position of ragged sequences.
+"""The time between two items of a sequence, at each position of ragged sequences, and when predictions are made.
 
 Shapes: N positions in all, B sequences; `seconds` [N] int64, of one sequence after another, `lengths` [B].
 """
@@ -30,26 +30,28 @@ def until_next(seconds: Tensor, lengths: Tensor) -> Tensor:
     return gaps
 
 
-def while_asking(seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_causal: bool) -> Tensor:
-    """The gaps of histories that ask for the item at the instants `at` [B], or at one that nobody knows.
+def while_asking(seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """Gaps, and the instants [B], of histories that ask for the item at `at` [B], or at an instant that nobody knows.
+
+    Then it is as if they asked at that of their last item.
 
     A causal model is told at each position when the next item comes, or where that is not known how long ago the one
     before was. Another one has a position more behind each history, the mask token's, and gets the latter of all.
 
     >>> seconds, lengths, at = torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1]), torch.tensor([50, 101])
-    >>> while_asking(seconds, lengths, at, is_causal=True).tolist()
+    >>> while_asking(seconds, lengths, at, is_causal=True)[0].tolist()
     [2, 13, 30, 1]
-    >>> while_asking(seconds, lengths, at, is_causal=False).tolist()
+    >>> while_asking(seconds, lengths, at, is_causal=False)[0].tolist()
     [0, 2, 13, 30, 0, 1]
     """
     ends = lengths.cumsum(0) - 1
-    if is_causal:
-        if at is None:
-            return since_previous(seconds, lengths)
-        return until_next(seconds, lengths).index_copy(0, ends, at - seconds[ends])
     last = seconds[ends] if at is None else at
+    if is_causal and at is None:
+        return since_previous(seconds, lengths), last
+    if is_causal:
+        return until_next(seconds, lengths).index_copy(0, ends, last - seconds[ends]), last
     before = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
     places = torch.arange(len(seconds), device=lengths.device) + before
     whole = last.new_empty(len(seconds) + len(lengths)).index_copy(0, places, seconds)
     masks = ends + 1 + torch.arange(len(lengths), device=lengths.device)
-    return since_previous(whole.index_copy(0, masks, last), lengths + 1)
+    return since_previous(whole.index_copy(0, masks, last), lengths + 1), last

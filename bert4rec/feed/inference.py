@@ -21,15 +21,15 @@ def with_mask(rows: Rows, max_len: int, times: str = "none") -> Batch:
     is_item[ends - 1] = False
     shown = torch.full((len(is_item),), MASK_ID, dtype=torch.int64)
     shown[is_item] = items
-    gaps = _gaps(rows, kept, chosen, times, is_causal=False)
-    return Batch.showing(shown, kept + 1, ends - 1, _targets(rows), gaps)
+    gaps, instants = _times(rows, kept, chosen, times, is_causal=False)
+    return Batch.showing(shown, kept + 1, ends - 1, _targets(rows), gaps, instants)
 
 
 def as_they_are(rows: Rows, max_len: int, times: str = "none") -> Batch:
     """The last `max_len` - 1 items of each history, as many as a whole window has before its last target."""
     items, kept, chosen = _last_items(rows, max_len - 1)
-    gaps = _gaps(rows, kept, chosen, times, is_causal=True)
-    return Batch.showing(items, kept, kept.cumsum(0) - 1, _targets(rows), gaps)
+    gaps, instants = _times(rows, kept, chosen, times, is_causal=True)
+    return Batch.showing(items, kept, kept.cumsum(0) - 1, _targets(rows), gaps, instants)
 
 
 def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -41,11 +41,13 @@ def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:
     return items[chosen], kept, chosen
 
 
-def _gaps(rows: Rows, kept: Tensor, chosen: Tensor, times: str, *, is_causal: bool) -> Tensor | None:
-    """Those of the items that stand at the places `chosen`, of which each row has `kept` [B]."""
+def _times(
+    rows: Rows, kept: Tensor, chosen: Tensor, times: str, *, is_causal: bool
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Gaps and instants where the items stand at the places `chosen`, of which each row has `kept` [B]."""
     seconds = seconds_of(rows)
     if seconds is None:
-        return None
+        return None, None
     assert rows.target_times is not None, "a split that is read with times has those of the targets"
     at = torch.from_numpy(rows.target_times) if times == "target" else None
     return while_asking(seconds[chosen], kept, at, is_causal=is_causal)

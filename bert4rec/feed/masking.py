@@ -28,8 +28,9 @@ class Masking:
     position with `mask_prob`, and at least one. A masked position shows the mask token (`mask_token_share`; always, for
     the last item alone), a random item of the catalogue of `n_rows` table rows (`random_token_share`), or itself.
 
-    A model that knows `times` is told at each position how long ago the one before it was; with "history" as if the
-    positions to predict had been when the item before them was, since at inference nobody knows when the next comes.
+    A model that knows `times` is told at each position how long ago the one before it was, and at those to predict
+    their instants; with "history" as if these had been when the item before them was, since at inference nobody knows
+    when the next comes.
     """
 
     seed: int
@@ -57,11 +58,11 @@ class Masking:
         chosen = self._choose(keys, sequence_keys, only_last, rows, starts, lengths.numpy())
         positions = torch.from_numpy(np.flatnonzero(chosen))
         shown = torch.from_numpy(self._hide(items.numpy(), chosen, keys, only_last[rows]))
-        gaps = None
+        gaps = instants = None
         if seconds is not None:
             known = seconds if self.times == "target" else seconds[_shown_before(chosen, lengths)]
-            gaps = since_previous(known, lengths)
-        return Batch.showing(shown, lengths, positions, items[positions], gaps)
+            gaps, instants = since_previous(known, lengths), known[positions]
+        return Batch.showing(shown, lengths, positions, items[positions], gaps, instants)
 
     def _choose(
         self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Ints, starts: Ints, lengths: Ints

@@ -14,8 +14,8 @@ from bert4rec.feed.gaps import since_previous, until_next
 class Shifting:
     """Each sequence without its last item, with the item after each position as its target (SASRec, section 3.1).
 
-    A model that knows `times` is told at each position how long ago the item before was ("history"), or when the next
-    one comes ("target").
+    A model that knows `times` is told at each position its own instant and how long before it the item before was
+    ("history"), or the instant of the next one and how long until then ("target").
     """
 
     times: str = "none"
@@ -35,8 +35,15 @@ class Shifting:
         targets = items.roll(-1)
         targets[ends[is_alone] - 1] = PAD_ID
         shown, n_shown = items[is_shown], torch.where(is_alone, 1, lengths - 1)
-        gaps = None if seconds is None else self._gaps(seconds, lengths)[is_shown]
-        return Batch.showing(shown, n_shown, torch.arange(len(shown)), targets[is_shown], gaps)
+        gaps = instants = None
+        if seconds is not None:
+            told, known = self._times(seconds, lengths)
+            gaps, instants = told[is_shown], known[is_shown]
+        return Batch.showing(shown, n_shown, torch.arange(len(shown)), targets[is_shown], gaps, instants)
 
-    def _gaps(self, seconds: Tensor, lengths: Tensor) -> Tensor:
-        return (until_next if self.times == "target" else since_previous)(seconds, lengths)
+    def _times(self, seconds: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Gaps and instants of all positions."""
+        if self.times == "target":
+            gaps = until_next(seconds, lengths)
+            return gaps, seconds + gaps
+        return since_previous(seconds, lengths), seconds

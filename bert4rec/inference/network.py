@@ -70,15 +70,15 @@ class Network(nn.Module):
         times needs the `seconds` [N] int64 at which items were taken, and with those of the target the instants `at`
         [B] for which is asked.
         """
-        gaps = None
+        gaps = instants = None
         if self.knows_times:
             assert seconds is not None, "this network knows times"
             asked_at = at if self.times == "target" else None
-            gaps = while_asking(seconds, lengths, asked_at, is_causal=self.encoder.is_causal)
+            gaps, instants = while_asking(seconds, lengths, asked_at, is_causal=self.encoder.is_causal)
         vectors = self.shown_vectors[ids - FIRST_ITEM_ID]
         if self.mask is not None:
             vectors, lengths = _with_mask(vectors, lengths, self.mask)
-        hidden = self.encoder(vectors, lengths, lengths.cumsum(0) - 1, gaps)
+        hidden = self.encoder(vectors, lengths, lengths.cumsum(0) - 1, gaps, instants)
         return with_one(hidden, self.item_vectors.shape[1])
 
 

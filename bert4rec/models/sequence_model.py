@@ -84,7 +84,7 @@ class SequenceModel(RankingModel):
         if self.mask_vector is not None:  # where `Batch.places` has it
             vectors = torch.cat([vectors, self.mask_vector[None]])
         at_positions = vectors.index_select(0, batch.places)
-        hidden = self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps)
+        hidden = self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps, batch.instants)
         return with_one(hidden, self.item_table.width)
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:

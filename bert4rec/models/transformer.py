@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-GAPS_PER_OCTAVE = 2  # kinds of gaps between a time and its double
-N_GAPS = 64  # the last kind is of more than a century
+from bert4rec.models.times import N_GAPS, Dates, kind_of_gap
+
 SLOWEST = 10_000.0  # of rotary positions: the greatest wavelength over 2 π, RoFormer's
 POSITIONS_AT_A_TIME = 2048  # padded ones, on CPU: what a block then makes of them stays in a core's cache
 
@@ -22,8 +22,9 @@ class Encoder(nn.Module):
 
     `positions` "learned": by a vector for each, added to the item's. They count from the end, so that "most recent" is
     one position for histories of every length. "rotary": by turning queries and keys, so that attention knows how far
-    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `times`: unless "none", each
-    position also knows a gap in time, by a vector for each kind of them. `input_norm`: what enters the first block is
+    apart two positions are, and nothing else (RoFormer: Su et al. 2021). `times`: unless "none", each position also
+    knows a gap in time, by a vector for each kind of them, and each hidden state an instant, by one of its date, which
+    is added last. `input_norm`: what enters the first block is
     normalised; vectors of rare items are short for long, and beside what blocks add nothing would be left of them.
     `is_causal`: a position sees those before it and itself, else all of its sequence.
 
@@ -42,33 +43,42 @@ class Encoder(nn.Module):
         self.head_dim = embed_dim // n_heads
         self.positions = _vectors(max_len, embed_dim, device) if positions == "learned" else None
         self.gaps = None if times == "none" else _vectors(N_GAPS, embed_dim, device)
+        self.dates = None if times == "none" else Dates(embed_dim, device)
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(Block(embed_dim, n_heads, ffn_dim, dropout, device) for _ in range(n_layers))
         self.norm = nn.LayerNorm(embed_dim, device=device)
 
-    def forward(self, vectors: Tensor, lengths: Tensor, positions: Tensor, gaps: Tensor | None = None) -> Tensor:
+    def forward(
+        self, vectors: Tensor, lengths: Tensor, positions: Tensor, gaps: Tensor | None = None,
+        instants: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Item vectors [N, d] of sequences with `lengths` [B] → hidden states [M, d] at `positions` [M], ascending.
 
-        `gaps` [N] int64, in seconds, where the encoder knows times.
+        `gaps` [N] and `instants` [M] int64, in seconds, where the encoder knows times.
         """
         ends = lengths.cumsum(0)
         from_end = torch.repeat_interleave(ends, lengths, output_size=len(vectors))
         from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
         x = self.placed(vectors, from_end, gaps)
         if x.device.type != "cpu":
-            return self._encode(x, lengths, positions, from_end)
+            return self.dated(self._encode(x, lengths, positions, from_end), instants)
         n_rows = _rows_at_a_time(lengths.tolist())
         before = F.pad(ends, (1, 0))[F.pad(torch.tensor(n_rows).cumsum(0), (1, 0))]
         asked = positions.split(torch.searchsorted(positions, before).diff().tolist())
         sizes = before.diff().tolist()
         groups = zip(x.split(sizes), lengths.split(n_rows), asked, before[:-1], from_end.split(sizes), strict=True)
-        return torch.cat([self._encode(part, own, at - first, places) for part, own, at, first, places in groups])
+        hidden = [self._encode(part, own, at - first, places) for part, own, at, first, places in groups]
+        return self.dated(torch.cat(hidden), instants)
 
     def placed(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
         """What enters the first block for `vectors` [..., d] at places [...], counted from the end, after `gaps`."""
         x = vectors if self.positions is None else vectors + self.positions(from_end)
         x = x if self.gaps is None or gaps is None else x + self.gaps(kind_of_gap(gaps))
         return F.layer_norm(x, x.shape[-1:]) if self.input_norm else x
+
+    def dated(self, hidden: Tensor, instants: Tensor | None) -> Tensor:
+        """Hidden states [M, d] that know when they predict: at `instants` [M]."""
+        return hidden if self.dates is None or instants is None else hidden + self.dates(instants)
 
     def rotation(self, from_end: Tensor) -> "Rotation | None":
         """How queries and keys at places [...], counted from the end, are turned; None where they are not."""
@@ -161,16 +171,6 @@ class Rotation(NamedTuple):
         cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]
         turned = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -2)
         return turned.flatten(-3).to(vectors.dtype)
-
-
-def kind_of_gap(seconds: Tensor) -> Tensor:
-    """Which of `N_GAPS` kinds gaps [...] int64 are of, each about as long as √2 times the one before.
-
-    >>> kind_of_gap(torch.tensor([0, 1, 2, 60, 86_400])).tolist()
-    [0, 2, 3, 11, 32]
-    """
-    octaves = torch.log2(1.0 + seconds.clamp(min=0))
-    return (GAPS_PER_OCTAVE * octaves).long().clamp(max=N_GAPS - 1)
 
 
 class Dropout(nn.Module):

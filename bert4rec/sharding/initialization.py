@@ -19,7 +19,7 @@ from bert4rec.sharding.sharded_tensors import placed_parts
 
 ROWS_PER_BLOCK = 4096
 EMBEDDING_SCALE = 0.02  # standard deviation of item and position vectors, as in BERT (Devlin et al. 2019)
-POSITIONS, GAPS = "encoder.positions.weight", "encoder.gaps.weight"
+POSITIONS, TIMES = "encoder.positions.weight", ("encoder.gaps.weight", "encoder.dates.weight")
 
 
 @torch.no_grad()
@@ -55,7 +55,7 @@ def _fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed:
 def _dense_weight(name: str, value: Tensor, seed: int) -> Tensor:
     if "norm.weight" in name:
         return torch.ones_like(value, device="cpu")
-    if name.endswith("bias") or name == GAPS:
+    if name.endswith("bias") or name in TIMES:
         return torch.zeros_like(value, device="cpu")
     if name == MASK:  # the numbers that its row of the table would have
         return initial_rows(TABLE, MASK_ID, 1, len(value), seed)[0]

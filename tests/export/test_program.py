@@ -82,7 +82,7 @@ def timed(network: Network) -> tuple[Tensor, tuple[Tensor, ...], list[tuple[Tens
     """Histories and when their items were taken, together and, without what is nothing, one by one."""
     histories = matrix([history for history in HISTORIES if history])
     generator = torch.Generator().manual_seed(1)
-    times = torch.randint(0, 10**6, histories.shape, generator=generator).cumsum(1)
+    times = torch.randint(0, 10**8, histories.shape, generator=generator).cumsum(1)
     at = times.amax(1) + 77
     one_by_one: list[tuple[Tensor, ...]] = []
     for items, seconds, instant in zip(histories, times, at, strict=True):

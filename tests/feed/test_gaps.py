@@ -33,14 +33,18 @@ def test_the_last_gap_is_that_to_the_instant_asked_for(histories: list[list[int]
     at = torch.tensor([history[-1] for history in histories])
     seconds, lengths = ragged(before)
     asked = [[*history, time] for history, time in zip(before, at.tolist(), strict=True)]
-    causal = while_asking(seconds, lengths, at, is_causal=True)
+    causal, instants = while_asking(seconds, lengths, at, is_causal=True)
     assert causal.tolist() == [gap for one in asked for gap in between(one)]
-    assert while_asking(seconds, lengths, at, is_causal=False).tolist() == since_previous(*ragged(asked)).tolist()
+    masked, same = while_asking(seconds, lengths, at, is_causal=False)
+    assert masked.tolist() == since_previous(*ragged(asked)).tolist()
+    assert instants.tolist() == same.tolist() == at.tolist()
 
 
 @given(TIMES)
 def test_where_no_instant_is_known_it_is_that_of_the_last_item(histories: list[list[int]]) -> None:
     seconds, lengths = ragged(histories)
-    assert while_asking(seconds, lengths, None, is_causal=True).tolist() == since_previous(seconds, lengths).tolist()
-    masked = while_asking(seconds, lengths, None, is_causal=False)
+    causal, instants = while_asking(seconds, lengths, None, is_causal=True)
+    assert causal.tolist() == since_previous(seconds, lengths).tolist()
+    masked, same = while_asking(seconds, lengths, None, is_causal=False)
     assert masked.tolist() == since_previous(*ragged([[*one, one[-1]] for one in histories])).tolist()
+    assert instants.tolist() == same.tolist() == [one[-1] for one in histories]

@@ -33,15 +33,17 @@ def test_histories_without_targets_have_zeros() -> None:
     assert with_mask(rows, max_len=3).targets.tolist() == as_they_are(rows, max_len=3).targets.tolist() == [0, 0, 0]
 
 
-def test_gaps_of_what_is_left_of_histories_and_of_what_is_asked() -> None:
+def test_times_of_what_is_left_of_histories_and_of_what_is_asked() -> None:
     times = np.array([1, 5, 20, 22, 30, 40])
     rows = replace(ROWS, times=times, target_times=np.array([29, 31, 40]))
     expected = {
-        "history": ([0, 2, 0, 0], [0, 2, 0, 0, 0, 0, 0]),
-        "target": ([2, 7, 1, 0], [0, 2, 7, 0, 1, 0, 0]),
+        "history": ([0, 2, 0, 0], [0, 2, 0, 0, 0, 0, 0], [22, 30, 40]),
+        "target": ([2, 7, 1, 0], [0, 2, 7, 0, 1, 0, 0], [29, 31, 40]),
     }
-    for known, (causal, masked) in expected.items():
+    for known, (causal, masked, instants) in expected.items():
         for batch, gaps in ((as_they_are(rows, 3, known), causal), (with_mask(rows, 3, known), masked)):
             assert batch.gaps is not None
             assert batch.gaps.tolist() == gaps
+            assert batch.instants is not None
+            assert batch.instants.tolist() == instants
     assert as_they_are(ROWS, 3).gaps is with_mask(ROWS, 3).gaps is None

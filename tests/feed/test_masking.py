@@ -125,7 +125,7 @@ def test_the_masks_of_a_seed_and_epoch_stay_what_they_are() -> None:
 
 @given(Sequences, st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
-def test_gaps_do_not_tell_when_hidden_items_were_taken(sequences: list[list[int]], random: Any) -> None:
+def test_times_do_not_tell_when_hidden_items_were_taken(sequences: list[list[int]], random: Any) -> None:
     ids, n = list(range(len(sequences))), sum(map(len, sequences))
     seconds = torch.tensor([random.randrange(10**9) for _ in range(n)])
     whole = torch.cat([part.sort().values for part in seconds.split([len(sequence) for sequence in sequences])])
@@ -138,6 +138,12 @@ def test_gaps_do_not_tell_when_hidden_items_were_taken(sequences: list[list[int]
     assert other.gaps is not None
     assert batch.gaps.tolist() == other.gaps.tolist()
     assert (batch.gaps >= 0).all()
+    assert batch.instants is not None
+    assert other.instants is not None
+    shows_one = torch.repeat_interleave(
+        torch.stack([~part.all() for part in is_hidden.split(batch.lengths.tolist())]), batch.lengths
+    )[batch.positions]
+    assert batch.instants[shows_one].tolist() == other.instants[shows_one].tolist()
 
 
 def test_gaps_are_those_between_all_items_where_the_instant_of_the_target_is_known() -> None:
@@ -148,7 +154,9 @@ def test_gaps_are_those_between_all_items_where_the_instant_of_the_target_is_kno
         )
         assert batch.gaps is not None
         assert batch.gaps.tolist() == expected
-    assert mask([[2, 3]], [0]).gaps is None
+        assert batch.instants is not None
+        assert batch.instants.tolist() == {"target": [1, 4, 9, 9, 20], "history": [1, 1, 1, 9, 9]}[known]
+    assert mask([[2, 3]], [0]).gaps is mask([[2, 3]], [0]).instants is None
 
 
 def test_a_gap_is_since_the_last_item_that_is_shown() -> None:
@@ -157,3 +165,5 @@ def test_a_gap_is_since_the_last_item_that_is_shown() -> None:
     assert batch.positions.tolist() == [3]
     assert batch.gaps is not None
     assert batch.gaps.tolist() == [0, 3, 5, 0]
+    assert batch.instants is not None
+    assert batch.instants.tolist() == [9]

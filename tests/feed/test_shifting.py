@@ -37,11 +37,15 @@ def test_every_pair_of_neighbours_is_there_once(sequences: list[list[int]]) -> N
     assert batch.lengths.tolist() == [max(1, len(sequence) - 1) for sequence in sequences]
 
 
-def test_gaps_are_those_that_are_known_when_the_next_item_is_asked() -> None:
+def test_times_are_those_that_are_known_when_the_next_item_is_asked() -> None:
     sequences, seconds = [[2, 3, 4], [5], [6, 7]], [10, 15, 35, 50, 60, 61]
-    assert shift(sequences).gaps is None
-    since, until = (shift(sequences, times, seconds).gaps for times in ("history", "target"))
-    assert since is not None
-    assert since.tolist() == [0, 5, 0, 0]
-    assert until is not None
-    assert until.tolist() == [5, 20, 0, 1]
+    assert shift(sequences).gaps is shift(sequences).instants is None
+    for times, gaps, instants in (
+        ("history", [0, 5, 0, 0], [10, 15, 50, 60]),
+        ("target", [5, 20, 0, 1], [15, 35, 50, 61]),
+    ):
+        batch = shift(sequences, times, seconds)
+        assert batch.gaps is not None
+        assert batch.gaps.tolist() == gaps
+        assert batch.instants is not None
+        assert batch.instants.tolist() == instants

@@ -25,7 +25,7 @@ class LastItem(nn.Module):
         super().__init__()
         self.embed_dim, self.max_len = width, 4
 
-    def forward(self, vectors: Tensor, lengths: Tensor, positions: Tensor, gaps: Tensor | None) -> Tensor:
+    def forward(self, vectors: Tensor, lengths: Tensor, positions: Tensor, *times: Tensor | None) -> Tensor:
         return vectors[positions]
 
 

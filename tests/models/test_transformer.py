@@ -9,7 +9,8 @@ from bert4rec.models import transformer
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.models.transformer import N_GAPS, Dropout, Rotation, kind_of_gap
+from bert4rec.models.times import kind_of_gap
+from bert4rec.models.transformer import Dropout, Rotation
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
@@ -173,8 +174,11 @@ def test_a_gap_adds_the_vector_of_its_kind(kind: type[SequenceModel]) -> None:
     )
 
 
-def test_kinds_of_gaps_are_as_long_as_the_root_of_two() -> None:
-    seconds = torch.tensor([0, 1, 2, 3, 7, 2**20 - 1, 2**40, -5])
-    assert kind_of_gap(seconds).tolist() == [0, 2, 3, 4, 6, 40, N_GAPS - 1, 0]
-    gaps = torch.arange(1, 100_000)
-    assert torch.equal(kind_of_gap(gaps), (2 * torch.log2(1 + gaps.double())).floor().long())
+@KINDS
+def test_the_vector_of_a_date_is_added_to_each_hidden_state(kind: type[SequenceModel]) -> None:
+    network = model(kind, positions="rotary", times="history")
+    asked = batch(SEQUENCES, POSITIONS)
+    instants = torch.arange(len(asked.positions)) * 10**8
+    assert network.encoder.dates is not None
+    expected = hidden_of(network, asked)[:, :WIDTH] + network.encoder.dates(instants)
+    assert torch.equal(hidden_of(network, asked._replace(instants=instants))[:, :WIDTH], expected)
