@@ -24,9 +24,9 @@ class Encoder(nn.Module):
     one position for histories of every length. "rotary": by turning queries and keys, so that attention knows how far
     apart two positions are, and nothing else (RoFormer: Su et al. 2021). `times`: unless "none", each position also
     knows a gap in time, by a vector for each kind of them, and each hidden state an instant, by one of its date, which
-    is added last. `input_norm`: what enters the first block is
-    normalised; vectors of rare items are short for long, and beside what blocks add nothing would be left of them.
-    `is_causal`: a position sees those before it and itself, else all of its sequence.
+    is added last. `input_norm`: what enters the first block is normalised; vectors of rare items are short for long,
+    and beside what blocks add nothing would be left of them. `is_causal`: a position sees those before it and itself,
+    else all of its sequence.
 
     On CPU a few sequences at a time go through all blocks, which keeps them in cache and pads them to their own longest
     only (little, since batches come sorted by length); on an accelerator all together.
