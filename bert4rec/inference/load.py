@@ -29,12 +29,21 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
 
 
 def network_of(source: Source) -> Network | ItemVectors:
-    """The network of a checkpoint, however its table was sharded; where it takes no histories, its item vectors."""
+    """The network of a checkpoint, however its table was sharded; where it takes no histories, its item vectors.
+
+    Raises `DataError` where it has other weights than this version of the program trains.
+    """
     stored = source.tensors()
     if not source.trained.takes_histories:
         return ItemVectors(stored.read(MODEL + TABLE), source.trained.model["embed_dim"])
     tensors = {name.removeprefix(MODEL): stored.read(name) for name in stored if name.startswith(MODEL)}
-    return make_network(tensors, source.trained.model, is_causal=source.is_causal)
+    try:
+        return make_network(tensors, source.trained.model, is_causal=source.is_causal)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{source.trained.folder}: is of another version of bert4rec; train it again: {reason}"
+        ) from None
 
 
 def _of_package(folder: Path, dataset: Path | None) -> Recommender:

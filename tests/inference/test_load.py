@@ -1,10 +1,13 @@
 """A run that is loaded recommends what its report has measured."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bert4rec import load
+from bert4rec.inference.load import network_of
+from bert4rec.inference.source import find_source
 from bert4rec.inference.user_histories import UserHistories
 from bert4rec.runtime.errors import DataError
 from tests.runs import flip, report_of
@@ -46,3 +49,13 @@ def test_what_is_missing_damaged_or_foreign_is_named(whole: Path, tmp_path: Path
     flip(next(best.glob("*.distcp")), 1000)
     with pytest.raises(DataError, match=r"this checkpoint is damaged: .* has another checksum"):
         load(whole)
+
+
+def test_a_checkpoint_with_other_weights_is_refused_in_one_line(made: Path) -> None:
+    source = find_source(made)
+    config = dict(source.trained.metadata["config"])
+    config["model"] = config["model"] | {"times": "history"}
+    other = replace(source, trained=replace(source.trained, metadata={**source.trained.metadata, "config": config}))
+    with pytest.raises(DataError, match=r"is of another version of bert4rec; train it again: .*dates.weight") as caught:
+        network_of(other)
+    assert "\n" not in str(caught.value)
