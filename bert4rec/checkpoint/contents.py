@@ -15,7 +15,7 @@ from bert4rec.dataset.schema import MASK_ID
 from bert4rec.models.names import MASK, TABLE
 from bert4rec.models.tables.table import saved_name
 from bert4rec.runtime.collectives import gather_objects
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, in_one_line
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap
@@ -82,7 +82,7 @@ class Weights(Owner):
                         if part.numel():
                             part.copy_(rows[place])
         except (OSError, SafetensorError, RuntimeError) as error:
-            problem = " ".join(str(error).split())
+            problem = in_one_line(error)
         if found := next(filter(None, gather_objects(problem)), ""):
             raise DataError(f"{file}: does not hold the weights of this model: {found}")
         self._model.load_state_dict(state)

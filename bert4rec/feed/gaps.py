@@ -31,9 +31,9 @@ def until_next(seconds: Tensor, lengths: Tensor) -> Tensor:
 
 
 def while_asking(seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """Gaps, and the instants [B], of histories that ask for the item at `at` [B], or at an instant that nobody knows.
+    """The gaps of histories that ask for the item at `at` [B], and the instants [B] at which they ask.
 
-    Then it is as if they asked at that of their last item.
+    Without `at` nobody knows when the next item comes: they ask at the instant of their last one.
 
     A causal model is told at each position when the next item comes, or where that is not known how long ago the one
     before was. Another one has a position more behind each history, the mask token's, and gets the latter of all.

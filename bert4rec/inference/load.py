@@ -10,7 +10,7 @@ from bert4rec.inference.package import read_ids, read_network
 from bert4rec.inference.recommender import Recommender
 from bert4rec.inference.source import Source, find_source
 from bert4rec.models.names import TABLE
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, in_one_line
 
 
 def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
@@ -40,10 +40,8 @@ def network_of(source: Source) -> Network | ItemVectors:
     try:
         return make_network(tensors, source.trained.model, is_causal=source.is_causal)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"{source.trained.folder}: is of another version of bert4rec; train it again: {reason}"
-        ) from None
+        reason = f"is of another version of bert4rec; train it again: {in_one_line(error)}"
+        raise DataError(f"{source.trained.folder}: {reason}") from None
 
 
 def _of_package(folder: Path, dataset: Path | None) -> Recommender:

@@ -11,7 +11,9 @@ from bert4rec.dataset.schema import table_rows
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network, make_network
 from bert4rec.models.names import TABLE
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, in_one_line
+
+LONGEST = 200  # characters of an error that torch makes of all weights that are missing
 
 
 def read_network(folder: Path, settings: dict[str, Any]) -> Network:
@@ -19,11 +21,11 @@ def read_network(folder: Path, settings: dict[str, Any]) -> Network:
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise DataError(f"{folder / WEIGHTS}: cannot be read: {_in_one_line(error)}") from None
+        raise DataError(f"{folder / WEIGHTS}: cannot be read: {in_one_line(error)[:LONGEST]}") from None
     try:
         network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"])
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {_in_one_line(error)}") from None
+        raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST]}") from None
     if len(network.rows) != table_rows(settings["n_items"]):
         raise DataError(f"{folder}: {TABLE} has {len(network.rows):,} rows, not {table_rows(settings['n_items']):,}")
     return network
@@ -35,7 +37,3 @@ def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
     if len(ids) != settings["n_items"]:
         raise DataError(f"{folder}: {ITEMS} has {len(ids):,} items, not {settings['n_items']:,}")
     return ids
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -10,6 +10,11 @@ class UserError(Exception):
     is_on_all = False  # whether all processes have met it, so that one of each host says it for the others
 
 
+def in_one_line(error: Exception) -> str:
+    """What an error says that a library has raised, perhaps over several lines."""
+    return " ".join(str(error).split())
+
+
 class RunInterruptedError(UserError):
     """Something outside has interrupted a run: a full disk, another process that died."""
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bert4rec.dataset.check.metadata import REMAKE
 from bert4rec.dataset.check.rows_in_parts import Ints
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, in_one_line
 
 ROWS_AT_ONCE = 1 << 16
 KEYS_AT_ONCE = 1 << 24  # original ids compared in one pass, 8 bytes each; a larger table takes more passes
@@ -27,7 +27,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {REMAKE}") from None
+        raise DataError(f"{path}: cannot be read ({in_one_line(error)}); {REMAKE}") from None
 
 
 class TableReader:
