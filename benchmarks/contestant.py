@@ -51,7 +51,7 @@ def main() -> None:
     # Not verified: the processes of a benchmark read what it has just written.
     preprocessing = config.preprocessing.recipe
     dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=False)
-    config = resolved(config, world.device.type, dataset)
+    config = resolved(config, world, dataset)
     with process_group(world), PeakMemory(world.device) as peak_memory:
         figures = measure(config, world, dataset, float(seconds), peak_memory)
         if world.is_first:

@@ -62,7 +62,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--loss", choices=("softmax", "sampled_softmax"), default="softmax")
     options = parser.parse_args()
-    config = load_config("config.toml", {"training.loss": options.loss, "training.num_workers": 0})
+    settings = {"training.loss": options.loss, "training.num_workers": 0, "training.per_device_train_batch_size": 64}
+    config = load_config("config.toml", settings)
     batches, n_items = _batches(config, options.folder, options.zipf)
     n_negatives = config.training.n_train_negatives
     sampler = None if options.loss == "softmax" else NegativeSampler(n_items=n_items, n=n_negatives, power=0.0, seed=1)
@@ -84,7 +85,7 @@ def _batches(config: Config, folder: Path | None, n_zipf: int | None) -> tuple[T
         assert n_zipf, "name a dataset folder, or --zipf=N"
         windows, n_items = ZipfWindows(n_zipf), n_zipf  # type: ignore[assignment]
     training, examples = config.training, training_examples(config, windows, n_items=n_items)
-    per_device = training.per_device_train_batch_size
+    per_device = training.per_device
     return TrainingBatches(examples, Partition(), n_epochs=10_000, per_device=per_device, seed=training.seed), n_items
 
 

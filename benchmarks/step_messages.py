@@ -35,7 +35,7 @@ from bert4rec.training.loop.step import Step
 
 N_ITEMS, STEPS, WARM = 2000, 60, 10
 SMALL = {
-    "training.n_epochs": 1, "training.per_device_train_batch_size": 8, "training.n_train_negatives": 20,
+    "training.n_epochs": 1, "training.per_device": 8, "training.n_train_negatives": 20,
     "model.max_len": 20, "model.embed_dim": 32, "model.ffn_dim": 64, "checkpoint.every_minutes": 0.0,
     "checkpoint.every_steps": 0,
 }  # fmt: skip
@@ -103,7 +103,7 @@ def main() -> None:
 
 def _train(config: Config, world: Processes, clock: Clock) -> None:
     model, optimizers = build(config, world, Sizes(N_ITEMS))
-    n_windows = STEPS * config.training.per_device_train_batch_size * world.world_size
+    n_windows = STEPS * config.training.per_device * world.world_size
     windows: Any = RandomWindows(n_windows, config.max_len, N_ITEMS)
     negatives = NegativeSampler(n_items=N_ITEMS, n=config.training.n_train_negatives, power=0.0, seed=1)
     drawn = None if config.training.loss == "softmax" else negatives

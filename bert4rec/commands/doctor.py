@@ -87,11 +87,13 @@ def _dataset(config: Config) -> "Dataset":
 
 def _batches(config: Config, dataset: "Dataset", n_processes: int) -> Finding:
     """What a step sees, and how many there are."""
+    from bert4rec.config.resolve import resolve_batch
     from bert4rec.models.kinds import KINDS
     from bert4rec.sharding.advice import few_steps
-    from bert4rec.training.build import training_examples
+    from bert4rec.training.build import facts_of_dataset, training_examples
 
-    per_device, unit = config.training.per_device_train_batch_size, KINDS[config.model.kind].unit
+    config = resolve_batch(config, facts_of_dataset(dataset), n_processes)
+    per_device, unit = config.training.per_device, KINDS[config.model.kind].unit
     n_examples = len(training_examples(config, dataset.splits["train"], n_items=dataset.n_items))
     n_steps = -(-n_examples // (per_device * n_processes))
     text = (
@@ -104,17 +106,18 @@ def _batches(config: Config, dataset: "Dataset", n_processes: int) -> Finding:
 
 def _plan(config: Config, dataset: "Dataset", n_processes: int) -> Finding:
     """Who will hold what, and whether it fits."""
+    from bert4rec.config.resolve import resolve
     from bert4rec.runtime.memory import available
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.advice import refuse_unless_it_fits
     from bert4rec.sharding.plan import headline, make_plan
-    from bert4rec.training.build import job, resolved
+    from bert4rec.training.build import facts_of_dataset, job
 
     try:
         device = choose_device(config.parallelism.device, local_rank=0, local_world_size=n_processes)
         to_do = job(
-            resolved(config, device.type, dataset), dataset.sizes, device_type=device.type,
-            world_size=n_processes, local_world_size=n_processes,
+            resolve(config, device.type, facts_of_dataset(dataset), n_processes), dataset.sizes,
+            device_type=device.type, world_size=n_processes, local_world_size=n_processes,
         )  # fmt: skip
         plan = make_plan(to_do, available(device, n_processes))
         refuse_unless_it_fits(plan, min_len=config.shortest_window)

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         verify(checkpoint)
         config = _config(trained, overrides, checkpoint)
         dataset = _open(config, trained, arguments.run_folder)
-        config = _resolved(config, saved, dataset.n_items)
+        config = _resolved(config, saved, dataset)
         folder = new_folder(Path(config.run.dir), config.run_name)
         try:
             n_alone = _fill(folder, checkpoint, saved, config, dataset)
@@ -120,11 +120,12 @@ def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
     return load_config(None, Overrides(own | overrides, overrides.typed))
 
 
-def _resolved(config: Config, saved: Mapping[str, Any], n_items: int) -> Config:
-    """For the kind of device on which the run was trained, if nothing else was said."""
+def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> Config:
+    """For the kind of device and the processes on which the run was trained, if nothing else was said."""
     device = config.parallelism.device
-    facts = Facts(n_items)  # the model is that of the run: nothing else is chosen by the data
-    return resolve(config, saved["config"]["parallelism"]["device"] if device == "auto" else device, facts)
+    facts = Facts(dataset.n_items, n_windows=len(dataset.splits["train"]))  # the model is that of the run
+    device = saved["config"]["parallelism"]["device"] if device == "auto" else device
+    return resolve(config, device, facts, saved["world_size"])
 
 
 def _open(config: Config, trained: Trained, run: Path) -> "Dataset":

@@ -15,6 +15,7 @@ from bert4rec.runtime.errors import SettingsError, UserError
 from bert4rec.runtime.installation import importing
 
 if TYPE_CHECKING:  # imports torch, which takes seconds: neither help nor an error should wait for it
+    from bert4rec.config.resolve import Facts
     from bert4rec.dataset.reader import Sizes
     from bert4rec.runtime.memory import Memory
     from bert4rec.sharding.plan import Plan
@@ -28,6 +29,8 @@ QUESTIONS = {  # what is wanted of a dataset folder → what it does not say, th
     "items": ("how many items there are", "items"),
     "users": ("how many users there are", "users"),
     "max_len": ("how long its windows are", "model.max_len"),
+    "rows": ("how many interactions it has", "training.per_device_train_batch_size"),
+    "train_windows": ("how many windows it trains on", "training.per_device_train_batch_size"),
 }
 USUAL_FILES = 1024  # that any system lets a process open
 
@@ -97,20 +100,33 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _plan(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Plan":
     with importing():
-        from bert4rec.config.resolve import Facts, resolve
+        from bert4rec.config.resolve import resolve
         from bert4rec.sharding.plan import make_plan
         from bert4rec.training.build import job
 
-    is_of_dataset = config.model.max_len == "auto" and not arguments.items
-    max_len = _of_dataset(config, "max_len") if is_of_dataset else 0
     planned = job(
-        resolve(config, arguments.device, Facts(sizes.items, max_len=max_len)),
+        resolve(config, arguments.device, _facts(config, arguments, sizes), arguments.world_size),
         sizes,
         device_type=arguments.device,
         world_size=arguments.world_size,
         local_world_size=arguments.local_world_size,
     )
     return make_plan(planned, _memory(arguments))
+
+
+def _facts(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Facts":
+    """What is left to the program is chosen by; with `--items` that is all that is known."""
+    from bert4rec.config.resolve import Facts
+
+    if arguments.items:
+        return Facts(sizes.items)
+    is_chosen = config.training.per_device_train_batch_size == "auto"
+    return Facts(
+        sizes.items,
+        max_len=_of_dataset(config, "max_len") if config.model.max_len == "auto" else 0,
+        n_rows=_of_dataset(config, "rows") if is_chosen else 0,
+        n_windows=_of_dataset(config, "train_windows") if is_chosen else 0,
+    )
 
 
 def _check_cluster(arguments: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -17,28 +18,33 @@ from bert4rec.config.abilities import (
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.wording import counted
 
 AVERAGE_AGE = 0.1
+STEPS = 64  # of an epoch: the fewer windows there are, the more is learnt from smaller batches (docs/results.md)
+SMALLEST_BATCH, LARGEST_PER_DEVICE = 16, 64  # windows
 DROPOUT = ((100, 0.1), (30, 0.3), (0, 0.5))  # from so many interactions an item on, on average (docs/results.md)
 
 
 class Facts(NamedTuple):
     """What is chosen by: the items of the catalogue, the interactions with them, the items of the longest window.
 
-    0 for what is not known: as if there were many interactions, and the shortest windows that preparation chooses.
+    And the windows to train on. 0 for what is not known: as if there were many interactions and windows, and these the
+    shortest that preparation chooses.
     """
 
     n_items: int
     n_rows: int = 0
     max_len: int = 0
+    n_windows: int = 0
 
 
-def resolve(config: Config, device_type: str, facts: Facts) -> Config:
-    """The settings with every "auto" decided, for a dataset of which the `facts` are known.
+def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1) -> Config:
+    """The settings with every "auto" decided, for a dataset of which the `facts` are known and so many processes.
 
     Raises `SettingsError` for what this device cannot do.
     """
-    config = resolve_model(_resolve_loss(config, facts.n_items), facts)
+    config = resolve_batch(resolve_model(_resolve_loss(config, facts.n_items), facts), facts, world_size)
     parallelism = config.parallelism
     optimizer = parallelism.sparse_optimizer
     on_cpu = device_type == "cpu"
@@ -106,12 +112,33 @@ def resolve_model(config: Config, facts: Facts) -> Config:
     return with_changes(config, "model", {name: chosen[name] for name in chosen if getattr(model, name) == "auto"})
 
 
-def choices(config: Config, facts: Facts) -> str:
-    """What is chosen by the `facts` for settings that are not resolved yet, and why; "" where nothing is."""
-    if config.model.kind not in TRANSFORMERS or config.model.dropout != "auto" or not facts.n_rows:
-        return ""
-    an_item = f"{facts.n_rows / facts.n_items:.0f} interactions on average"
-    return f"model.dropout = {_dropout(config, facts)}: an item has {an_item}"
+def resolve_batch(config: Config, facts: Facts, world_size: int) -> Config:
+    """The settings with the windows of a step decided."""
+    if config.training.per_device_train_batch_size != "auto":
+        return config
+    return with_changes(config, "training", {"per_device_train_batch_size": _per_device(config, facts, world_size)})
+
+
+def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
+    """What is chosen by the `facts` for settings that are not resolved yet, and why: a line each."""
+    if config.model.kind not in TRANSFORMERS:
+        return
+    if config.model.dropout == "auto":
+        an_item = f"{facts.n_rows / facts.n_items:.0f} interactions on average"
+        yield f"model.dropout = {_dropout(config, facts)}: an item has {an_item}"
+    if config.training.per_device_train_batch_size == "auto":
+        n, windows = _per_device(config, facts, world_size), counted(facts.n_windows, "window")
+        steps = counted(-(-facts.n_windows // (n * world_size)), "step")
+        yield f"training.per_device_train_batch_size = {n}: {windows} to train on, {steps} an epoch"
+
+
+def _per_device(config: Config, facts: Facts, world_size: int) -> int:
+    """By what an epoch trains on: windows, or pairs of a user and an item."""
+    n_examples = facts.n_windows if config.model.kind in TRANSFORMERS else facts.n_rows
+    if not n_examples:
+        return LARGEST_PER_DEVICE
+    most = max(1, max(n_examples // STEPS, SMALLEST_BATCH) // world_size)
+    return min(LARGEST_PER_DEVICE, 2 ** (most.bit_length() - 1))
 
 
 def _dropout(config: Config, facts: Facts) -> float:

@@ -208,7 +208,11 @@ class Training(Table):
 
     n_epochs: Count = Field(200, description="passes over the training windows, at most")
     max_minutes: float = Field(0.0, ge=0, description="minutes of training and validation, at most; 0 = no limit")
-    per_device_train_batch_size: Count = Field(64, description="windows per process and step")
+    per_device_train_batch_size: Count | Literal["auto"] = Field(
+        "auto",
+        description="windows per process and step; auto = so many that an epoch has 64 steps, a power of two: at most "
+        "64, and 16 at least on all processes together",
+    )
     learning_rate: Positive = Field(1e-3, description="of the dense part")
     optimizer: Literal["adamw", "sgd"] = Field("adamw", description="of the dense part, in both modes")
     weight_decay: float = Field(0.0, ge=0, description="decoupled, dense matrices only, not the tables")
@@ -266,6 +270,12 @@ class Training(Table):
     max_skipped_steps: Whole = Field(0, description="steps that may be skipped since a loss or gradient is not finite")
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
     seed: Seed = Field(1, description="of the initial weights, the order, the masks and dropout")
+
+    @property
+    def per_device(self) -> int:
+        """per_device_train_batch_size, when it is decided."""
+        assert self.per_device_train_batch_size != "auto", "the settings are resolved"
+        return self.per_device_train_batch_size
 
 
 class Parallelism(Table):

@@ -45,14 +45,14 @@ OF_EXAMPLES = (
 )  # fmt: skip
 
 
-def resolved(config: Config, device_type: str, dataset: Dataset) -> Config:
+def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
     """`config` with every "auto" decided, for a dataset. Raises `SettingsError` for what the device cannot do."""
-    return resolve(config, device_type, facts_of_dataset(dataset))
+    return resolve(config, world.device.type, facts_of_dataset(dataset), world.world_size)
 
 
 def facts_of_dataset(dataset: Dataset) -> Facts:
     """What settings are chosen by."""
-    return Facts(dataset.n_items, dataset.n_rows, dataset.max_len)
+    return Facts(dataset.n_items, dataset.n_rows, dataset.max_len, len(dataset.splits[TRAIN]))
 
 
 def job(
@@ -69,7 +69,7 @@ def job(
         local_world_size=local_world_size,
         sparse_optimizer=parallelism.sparse_optimizer,
         optimizer=training.optimizer,
-        batch_size=training.per_device_train_batch_size if trains else config.evaluation.per_device_eval_batch_size,
+        batch_size=training.per_device if trains else config.evaluation.per_device_eval_batch_size,
         mask_prob=training.mask_prob,
         loss=training.loss,
         n_train_negatives=training.n_train_negatives,
@@ -221,7 +221,7 @@ def training_batches(
         examples,
         Partition(world.rank, world.world_size),
         n_epochs=training.n_epochs,
-        per_device=training.per_device_train_batch_size,
+        per_device=training.per_device,
         seed=training.seed,
         sampler=sampler,
         start=start,

@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +38,7 @@ class Context:
     """One run: its resolved settings, its place, and from where it starts.
 
     `resumption` is what it resumes from, `origin` the checkpoint with whose weights it starts; None where it does not.
-    `chosen`: what the program has chosen by the data, in words.
+    `chosen`: what the program has chosen by the data, in words, a line each.
     """
 
     config: Config
@@ -47,7 +48,7 @@ class Context:
     folder: Path
     resumption: Resumption | None = None
     origin: Path | None = None
-    chosen: str = ""
+    chosen: Sequence[str] = ()
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Context:
     @property
     def global_batch(self) -> int:
         """Sequences of a step on all processes."""
-        return self.config.training.per_device_train_batch_size * self.world.world_size
+        return self.config.training.per_device * self.world.world_size
 
     def holds_out(self, split: str) -> bool:
         """Whether the dataset has users to evaluate in it."""
@@ -99,7 +100,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
 
     run = config.run
     resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
-    chosen = choices(config, facts_of_dataset(dataset))
+    chosen = [*choices(config, facts_of_dataset(dataset), world.world_size)]
     config = _resolved(config, world, dataset, resumption)
     plan = plan_of_all(config, world, dataset.sizes)
     if resumption:
@@ -122,12 +123,12 @@ def describe(context: Context, evaluator: Evaluator) -> None:
     to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
     (folder / CONFIG).write_text(to_repeat.to_toml())
     (folder / PLAN).write_text(page(context.plan))
-    if context.chosen:
-        logger.info(context.chosen)
+    for choice in context.chosen:
+        logger.info(choice)
     logger.info(headline(context.plan))
     windows, unit = context.dataset.splits["train"], KINDS[config.model.kind].unit
     n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
-    if warning := few_steps(n_examples, config.training.per_device_train_batch_size, world.world_size, unit=unit):
+    if warning := few_steps(n_examples, config.training.per_device, world.world_size, unit=unit):
         logger.warning(warning)
     if config.training.loss == "mse":
         logger.info(_held_out_pairs(config, windows))
@@ -153,7 +154,7 @@ def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Re
     if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
         optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
         config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
-    return resolved(config, world.device.type, dataset)
+    return resolved(config, world, dataset)
 
 
 def _origin(config: Config, dataset: Dataset) -> Path | None:

@@ -111,7 +111,7 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
 
 
 def _complete(config: Config, trained: Trained, world: Processes, dataset: Dataset, output: Path) -> Evaluation:
-    config = resolved(config, world.device.type, dataset)
+    config = resolved(config, world, dataset)
     plan = plan_of_all(config, world, dataset.sizes, trains=False)
     logger.info(headline(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")

@@ -169,7 +169,7 @@ def test_host_memory_with_uvm_is_that_of_all_processes_of_a_host(capsys: pytest.
 
 
 def test_the_catalogue_is_that_of_the_dataset_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "metadata.json").write_text(json.dumps({"items": 77, "max_len": 20}))
+    (tmp_path / "metadata.json").write_text(json.dumps({"items": 77, "max_len": 20, "rows": 900, "train_windows": 60}))
     assert plan("--world-size=1", "--device=cuda", f"--data.dataset_dir={tmp_path}") == 0
     assert "item: 79 x 68" in capsys.readouterr().out
     (tmp_path / "metadata.json").write_text(json.dumps({"items": 77}))
@@ -259,7 +259,8 @@ def test_bad_arguments_are_one_line_and_status_2(
 
 def test_popular_items_make_a_step_longer(small_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the dataset is known; the time is that of even items, times the busiest process's share of the mean."""
-    asked = ["--world-size=4", "--device=cuda", "--training.n_epochs=2", f"--data.dataset_dir={small_folder}"]
+    batches = "--training.per_device_train_batch_size=64"
+    asked = ["--world-size=4", "--device=cuda", batches, f"--data.dataset_dir={small_folder}"]
 
     def milliseconds(*arguments: str) -> tuple[float, float]:
         assert plan(*asked, *arguments) == 0

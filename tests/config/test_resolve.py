@@ -1,5 +1,6 @@
 """What the settings left to the program become, for a device and a catalogue."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,6 +8,9 @@ import pytest
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, choices, resolve
 from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.wording import counted
+
+BATCHES_OF_8 = {"training.per_device_train_batch_size": 8}
 
 
 @pytest.mark.parametrize(
@@ -72,14 +76,52 @@ def test_the_less_is_known_of_an_item_the_higher_dropout_is(facts: Facts, dropou
         config, n = load_config(None, {"model.kind": kind}), facts.n_rows // 100
         assert resolve(config, "cpu", facts).model.dropout == dropout
         words = f"model.dropout = {dropout}: an item has {n} interactions on average"
-        assert choices(config, facts) == (words if n else "")
+        assert next(choices(config, facts, 1)) == words
 
 
 def test_dropout_that_is_set_is_kept_and_that_of_a_factorisation_does_not_depend_on_the_data() -> None:
     facts, factors = Facts(100, 200), {"model.kind": "matrix_factorization"}
-    for settings, dropout in (({"model.dropout": 0.25}, 0.25), (factors, 0.1)):
+    for settings, dropout in (({"model.dropout": 0.25, **BATCHES_OF_8}, 0.25), (factors, 0.1)):
         config = load_config(None, settings)
-        assert (resolve(config, "cpu", facts).model.dropout, choices(config, facts)) == (dropout, "")
+        assert (resolve(config, "cpu", facts).model.dropout, [*choices(config, facts, 1)]) == (dropout, [])
+
+
+@pytest.mark.parametrize(
+    ("n_windows", "world_size", "per_device"),
+    [
+        (100, 1, 16),  # never fewer in all
+        (1090, 1, 16),
+        (1090, 2, 8),
+        (1090, 3, 4),  # a power of two
+        (1090, 32, 1),
+        (2047, 1, 16),  # 32 would leave 64 steps but for one
+        (2048, 1, 32),
+        (8648, 1, 64),
+        (8648, 2, 64),
+        (8648, 3, 32),
+        (10**8, 1, 64),
+        (10**8, 8, 64),
+        (0, 8, 64),  # not known
+    ],
+)
+def test_an_epoch_has_64_steps_if_it_can(n_windows: int, world_size: int, per_device: int) -> None:
+    config, facts = load_config(None, {"model.dropout": 0.1}), Facts(100, 1000, n_windows=n_windows)
+    assert resolve(config, "cpu", facts, world_size).training.per_device == per_device
+    steps = math.ceil(n_windows / (per_device * world_size))
+    assert steps >= 64 or per_device * world_size <= max(16, world_size) or not n_windows
+    if n_windows:
+        name = f"training.per_device_train_batch_size = {per_device}"
+        expected = f"{name}: {n_windows:,} windows to train on, {counted(steps, 'step')} an epoch"
+        assert [*choices(config, facts, world_size)] == [expected]
+    config = load_config(None, {"model.dropout": 0.1, **BATCHES_OF_8})
+    assert resolve(config, "cpu", facts, world_size).training.per_device == 8
+    assert [*choices(config, facts, world_size)] == []
+
+
+def test_a_batch_of_a_factorisation_is_one_of_pairs() -> None:
+    config, facts = load_config(None, {"model.kind": "matrix_factorization"}), Facts(100, 100_000, n_windows=900)
+    assert resolve(config, "cpu", facts).training.per_device == 64
+    assert resolve(config, "cpu", facts._replace(n_rows=2100)).training.per_device == 32
 
 
 def test_a_model_sees_the_windows_of_its_dataset() -> None:

@@ -22,7 +22,7 @@ def test_the_shipped_file_names_every_key_with_its_default() -> None:
         ("--model.embed_dim=30", "--model.embed_dim=30: must be a multiple of 4"),
         (
             "--training.per_device_train_batch_size=0",
-            "--training.per_device_train_batch_size=0: must be greater than or equal to 1",
+            '--training.per_device_train_batch_size=0: must be greater than or equal to 1 or "auto"',
         ),
         ("--training.seed=4294967296", "--training.seed=4294967296: must be less than 4294967296"),
         ("--model.dropout=lots", '--model.dropout=lots: must be a valid number or "auto"'),

@@ -93,7 +93,7 @@ class Records:
 def train(config: Config, folder: Path) -> dict[str, Any]:
     """A training by the real trainer: initial and final weights, the loss of every epoch."""
     dataset = _open(config)
-    config = resolved(config, "cpu", dataset)
+    config = resolved(config, _world(), dataset)
     model, optimizers = build(config, _world(), dataset.sizes)
     initial = weights(model)
     log = Records()
@@ -174,7 +174,7 @@ def train_part(
     The loss of each step, the weights and the optimizers' state at the end, and what was said if a signal ended it.
     """
     dataset = _open(config)
-    config = resolved(config, "cpu", dataset)
+    config = resolved(config, _world(), dataset)
     seed_everything(config.training.seed, dist.get_rank())
     model, optimizers = build(config, _world(), dataset.sizes)
     log, trainers, facts = Records(), [], None
@@ -320,7 +320,7 @@ def start(config: Config) -> dict[str, Parts]:
 
 
 def _build(config: Config, dataset: Dataset) -> torch.nn.Module:
-    return build(resolved(config, "cpu", dataset), _world(), dataset.sizes)[0]
+    return build(resolved(config, _world(), dataset), _world(), dataset.sizes)[0]
 
 
 def rank_with_model(config: Config, split: str) -> Ranks:
@@ -350,7 +350,7 @@ def results_with_model(config: Config) -> dict[str, Any]:
 def example_users(config: Config) -> tuple[Ranks, list[Example]]:
     """The ranks of the test by an initial model, and the best items of some of its users."""
     dataset = _open(config)
-    config = resolved(config, "cpu", dataset)
+    config = resolved(config, _world(), dataset)
     model, _ = build(config, _world(), dataset.sizes)
     ranks = _rank(model, config, dataset, "test", ["full"])
     scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
@@ -369,7 +369,7 @@ def _rank(
 def rating_errors(config: Config) -> dict[str, float]:
     """Of the freshly initialised model on the held-out pairs, which are cut into several batches."""
     dataset = _open(config)
-    config = resolved(config, "cpu", dataset)
+    config = resolved(config, _world(), dataset)
     model, _ = build(config, _world(), dataset.sizes)
     with mock.patch.object(ratings, "PAIRS_AT_ONCE", 30):
         return make_evaluator(config, _world(), dataset).ratings(model, lambda: None)
@@ -399,7 +399,7 @@ def fail_on_the_first(message: str) -> str:
 def _planned(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatches]:
     """The plan, the model and its optimizers by it, and what they are trained on."""
     dataset = _open(config)
-    config = resolved(config, "cpu", dataset)
+    config = resolved(config, _world(), dataset)
     plan = plan_of_all(config, _world(), dataset.sizes)
     model, optimizers = build(config, _world(), dataset.sizes, plan)
     examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
@@ -446,7 +446,7 @@ def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:
 def counted_by_the_kernel(config: Config) -> list[int]:
     """What fbgemm takes for the number of the third update, with other lookups and a step left out in between."""
     dataset = _open(config)
-    config = resolved(config, "cpu", dataset)
+    config = resolved(config, _world(), dataset)
     model, optimizers = build(config, _world(), dataset.sizes)
     batch = with_mask(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     optimizers.set_steps(1)
@@ -598,7 +598,7 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
     masking = Masking(training.seed, table_rows(n_items), 0.3, 0.1, 0.8, 0.1)
     batches = TrainingBatches(
         Windows(FewItems(n_items, 24), masking), Partition(world.rank, world.world_size), n_epochs=1,
-        per_device=training.per_device_train_batch_size, seed=training.seed,
+        per_device=training.per_device, seed=training.seed,
         sampler=None if training.loss == "softmax" else drawn,
     )  # fmt: skip
     losses = [_step(model, optimizers, batches[step]) for step in range(len(batches))]

@@ -236,7 +236,7 @@ class Trainer:
     def _learning_rate_scale(self) -> float:
         """By the sequences seen, in current global batches: no jump where those of an earlier part had another size."""
         settings, n_sequences = self._settings, self._batches.n_sequences
-        per_step = settings.per_device_train_batch_size * self._world.world_size
+        per_step = settings.per_device * self._world.world_size
         return learning_rate_scale(
             self.epoch * n_sequences / per_step,
             n_steps=settings.n_epochs * n_sequences / per_step,
