@@ -21,8 +21,9 @@ from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.wording import counted
 
 AVERAGE_AGE = 0.1
-STEPS = 64  # of an epoch: the fewer windows there are, the more is learnt from smaller batches (docs/results.md)
-SMALLEST_BATCH, LARGEST_PER_DEVICE = 16, 64  # windows
+STEPS, FEWEST_STEPS = 64, 16  # of an epoch: the fewer windows there are, the smaller batches are (docs/results.md)
+SMALLEST_BATCH = 64  # on all processes; a causal model predicts every position, not a fifth: a quarter is enough for it
+LARGEST_PER_DEVICE = 64
 DROPOUT = ((100, 0.1), (30, 0.3), (0, 0.5))  # from so many interactions an item on, on average (docs/results.md)
 
 
@@ -134,10 +135,13 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
 
 def _per_device(config: Config, facts: Facts, world_size: int) -> int:
     """By what an epoch trains on: windows, or pairs of a user and an item."""
-    n_examples = facts.n_windows if config.model.kind in TRANSFORMERS else facts.n_rows
+    kind = config.model.kind
+    n_examples = facts.n_windows if kind in TRANSFORMERS else facts.n_rows
     if not n_examples:
         return LARGEST_PER_DEVICE
-    most = max(1, max(n_examples // STEPS, SMALLEST_BATCH) // world_size)
+    smallest = SMALLEST_BATCH // 4 if kind in CAUSAL else SMALLEST_BATCH
+    in_all = max(n_examples // STEPS, min(smallest, n_examples // FEWEST_STEPS))
+    most = max(1, in_all // world_size)
     return min(LARGEST_PER_DEVICE, 2 ** (most.bit_length() - 1))
 
 

@@ -210,8 +210,8 @@ class Training(Table):
     max_minutes: float = Field(0.0, ge=0, description="minutes of training and validation, at most; 0 = no limit")
     per_device_train_batch_size: Count | Literal["auto"] = Field(
         "auto",
-        description="windows per process and step; auto = so many that an epoch has 64 steps, a power of two: at most "
-        "64, and 16 at least on all processes together",
+        description="windows per process and step; auto = so many that an epoch has 64 steps, a power of two up to 64, "
+        "on all processes together not below 16 (bert4rec: 64) as long as 16 steps are left",
     )
     learning_rate: Positive = Field(1e-3, description="of the dense part")
     optimizer: Literal["adamw", "sgd"] = Field("adamw", description="of the dense part, in both modes")

@@ -87,41 +87,48 @@ def test_dropout_that_is_set_is_kept_and_that_of_a_factorisation_does_not_depend
 
 
 @pytest.mark.parametrize(
-    ("n_windows", "world_size", "per_device"),
+    ("n_windows", "world_size", "sasrec", "bert4rec"),
     [
-        (100, 1, 16),  # never fewer in all
-        (1090, 1, 16),
-        (1090, 2, 8),
-        (1090, 3, 4),  # a power of two
-        (1090, 32, 1),
-        (2047, 1, 16),  # 32 would leave 64 steps but for one
-        (2048, 1, 32),
-        (8648, 1, 64),
-        (8648, 2, 64),
-        (8648, 3, 32),
-        (10**8, 1, 64),
-        (10**8, 8, 64),
-        (0, 8, 64),  # not known
+        (10, 1, 1, 1),
+        (100, 1, 4, 4),  # 25 steps; 8 would leave 13
+        (1090, 1, 16, 64),  # no fewer, as long as 16 steps are left
+        (1090, 2, 8, 32),
+        (1090, 3, 4, 16),  # a power of two
+        (1090, 32, 1, 2),
+        (2047, 1, 16, 64),  # 32 would leave 64 steps but for one
+        (2048, 1, 32, 64),
+        (8648, 1, 64, 64),
+        (8648, 2, 64, 64),
+        (8648, 3, 32, 32),
+        (10**8, 1, 64, 64),
+        (10**8, 8, 64, 64),
+        (0, 8, 64, 64),  # not known
     ],
 )
-def test_an_epoch_has_64_steps_if_it_can(n_windows: int, world_size: int, per_device: int) -> None:
-    config, facts = load_config(None, {"model.dropout": 0.1}), Facts(100, 1000, n_windows=n_windows)
-    assert resolve(config, "cpu", facts, world_size).training.per_device == per_device
-    steps = math.ceil(n_windows / (per_device * world_size))
-    assert steps >= 64 or per_device * world_size <= max(16, world_size) or not n_windows
-    if n_windows:
+def test_the_fewer_windows_there_are_the_smaller_are_batches(
+    n_windows: int, world_size: int, sasrec: int, bert4rec: int
+) -> None:
+    facts = Facts(100, 1000, n_windows=n_windows)
+    for kind, per_device in (("sasrec", sasrec), ("bert4rec", bert4rec)):
+        config = load_config(None, {"model.dropout": 0.1, "model.kind": kind})
+        assert resolve(config, "cpu", facts, world_size).training.per_device == per_device
+        steps = counted(math.ceil(n_windows / (per_device * world_size)), "step")
         name = f"training.per_device_train_batch_size = {per_device}"
-        expected = f"{name}: {n_windows:,} windows to train on, {counted(steps, 'step')} an epoch"
+        expected = f"{name}: {counted(n_windows, 'window')} to train on, {steps} an epoch"
         assert [*choices(config, facts, world_size)] == [expected]
-    config = load_config(None, {"model.dropout": 0.1, **BATCHES_OF_8})
-    assert resolve(config, "cpu", facts, world_size).training.per_device == 8
-    assert [*choices(config, facts, world_size)] == []
+
+
+def test_a_batch_that_is_set_is_kept_on_any_number_of_processes() -> None:
+    config, facts = load_config(None, {"model.dropout": 0.1, **BATCHES_OF_8}), Facts(100, 1000, n_windows=5000)
+    for world_size in (1, 3):
+        assert resolve(config, "cpu", facts, world_size).training.per_device == 8
+        assert [*choices(config, facts, world_size)] == []
 
 
 def test_a_batch_of_a_factorisation_is_one_of_pairs() -> None:
     config, facts = load_config(None, {"model.kind": "matrix_factorization"}), Facts(100, 100_000, n_windows=900)
     assert resolve(config, "cpu", facts).training.per_device == 64
-    assert resolve(config, "cpu", facts._replace(n_rows=2100)).training.per_device == 32
+    assert resolve(config, "cpu", facts._replace(n_rows=900)).training.per_device == 32
 
 
 def test_a_model_sees_the_windows_of_its_dataset() -> None:
