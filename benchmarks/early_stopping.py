@@ -3,10 +3,10 @@
     python -m benchmarks.early_stopping RUN …
 
 RUN is the folder of a run that was trained with `--training.patience=0`, long enough for its best validation to be well
-before its end. Printed for each rule, a number of validations in a row without a better one and the share of all epochs
-so far that they must span: the mean and the worst of the NDCG@10 that is lost beside the best of the whole run, in per
-cent of it, and which share of the epochs up to the stop came after the best that was found. Runs that a rule does not
-end count with all of their epochs, and their number is shown.
+before its end. Printed for each rule, a number of validations in a row without a better one, the share of all epochs
+so far that they must span, and the steps before which nothing ends: the mean and the worst of the NDCG@10 that is lost
+beside the best of the whole run, in per cent of it, and which share of the epochs up to the stop came after the best
+that was found. Runs that a rule does not end count with all of their epochs, and their number is shown.
 """
 
 import argparse
@@ -17,7 +17,18 @@ from typing import NamedTuple
 from bert4rec.report.log import read_records
 from bert4rec.training.loop.state import State
 
-RULES = [(3, 0.0), (5, 0.0), (10, 0.0), (3, 0.25), (5, 0.25), (5, 0.33), (10, 0.25)]
+RULES = [
+    (3, 0.0, 0), (5, 0.0, 0), (10, 0.0, 0), (3, 0.25, 0), (5, 0.25, 0), (5, 0.5, 0), (10, 0.25, 0), (10, 0.5, 0),
+    (5, 0.25, 1000), (5, 0.25, 2000), (5, 0.25, 3000),
+]  # fmt: skip
+
+
+class Validation(NamedTuple):
+    """When, and NDCG@10 over the full catalogue."""
+
+    step: int
+    epoch: float
+    ndcg: float
 
 
 class Outcome(NamedTuple):
@@ -34,29 +45,32 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     curves = [_curve(run) for run in parser.parse_args().runs]
     print(f"{len(curves)} runs, {sum(map(len, curves))} validations")
-    print("| validations | share of epochs | lost, mean | lost, worst | epochs in vain, mean | not ended |")
-    print("|---:|---:|---:|---:|---:|---:|")
-    for least, share in RULES:
-        found = [outcome(curve, least, share) for curve in curves]
+    print("| validations | share of epochs | steps | lost, mean | lost, worst | epochs in vain, mean | not ended |")
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    for least, share, steps in RULES:
+        found = [outcome(curve, least, share, steps) for curve in curves]
         lost, in_vain = ([getattr(each, name) for each in found] for name in ("lost", "in_vain"))
         mean_lost, mean_in_vain = sum(lost) / len(lost), sum(in_vain) / len(in_vain)
         n_open = sum(not each.has_stopped for each in found)
-        print(f"| {least} | {share} | {mean_lost:.1%} | {max(lost):.1%} | {mean_in_vain:.0%} | {n_open} |")
+        print(f"| {least} | {share} | {steps:,} | {mean_lost:.1%} | {max(lost):.1%} | {mean_in_vain:.0%} | {n_open} |")
 
 
-def _curve(run: Path) -> list[tuple[float, float]]:
-    """Epoch and NDCG@10 over the full catalogue of each validation."""
-    return [(record["epoch"], record["full"]["NDCG@10"]) for record in read_records(run, "validation")]
+def _curve(run: Path) -> list[Validation]:
+    """Those of a run."""
+    return [
+        Validation(record["step"], record["epoch"], record["full"]["NDCG@10"])
+        for record in read_records(run, "validation")
+    ]
 
 
-def outcome(curve: Sequence[tuple[float, float]], least: int, share: float) -> Outcome:
+def outcome(curve: Sequence[Validation], least: int, share: float, steps: int) -> Outcome:
     """What is lost, and how much is in vain, where a run of that `curve` ends by the rule."""
     now, epoch = State(), 0.0
-    for epoch, ndcg in curve:
+    for now.step, epoch, ndcg in curve:
         now.note_validation(ndcg, epoch, patience=0)
-        if has_stopped := now.has_waited(epoch, least, share):
+        if has_stopped := now.has_waited(epoch, least, share, steps):
             break
-    best = max(ndcg for _, ndcg in curve)
+    best = max(validation.ndcg for validation in curve)
     return Outcome(1 - now.best_ndcg / best, 1 - now.best_epoch / epoch, has_stopped)
 
 

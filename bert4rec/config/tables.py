@@ -265,7 +265,7 @@ class Training(Table):
     patience: Whole | Literal["auto"] = Field(
         "auto",
         description="validations without a better full NDCG@10 (mse: RMSE) to stop; auto = 5, if the best is a "
-        "quarter of all epochs ago; 0 = never",
+        "quarter of all epochs ago, after 2,000 steps; 0 = never",
     )
     max_skipped_steps: Whole = Field(0, description="steps that may be skipped since a loss or gradient is not finite")
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")

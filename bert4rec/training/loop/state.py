@@ -7,7 +7,7 @@ from bert4rec.feed.order import Position
 
 Patience: TypeAlias = int | Literal["auto"]
 
-LEAST, SHARE = 5, 0.25  # by `python -m benchmarks.early_stopping`
+LEAST, SHARE, STEPS = 5, 0.25, 2000  # by `python -m benchmarks.early_stopping`
 
 
 @dataclass
@@ -56,15 +56,19 @@ class State:
         """Early stopping: whether at the validation of `epoch` as many in a row as `patience` says were no better.
 
         0: never. "auto": `LEAST` of them, in no less than the share `SHARE` of all epochs so far, since a training
-        that takes hundreds of epochs gets better in steps as far apart.
+        that takes hundreds of epochs gets better in steps as far apart; and after `STEPS` steps, since a masked model
+        may first learn what is popular, and seem to stand still before it learns more.
         """
         if patience == "auto":
-            return self.has_waited(epoch, LEAST, SHARE)
+            return self.has_waited(epoch, LEAST, SHARE, STEPS)
         return 0 < patience <= self.n_worse
 
-    def has_waited(self, epoch: float, least: int, share: float) -> bool:
-        """Whether `least` validations in a row were no better, and the best is `share` of all epochs or more ago."""
-        return self.n_worse >= least and epoch - self.best_epoch >= share * epoch
+    def has_waited(self, epoch: float, least: int, share: float, steps: int) -> bool:
+        """Whether `least` validations in a row were no better, and the best is `share` of all epochs or more ago.
+
+        Not in the first `steps`.
+        """
+        return self.step >= steps and self.n_worse >= least and epoch - self.best_epoch >= share * epoch
 
     def keep_as_best(self, ndcg: float, epoch: float) -> None:
         """The current weights are the ones to be tested, as far as is known."""

@@ -24,10 +24,19 @@ def test_without_patience_nothing_stops() -> None:
     assert (state.n_worse, state.stopped_by) == (50, "")
 
 
-@pytest.mark.parametrize(("best", "every", "last"), [(2, 2, 12), (10, 2, 20), (30, 2, 40), (60, 2, 80), (60, 10, 110)])
-def test_by_itself_it_stops_after_five_and_a_quarter_of_all_epochs(best: int, every: int, last: int) -> None:
+@pytest.mark.parametrize(
+    ("steps", "best", "every", "last"),
+    [
+        (200, 2, 2, 12), (200, 10, 2, 20), (200, 30, 2, 40), (200, 60, 2, 80), (200, 60, 10, 110),
+        (20, 10, 2, 100), (20, 95, 5, 130),  # not in the first 2,000 steps
+    ],
+)  # fmt: skip
+def test_by_itself_it_stops_after_five_and_a_quarter_of_all_epochs(
+    steps: int, best: int, every: int, last: int
+) -> None:
     state = State()
     for epoch in range(every, 1000, every):
+        state.step = steps * epoch
         state.note_validation(epoch if epoch <= best else 0.0, epoch, patience="auto")
         if state.stopped_by:
             break
