@@ -24,7 +24,9 @@ AVERAGE_AGE = 0.1
 STEPS, FEWEST_STEPS = 64, 16  # of an epoch: the fewer windows there are, the smaller batches are (docs/results.md)
 SMALLEST_BATCH = 64  # on all processes; a causal model predicts every position, not a fifth: a quarter is enough for it
 LARGEST_PER_DEVICE = 64
-DROPOUT = ((100, 0.1), (30, 0.3), (0, 0.5))  # from so many interactions an item on, on average (docs/results.md)
+# From so many interactions an item on, on average (docs/results.md). What is masked is dropped already.
+DROPOUT = ((100, 0.1), (30, 0.3), (0, 0.5))
+DROPOUT_OF_MASKED = ((100, 0.1), (0, 0.2))
 
 
 class Facts(NamedTuple):
@@ -149,7 +151,8 @@ def _dropout(config: Config, facts: Facts) -> float:
     """The less is known of each item, the more a transformer would only remember."""
     if config.model.kind not in TRANSFORMERS or not facts.n_rows:
         return DROPOUT[0][1]
-    return next(dropout for least, dropout in DROPOUT if facts.n_rows >= least * facts.n_items)
+    of_kind = DROPOUT if config.model.kind in CAUSAL else DROPOUT_OF_MASKED
+    return next(dropout for least, dropout in of_kind if facts.n_rows >= least * facts.n_items)
 
 
 def _average_age(config: Config, updates: Updates) -> float:

@@ -173,7 +173,7 @@ class Model(Table):
     dropout: Dropout | Literal["auto"] = Field(
         "auto",
         description="share of activations dropped in training; auto = the more, the fewer interactions an item has: "
-        "0.1 from 100 on, 0.3 from 30 on, else 0.5",
+        "0.1 from 100 on; else 0.2, of sasrec 0.3 from 30 on, else 0.5",
     )
     head: Literal["tied", "linear"] = Field(
         "tied", description="tied = scores through the item table; linear = a layer of its own (small catalogues)"
