@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.early_stopping import Outcome, outcome
+from benchmarks.early_stopping import Outcome, Validation, outcome
 from benchmarks.large_catalogue import Contestant, replaced, table
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,14 +58,16 @@ def test_only_what_stands_between_the_comments_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "share", "found"),
+    ("least", "share", "steps", "found"),
     [
-        (2, 0.0, Outcome(1 - 0.3 / 0.4, 1 - 4 / 8, True)),  # at epoch 8, before the best of all
-        (3, 0.0, Outcome(0.0, 1 - 10 / 16, True)),
-        (1, 0.4, Outcome(1 - 0.3 / 0.4, 1 - 4 / 8, True)),  # at epoch 6 only a third of the epochs
-        (9, 0.0, Outcome(0.0, 1 - 10 / 18, False)),
+        (2, 0.0, 0, Outcome(1 - 0.3 / 0.4, 1 - 4 / 8, True)),  # at epoch 8, before the best of all
+        (3, 0.0, 0, Outcome(0.0, 1 - 10 / 16, True)),
+        (1, 0.4, 0, Outcome(1 - 0.3 / 0.4, 1 - 4 / 8, True)),  # at epoch 6 only a third of the epochs
+        (9, 0.0, 0, Outcome(0.0, 1 - 10 / 18, False)),
+        (2, 0.0, 81, Outcome(0.0, 1 - 10 / 14, True)),  # at epoch 8 it is too early
     ],
 )
-def test_what_a_rule_of_early_stopping_loses_and_saves(least: int, share: float, found: Outcome) -> None:
-    curve = list(zip(range(2, 20, 2), [0.1, 0.3, 0.2, 0.2, 0.4, 0.3, 0.3, 0.3, 0.3], strict=True))
-    assert outcome(curve, least, share) == found
+def test_what_a_rule_of_early_stopping_loses_and_saves(least: int, share: float, steps: int, found: Outcome) -> None:
+    ndcg = [0.1, 0.3, 0.2, 0.2, 0.4, 0.3, 0.3, 0.3, 0.3]
+    curve = [Validation(10 * epoch, epoch, value) for epoch, value in zip(range(2, 20, 2), ndcg, strict=True)]
+    assert outcome(curve, least, share, steps) == found
