@@ -35,7 +35,7 @@ from bert4rec.training.loop.step import Step
 
 N_ITEMS, STEPS, WARM = 2000, 60, 10
 SMALL = {
-    "training.n_epochs": 1, "training.per_device": 8, "training.n_train_negatives": 20,
+    "training.n_epochs": 1, "training.per_device_train_batch_size": 8, "training.n_train_negatives": 20,
     "model.max_len": 20, "model.embed_dim": 32, "model.ffn_dim": 64, "checkpoint.every_minutes": 0.0,
     "checkpoint.every_steps": 0,
 }  # fmt: skip

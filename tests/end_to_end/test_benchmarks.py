@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.early_stopping import Outcome, Validation, outcome
 from benchmarks.large_catalogue import Contestant, replaced, table
+from benchmarks.step_messages import SMALL
+from bert4rec.config.load import load_config
 
 ROOT = Path(__file__).parent.parent.parent
 TIMED = {"sequences_per_second": 100.0, "step_seconds": 0.16, "peak_memory": 5e8, "sent_per_step": 2.5e8}
@@ -71,3 +73,7 @@ def test_what_a_rule_of_early_stopping_loses_and_saves(least: int, share: float,
     ndcg = [0.1, 0.3, 0.2, 0.2, 0.4, 0.3, 0.3, 0.3, 0.3]
     curve = [Validation(10 * epoch, epoch, value) for epoch, value in zip(range(2, 20, 2), ndcg, strict=True)]
     assert outcome(curve, least, share, steps) == found
+
+
+def test_the_training_whose_messages_are_timed_is_one_of_settings_that_there_are() -> None:
+    assert load_config(None, SMALL).training.per_device == 8
