@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file
+from bert4rec.config.resolve import Facts, resolve, resolve_batch
 from bert4rec.config.tables import Config
 from bert4rec.doctor.finding import Finding
 from bert4rec.runtime.errors import SettingsError, UserError
@@ -72,8 +73,11 @@ def _findings(config: Config, n_processes: int) -> Iterator[Finding]:
     counts = ((dataset.sizes.users, "user"), (dataset.n_items, "item"), (n_windows, "training window"))
     yield Finding("dataset", f"{dataset.folder}: {', '.join(counted(n, what) for n, what in counts)}")
     if is_trained(config.model.kind):
-        yield _batches(config, dataset, n_processes)
-        yield _plan(config, dataset, n_processes)
+        from bert4rec.training.build import facts_of_dataset
+
+        facts = facts_of_dataset(dataset)
+        yield _batches(config, dataset, facts, n_processes)
+        yield _plan(config, dataset, facts, n_processes)
 
 
 def _dataset(config: Config) -> "Dataset":
@@ -85,14 +89,13 @@ def _dataset(config: Config) -> "Dataset":
     )  # fmt: skip
 
 
-def _batches(config: Config, dataset: "Dataset", n_processes: int) -> Finding:
+def _batches(config: Config, dataset: "Dataset", facts: Facts, n_processes: int) -> Finding:
     """What a step sees, and how many there are."""
-    from bert4rec.config.resolve import resolve_batch
     from bert4rec.models.kinds import KINDS
     from bert4rec.sharding.advice import few_steps
-    from bert4rec.training.build import facts_of_dataset, training_examples
+    from bert4rec.training.build import training_examples
 
-    config = resolve_batch(config, facts_of_dataset(dataset), n_processes)
+    config = resolve_batch(config, facts, n_processes)
     per_device, unit = config.training.per_device, KINDS[config.model.kind].unit
     n_examples = len(training_examples(config, dataset.splits["train"], n_items=dataset.n_items))
     n_steps = -(-n_examples // (per_device * n_processes))
@@ -104,20 +107,19 @@ def _batches(config: Config, dataset: "Dataset", n_processes: int) -> Finding:
     return Finding("batches", text, few.partition("; ")[2])
 
 
-def _plan(config: Config, dataset: "Dataset", n_processes: int) -> Finding:
+def _plan(config: Config, dataset: "Dataset", facts: Facts, n_processes: int) -> Finding:
     """Who will hold what, and whether it fits."""
-    from bert4rec.config.resolve import resolve
     from bert4rec.runtime.memory import available
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.advice import refuse_unless_it_fits
     from bert4rec.sharding.plan import headline, make_plan
-    from bert4rec.training.build import facts_of_dataset, job
+    from bert4rec.training.build import job
 
     try:
         device = choose_device(config.parallelism.device, local_rank=0, local_world_size=n_processes)
         to_do = job(
-            resolve(config, device.type, facts_of_dataset(dataset), n_processes), dataset.sizes,
-            device_type=device.type, world_size=n_processes, local_world_size=n_processes,
+            resolve(config, device.type, facts, n_processes), dataset.sizes, device_type=device.type,
+            world_size=n_processes, local_world_size=n_processes,
         )  # fmt: skip
         plan = make_plan(to_do, available(device, n_processes))
         refuse_unless_it_fits(plan, min_len=config.shortest_window)

@@ -123,8 +123,9 @@ def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
 def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> Config:
     """For the kind of device and the processes on which the run was trained, if nothing else was said."""
     device = config.parallelism.device
+    if device == "auto":
+        device = saved["config"]["parallelism"]["device"]
     facts = Facts(dataset.n_items, n_windows=len(dataset.splits["train"]))  # the model is that of the run
-    device = saved["config"]["parallelism"]["device"] if device == "auto" else device
     return resolve(config, device, facts, saved["world_size"])
 
 
