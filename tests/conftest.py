@@ -4,6 +4,7 @@ torch is imported where it is needed: the tests left of the disk run without it.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,6 +45,14 @@ LOG = {
     "f": [5] * 7 + [4] * 6 + [1] * 4 + [2] * 3 + [3] * 3 + [6] * 2 + [7, 8, 8],
 }
 BY_HAND = {"preprocessing.validation_users": "all", "preprocessing.n_eval_negatives": 5, "model.max_len": 12}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With pytest-xdist each worker has cores of its own: threads of two that share one mostly wait for each other."""
+    worker = getattr(config, "workerinput", None)
+    cores = sorted(os.sched_getaffinity(0))
+    if worker and worker["workercount"] <= len(cores):
+        os.sched_setaffinity(0, cores[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]])
 
 
 @pytest.fixture(autouse=True)

@@ -264,8 +264,8 @@ class Training(Table):
     eval_every_n_epochs: Count = Field(2, description="epochs between two validations")
     patience: Whole | Literal["auto"] = Field(
         "auto",
-        description="validations without a better full NDCG@10 (mse: RMSE) to stop; auto = 5, if the best is a "
-        "quarter of all epochs ago, after 2,000 steps; 0 = never",
+        description="validations without a better full NDCG@10 (mse: RMSE) to stop; auto = 5, if the best is two "
+        "fifths of all epochs ago, after 2,000 steps; 0 = never",
     )
     max_skipped_steps: Whole = Field(0, description="steps that may be skipped since a loss or gradient is not finite")
     deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")

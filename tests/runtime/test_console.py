@@ -28,7 +28,8 @@ try:
         logger.info("above")
         logger.warning("also above")
         print("READY", end="", flush=True)
-        time.sleep(60)
+        for _ in range(600):
+            time.sleep(0.1)  # once for all, it would not end where the signal comes just before it begins
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -44,7 +45,8 @@ with progress.stage("read", 10) as stage:
     stage.advance(4, 24_500)
     try:
         print("READY", end="", flush=True)
-        time.sleep(60)
+        for _ in range(600):
+            time.sleep(0.1)
     except KeyboardInterrupt:
         close_bars()  # as where a second interrupt has kept the stage from it
         print("interrupted")

@@ -7,7 +7,7 @@ from bert4rec.feed.order import Position
 
 Patience: TypeAlias = int | Literal["auto"]
 
-LEAST, SHARE, STEPS = 5, 0.25, 2000  # by `python -m benchmarks.early_stopping`
+LEAST, SHARE, STEPS = 5, 0.4, 2000  # by `python -m benchmarks.early_stopping`
 
 
 @dataclass

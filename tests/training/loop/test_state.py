@@ -27,11 +27,11 @@ def test_without_patience_nothing_stops() -> None:
 @pytest.mark.parametrize(
     ("steps", "best", "every", "last"),
     [
-        (200, 2, 2, 12), (200, 10, 2, 20), (200, 30, 2, 40), (200, 60, 2, 80), (200, 60, 10, 110),
-        (20, 10, 2, 100), (20, 95, 5, 130),  # not in the first 2,000 steps
+        (200, 2, 2, 12), (200, 10, 2, 20), (200, 30, 2, 50), (200, 60, 2, 100), (200, 60, 10, 110),
+        (20, 10, 2, 100), (20, 95, 5, 160),  # not in the first 2,000 steps
     ],
 )  # fmt: skip
-def test_by_itself_it_stops_after_five_and_a_quarter_of_all_epochs(
+def test_by_itself_it_stops_after_five_and_two_fifths_of_all_epochs(
     steps: int, best: int, every: int, last: int
 ) -> None:
     state = State()
