@@ -153,4 +153,5 @@ def _longer(report: Mapping[str, Any], config: Config, saved: Config) -> Iterato
             yield f"--training.patience={2 * patience}"
     minutes = report["seconds"] / 60
     if 0 < training.max_minutes <= minutes:
-        yield f"--training.max_minutes={max(2 * minutes, 0.01):.2g}"
+        twice = max(2 * minutes, 0.01)
+        yield f"--training.max_minutes={math.ceil(twice) if twice >= 10 else f'{twice:.2g}'}"

@@ -146,6 +146,10 @@ def test_a_file_that_is_named_beside_a_run_does_not_count_and_that_is_said(make:
             {"epochs": 1.23456, "stopped_by": "max_minutes", "seconds": 61.0}, {"training.max_minutes": 1.0},
             "1.23 epochs, stopped by max_minutes", "--training.max_minutes=2",
         ),
+        (
+            {"stopped_by": "max_minutes", "seconds": 9300.5}, {"training.max_minutes": 155.0, "training.n_epochs": 900},
+            "4 epochs, stopped by max_minutes", "--training.max_minutes=311",
+        ),
     ],
 )  # fmt: skip
 def test_a_finished_run_says_so_and_how_to_train_it_longer(

@@ -242,7 +242,7 @@ def test_what_has_changed_by_more_than_its_spread_is_told() -> None:
 @contextmanager
 def counting_case(n: int) -> Iterator[Case]:
     def work(times: int) -> Callable[[], dict[str, float]]:
-        return timed(lambda: sum(range(times * n)))
+        return lambda: {WHOLE: times * n * 1e-6}
 
     yield Case("counting", f"{n:,} numbers", "numbers", n, {OURS: work(1), "plain, ten times": work(10)}, flops=n)
 
@@ -272,7 +272,7 @@ def test_a_run_leaves_its_figures_and_is_compared_with_the_one_before(
     assert [len(each["seconds"]) for each in found["figures"]] == [3, 3]
     plain = (folders[-1] / "bench.md").read_text().splitlines()[-1]
     assert plain.startswith("|  | plain, ten times | ")
-    assert 3 < float(plain.split(" | ")[3].split()[0]) < 30
+    assert float(plain.split(" | ")[3].split()[0]) == 10
 
 
 @pytest.mark.long

@@ -119,7 +119,7 @@ def test_both_modes_and_all_launchers_report_the_same(runs: Callable[..., dict[s
 
 
 def test_only_the_first_process_speaks(runs: Callable[..., dict[str, Any]]) -> None:
-    assert runs(TORCHRUN, "ddp")["output"].count("validation, full catalogue  HR@10") == 2
+    assert runs(TORCHX, "dmp")["output"].count("validation, full catalogue  HR@10") == 2
 
 
 def test_sharding_is_reported_in_bytes(runs: Callable[..., dict[str, Any]]) -> None:

@@ -142,7 +142,10 @@ def test_what_keeps_the_data_away_leaves_nothing_behind(
 
 def test_a_preparation_that_is_stopped_while_it_fetches_leaves_nothing_behind(storage: Storage, tmp_path: Path) -> None:
     storage.write("long/log.csv", b"user,item\n" + b"1,2\n" * 30_000_000)
-    command = [sys.executable, str(ROOT / "preprocessing.py"), "--config=/dev/null"]
+    # Where the tests run in the background the signal is ignored, by their children too: here it is not.
+    heed = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heed}; runpy.run_path({str(ROOT / 'preprocessing.py')!r}, run_name='__main__')"
+    command = [sys.executable, "-c", program, "--config=/dev/null"]
     command += [f"--data.dataset_dir={tmp_path / 'dataset'}", "--data.path=s3://long/log.csv"]
     process = subprocess.Popen(command, env={**os.environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while not any(path.stat().st_size for path in tmp_path.rglob("000000-log.csv")):
