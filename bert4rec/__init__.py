@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 # Python names a package after a room when that is first imported. Here it has been, and is not called so any more:
 # `bert4rec.prepare` is the function, `from bert4rec.prepare.… import …` finds the modules of the room all the same.
 import bert4rec.prepare  # noqa: F401
+from bert4rec.runtime.cores import set_thread_defaults
 
 if TYPE_CHECKING:
     from bert4rec.api import load, prepare, train
@@ -34,6 +35,7 @@ _MODULES = {
 # torch asks once, at its first large tensor, whether to take pages of 2 MiB: those of 4 KiB come one by one, which took
 # half of a step with a large catalogue (docs/performance.md).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+set_thread_defaults()  # before torch loads libgomp
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library says nothing unless it is asked to
 
 

@@ -37,6 +37,7 @@ FREE_KEYS = {
     "negatives_shared_by", "recent_share", "n_last_items", "decay", "smoothing",
 }  # fmt: skip
 OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
+FIXED = ("evaluation.seen_items",)  # the best epoch so far was chosen by it
 
 logger = logging.getLogger(__name__)
 
@@ -197,4 +198,4 @@ def _newest_whole(paths: list[Path]) -> Path | None:
 
 def _is_free(name: str) -> bool:
     table, _, key = name.partition(".")
-    return table in FREE_TABLES or key in FREE_KEYS or name in OPTIMIZERS
+    return name not in FIXED and (table in FREE_TABLES or key in FREE_KEYS or name in OPTIMIZERS)

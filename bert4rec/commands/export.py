@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--output", metavar="FOLDER", type=Path, help="a new folder (default: RUN/export)")
     parser.add_argument(
-        "--seen", choices=("leave-out", "keep"), help="items of the history itself (default: as the data suggest)"
+        "--seen",
+        choices=("leave-out", "keep"),
+        help="items of the history itself (default: as in the evaluation of the run)",
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert4rec.config.values import instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
+from bert4rec.runtime.cores import threads_of_process
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.installation import importing
 from bert4rec.runtime.wording import clock, counted
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from bert4rec.inference.history import History
     from bert4rec.inference.recommender import Recommendation, Recommender
 
-LEFT_OUT = "seen items are left out, since users of these data hardly return to them (--seen=keep lets them come)"
-KEPT = "seen items may come, since users of these data return to them (--seen=leave-out leaves them out)"
+LEFT_OUT = "seen items are left out, as in the evaluation of this run (--seen=keep: they may be recommended)"
+KEPT = "seen items may be recommended, as in the evaluation of this run (--seen=leave-out leaves them out)"
 OF_PACKAGE = "seen items {what}, as this model was exported (--seen=keep|leave-out decides)"
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)"
     )
     parser.add_argument(
-        "--seen", choices=("leave-out", "keep"), help="items of the history itself (default: as the data suggest)"
+        "--seen",
+        choices=("leave-out", "keep"),
+        help="items of the history itself (default: as in the evaluation of the run)",
     )
     parser.add_argument(
         "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
@@ -63,8 +66,12 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to
 def load_model(arguments: argparse.Namespace) -> "Recommender":
     """The model that `add_model_arguments` asks for; warnings go to stderr. Raises `UserError`."""
     with importing():
+        import torch
+
         from bert4rec.inference.load import load
 
+    if n_threads := threads_of_process(1):
+        torch.set_num_threads(n_threads)
     if arguments.top < 1:
         raise SettingsError(f"--top={arguments.top}: must be at least 1")
     log_to_terminal(stream="stderr")

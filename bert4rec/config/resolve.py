@@ -27,19 +27,21 @@ LARGEST_PER_DEVICE = 64
 # From so many interactions an item on, on average (docs/results.md). What is masked is dropped already.
 DROPOUT = ((100, 0.1), (30, 0.3), (0, 0.5))
 DROPOUT_OF_MASKED = ((100, 0.1), (0, 0.2))
+MANY_REPEATS = 0.05  # of held-out targets that their users have seen before: there seen items are worth recommending
 
 
 class Facts(NamedTuple):
     """What is chosen by: the items of the catalogue, the interactions with them, the items of the longest window.
 
-    And the windows to train on. 0 for what is not known: as if there were many interactions and windows, and these the
-    shortest that preparation chooses.
+    And the windows to train on, and the share of held-out targets that their users have seen before. 0 for what is not
+    known: as if there were many interactions and windows, and these the shortest that preparation chooses.
     """
 
     n_items: int
     n_rows: int = 0
     max_len: int = 0
     n_windows: int = 0
+    repeats: float = 0.0
 
 
 def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1) -> Config:
@@ -47,6 +49,7 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
 
     Raises `SettingsError` for what this device cannot do.
     """
+    config = resolve_seen_items(config, facts)
     config = resolve_batch(resolve_model(_resolve_loss(config, facts.n_items), facts), facts, world_size)
     parallelism = config.parallelism
     optimizer = parallelism.sparse_optimizer
@@ -115,6 +118,13 @@ def resolve_model(config: Config, facts: Facts) -> Config:
     return with_changes(config, "model", {name: chosen[name] for name in chosen if getattr(model, name) == "auto"})
 
 
+def resolve_seen_items(config: Config, facts: Facts) -> Config:
+    """Return the settings with `evaluation.seen_items` decided."""
+    if config.evaluation.seen_items != "auto":
+        return config
+    return with_changes(config, "evaluation", {"seen_items": _seen_items(facts)})
+
+
 def resolve_batch(config: Config, facts: Facts, world_size: int) -> Config:
     """The settings with the windows of a step decided."""
     if config.training.per_device_train_batch_size != "auto":
@@ -124,6 +134,9 @@ def resolve_batch(config: Config, facts: Facts, world_size: int) -> Config:
 
 def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
     """What is chosen by the `facts` for settings that are not resolved yet, and why: a line each."""
+    if config.evaluation.seen_items == "auto" and facts.repeats:
+        share = f"{100 * facts.repeats:.1f} % of held-out targets are items that the user has seen before"
+        yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}'
     if config.model.kind not in TRANSFORMERS:
         return
     if config.model.dropout == "auto":
@@ -133,6 +146,10 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
         n, windows = _per_device(config, facts, world_size), counted(facts.n_windows, "window")
         steps = counted(-(-facts.n_windows // (n * world_size)), "step")
         yield f"training.per_device_train_batch_size = {n}: {windows} to train on, {steps} an epoch"
+
+
+def _seen_items(facts: Facts) -> str:
+    return "keep" if facts.repeats > MANY_REPEATS else "leave_out"
 
 
 def _per_device(config: Config, facts: Facts, world_size: int) -> int:

@@ -323,6 +323,11 @@ class Evaluation(Table):
     protocols: list[Literal["full", "popular", "uniform"]] = Field(
         ["full", "popular", "uniform"], min_length=1, description="rank among all items, or among sampled negatives"
     )
+    seen_items: Literal["auto", "keep", "leave_out"] = Field(
+        "auto",
+        description="items of the user's own history, in `full`, in the choice of the best epoch and in recommend: "
+        "keep = ranked like all others; leave_out = never recommended; auto = keep where users return to items",
+    )
     baselines: Literal["auto"] | list[Literal["popularity", "recent_popularity", "markov", "transition_graph"]] = Field(
         "auto",
         description="kinds without training beside a trained one, on the test; popularity is always there; "

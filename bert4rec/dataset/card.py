@@ -31,10 +31,9 @@ RULES = {
 EVALUATION = """
 ## Evaluation
 
-- **Seen items.** A target is ranked among the items that its user has not seen before it; the target itself always
-  takes part. {repeated_test} test targets and {repeated_validation} validation targets are items that their user
-  has seen before. Where there are such targets, a report gives two figures: `full`, and `full_unseen`, for which they
-  are left out like all that the user has seen, and count as missed.
+- **Seen items.** {repeated_test} test targets and {repeated_validation} validation targets are items that their user
+  has seen before. `evaluation.seen_items` says whether seen items are ranked and recommended (`keep`) or not
+  (`leave_out`: then these targets count as missed); `auto` keeps them where more than 5 % of the targets are so.
 - **Negatives.** A user has {n_negatives} of each kind, none of them from the whole of its history. A user with
   fewer unseen items has none, and is left out of the ranking among negatives: {left_test} test users and
   {left_validation} validation users.

@@ -26,8 +26,10 @@ from bert4rec.dataset.schema import (
     SPLITS,
     STATE,
     TARGET_TIME,
+    TEST,
     TIMES,
     TRAIN,
+    VALIDATION,
     table_rows,
 )
 from bert4rec.runtime.errors import DataError
@@ -40,7 +42,10 @@ FIRST_IDS = 1000
 ROWS_AT_ONCE = 8192  # whose times are in memory
 NO_TIME = np.iinfo(np.int64).min  # in the place of a time, where a history has no item
 
-KEYS = {"format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint"}
+KEYS = {
+    "format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint",
+    "repeated_targets", "left_out",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -237,6 +242,13 @@ class Dataset:
     def n_rows(self) -> int:
         """Interactions, after all filters."""
         return int(self.metadata["rows"])
+
+    @property
+    def share_of_repeats(self) -> float:
+        """Share of held-out targets, 0 to 1, that their users have seen before: of the test, else of the validation."""
+        counts = self.metadata["repeated_targets"]
+        held_out = next((counts[split] for split in (TEST, VALIDATION) if counts[split]["of"]), {"users": 0, "of": 1})
+        return float(held_out["users"] / held_out["of"])
 
     @property
     def max_len(self) -> int:

@@ -11,6 +11,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 from bert4rec.doctor.finding import Finding
+from bert4rec.runtime.cores import usable_cores
 from bert4rec.runtime.wording import counted
 
 MIB, GB = 2**20, 1e9
@@ -23,6 +24,7 @@ FIRST_YEAR = 2025
 def host(folder: Path, n_processes: int = 1) -> Iterator[Finding]:
     """All of them, for so many processes; the disk is that of `folder`, or of where it will be made."""
     yield devices()
+    yield load()
     yield shared_memory()
     yield open_files(n_processes)
     yield host_name()
@@ -35,7 +37,7 @@ def devices() -> Finding:
     import torch
 
     if not torch.cuda.is_available():
-        n_cores = len(os.sched_getaffinity(0))
+        n_cores = usable_cores()
         if torch.version.cuda:
             advice = "`nvidia-smi` says what the driver sees; with --parallelism.device=cpu no GPU is wanted"
             return Finding("devices", f"{n_cores} CPU cores; no GPU, though torch is built for CUDA", advice)
@@ -55,6 +57,14 @@ def _apart(n_gpus: int) -> str:
 
     pairs = ((a, b) for a in range(n_gpus) for b in range(a + 1, n_gpus))
     return next((f"{a} and {b}" for a, b in pairs if not torch.cuda.can_device_access_peer(a, b)), "")
+
+
+def load() -> Finding:
+    """Return whether other programs compute on the cores of this process."""
+    n_running, n_cores = os.getloadavg()[0], usable_cores()
+    slower = ": a training beside them takes several times as long" if n_running > n_cores / 2 else ""
+    computed = f"{n_running:.1f} threads of all programs computed on average in the last minute"
+    return Finding("load", f"{computed}, on {counted(n_cores, 'core')}{slower}")
 
 
 def shared_memory() -> Finding:

@@ -16,7 +16,7 @@ from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, to_metrics
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.evaluation.results.intervals import CONFIDENCE, RESAMPLES
 from bert4rec.evaluation.results.rank_files import write_ranks
-from bert4rec.evaluation.results.ranking import Ranking
+from bert4rec.evaluation.results.ranking import Ranking, strongest_baseline
 from bert4rec.evaluation.results.slices import Facts, slices
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
 from bert4rec.feed.pairs import TEST as TEST_PAIRS
@@ -42,7 +42,8 @@ class Evaluator:
 
     `batch_size` counts the users of a process and batch; the model sees the last `max_len` items of each, and computes
     with `precision`. `baselines` are the kinds without training, beside popularity, that are ranked on the test split,
-    by what `counting` tells; `left_out` says in a sentence why others are not. `pairs`: the parts of the training's
+    by what `counting` tells; `left_out` says in a sentence why others are not. `leaves_out_seen`: items that a user
+    has seen are not ranked. `pairs`: the parts of the training's
     pairs, where ratings are learnt. Every process makes the same calls.
     """
 
@@ -55,6 +56,7 @@ class Evaluator:
     precision: str
     baselines: Sequence[str]
     counting: Counting
+    leaves_out_seen: bool = True
     left_out: str = ""
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
 
@@ -93,7 +95,10 @@ class Evaluator:
         of_test = ranks[TEST].ranks if TEST in ranks else {}
         if "full" not in of_test:
             return []
-        return examples(self._scorer(model), self.dataset.splits[TEST], of_test["full"], k=k, device=self.world.device)
+        return examples(
+            self._scorer(model), self.dataset.splits[TEST], of_test["full"], k=k,
+            leaves_out_seen=self.leaves_out_seen, device=self.world.device,
+        )  # fmt: skip
 
     def ratings(self, model: nn.Module | Scorer, between: Between) -> dict[str, float]:
         """Errors on the pairs held out for the test, and those of means; {} where there are none."""
@@ -127,13 +132,16 @@ class Evaluator:
         write_ranks(folder, self.dataset, of_model, facts)
 
     def _results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
-        repeated = {name: held_out[name if name in EVALUATED else TEST].repeated for name in ranks}
-        results = self._nested({name: of.metrics(repeated[name], self.ks) for name, of in ranks.items()})
+        results = self._nested({name: of.metrics(self.ks) for name, of in ranks.items()})
         if ranks:
-            intervals = self._nested({name: of.intervals(repeated[name], self.ks) for name, of in ranks.items()})
+            intervals = self._nested({name: of.intervals(self.ks) for name, of in ranks.items()})
+            names = {POPULARITY: POPULARITY_BASELINE, **{kind: kind for kind in self.baselines}}
+            baselines = {kind: ranks[name] for kind, name in names.items() if name in ranks}
+            if TEST in ranks and (comparison := strongest_baseline(ranks[TEST], baselines)):
+                results["strongest_baseline"] = comparison
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
         if TEST in ranks and "full" in ranks[TEST].ranks:
-            facts = Facts.of(self.dataset, TEST, repeated[TEST])
+            facts = Facts.of(self.dataset, TEST, held_out[TEST].repeated)
             results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity)}
         return results
 
@@ -159,4 +167,7 @@ class Evaluator:
         return Ranking(self._ranker(scorer, between).rank(rows, self.protocols, lists), lists)
 
     def _ranker(self, scorer: Scorer, between: Between = lambda: None) -> Ranker:
-        return Ranker(scorer, batch_size=self.batch_size, device=self.world.device, between=between)
+        return Ranker(
+            scorer, batch_size=self.batch_size, device=self.world.device, leaves_out_seen=self.leaves_out_seen,
+            between=between,
+        )  # fmt: skip

@@ -42,23 +42,25 @@ def spread_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.NDArray
     >>> spread_rows(np.array([7, 1, 4, 2, 9, 3]), 3)
     array([3, 2, 4])
     """
-    order = np.argsort(np.where(ranks == MISSED, np.iinfo(np.int64).max, ranks), kind="stable")
+    order = np.lexsort((ranks, ranks == MISSED))  # stable
     n = min(n, len(ranks))
     return order[(2 * np.arange(n) + 1) * len(ranks) // (2 * n)]
 
 
 @torch.no_grad()
 def examples(
-    scorer: Scorer, split: Split, ranks: npt.NDArray[np.integer], *, k: int, device: torch.device
-) -> list[Example]:
-    """Some users of `split`, whose targets have `ranks`, and their `k` best items; every process makes the same calls.
+    scorer: Scorer, split: Split, ranks: npt.NDArray[np.integer], *, k: int, leaves_out_seen: bool,
+    device: torch.device,
+) -> list[Example]:  # fmt: skip
+    """Return some users of `split`, whose targets have `ranks`, and their `k` best items.
 
-    What a user has seen is left out, but for the target, as it was for the ranks; ties go to the lower id.
+    `leaves_out_seen`: none of these is an item that the user has seen. Ties go to the lower id. Every process makes the
+    same calls.
     """
     indices = spread_rows(ranks)
     rows = split.read(indices)
     assert rows.targets is not None, "an evaluation split has targets"
-    best = _best(scorer, rows, k, device)
+    best = _best(scorer, rows, k, leaves_out_seen, device)
     scores, ids = best.scores.cpu().numpy(), best.indices.cpu().numpy().astype(np.int32)
     histories = np.split(rows.items, rows.lengths.cumsum()[:-1])
     return [
@@ -70,17 +72,19 @@ def examples(
     ]  # fmt: skip
 
 
-def _best(scorer: Scorer, rows: Rows, k: int, device: torch.device) -> BestItems:
+def _best(scorer: Scorer, rows: Rows, k: int, leaves_out_seen: bool, device: torch.device) -> BestItems:
     """The `k` best items of each row; -inf where there are fewer.
 
     Every process encodes all rows, as there are few, and scores its tiles of the catalogue.
     """
     assert rows.targets is not None, "an evaluation split has targets"
     users, _ = scorer.encode(rows, torch.from_numpy(rows.targets[:, None].astype(np.int64)).to(device))
-    seen = _seen(rows)
+    users_of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+    seen = torch.from_numpy(users_of_items), torch.from_numpy(rows.items.astype(np.int64))
     best = BestItems.nothing(len(rows.lengths), k, dtype=torch.float64, device=device)
     for first, scores in _scores(scorer, users, device):
-        scores[_within(seen, first, scores.shape[1])] = -torch.inf
+        if leaves_out_seen:
+            scores[_within(seen, first, scores.shape[1])] = -torch.inf
         best.offer(slice(None), scores.double(), first)
     return best.of_all(scorer.partition)
 
@@ -94,14 +98,6 @@ def _scores(scorer: Scorer, users: Tensor, device: torch.device) -> Iterator[tup
         for tile in tiles:
             start, stop = catalogue.items(range(tile, tile + 1))
             yield FIRST_ITEM_ID + start, scorer.scores(users, items[start - first : stop - first])
-
-
-def _seen(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Row and item id of all that the users have seen, but for their targets."""
-    assert rows.targets is not None, "an evaluation split has targets"
-    users = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
-    is_other = rows.items != rows.targets[users]
-    return torch.from_numpy(users[is_other]), torch.from_numpy(rows.items[is_other].astype(np.int64))
 
 
 def _within(seen: tuple[Tensor, Tensor], first: int, n: int) -> tuple[Tensor, Tensor]:

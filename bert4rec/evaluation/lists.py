@@ -1,6 +1,7 @@
 """What a recommender would show: metrics of the lists of its best items, beside those of the targets' ranks.
 
-A list is what would be recommended: the best items of the full catalogue that the user has not seen. At each cut-off k:
+A list is what would be recommended: the best items of the full catalogue, without those that the user has seen where
+the run leaves them out. At each cut-off k:
 
 - `Coverage@k`: the share of the catalogue that stands in the list of at least one user;
 - `Gini@k`: how unevenly the places are shared out among all items, 0 for equally, towards 1 where few items have all;
@@ -51,14 +52,14 @@ class Lists:
         self._of_users = {name: np.full((n_known, len(self._ks)), np.nan) for name in (POPULARITY, NOVELTY)}
         self._of_all: dict[str, float] = {}
 
-    def add(self, rows: Indices, best: BestItems, targets: Tensor, ahead: Tensor, repeated: Bools) -> None:
-        """The lists of this process's users of a pass, `rows` [U]: the `best` unseen items but for the target, and it.
+    def add(self, rows: Indices, best: BestItems, targets: Tensor, ahead: Tensor, missed: Bools) -> None:
+        """Add the lists of this process's users of a pass, `rows` [U]: the `best` items but for the target, and it.
 
-        As many [U] unseen items are `ahead` of each of the `targets` [U], counted from 0. A target that is `repeated`
-        [U] is seen, and stands in no list. Every process calls this, with users of its own.
+        So many [U] items are `ahead` of each of the `targets` [U], counted from 0. A target that is `missed` [U] is in
+        no list. Every process calls this, with users of its own.
         """
         found = torch.where(best.scores > -torch.inf, best.indices, NOTHING).cpu().numpy()
-        items = _with_targets(found, targets.cpu().numpy(), np.where(repeated, self.k, ahead.cpu().numpy()))
+        items = _with_targets(found, targets.cpu().numpy(), np.where(missed, self.k, ahead.cpu().numpy()))
         own = np.column_stack([rows, items]), self._means(items)
         lists, means = (self._partition.concatenate(torch.from_numpy(of_users))[0].numpy() for of_users in own)
         for column, k in enumerate(self._ks):

@@ -5,11 +5,11 @@ ranks; the ranks of the targets are gathered, and only then become metrics. So 1
 same figures. The catalogue streams by, a few thousand items at a time, each scored by the process that (nearly) holds
 it: memory grows neither with the catalogue nor with the number of users.
 
-What a user has seen, all that stands before the target, is not ranked in `full`, but for the target itself. Where some
-targets have been seen, too, there is also `full_unseen`, which leaves them out like the rest: they are missed. A user
-with too few unseen items for negatives is left out of the sampled protocols.
+`full` ranks as the recommender of the run does. Where that leaves out seen items, all that stands before the target, no
+seen item is ranked, and a target that the user has seen is missed; else all items are ranked. A user with too few
+unseen items for negatives is left out of the sampled protocols.
 
-In the same pass the best unseen items of each user can be found: what would be recommended.
+In the same pass the best items of each user can be found: the recommendations.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,14 +48,17 @@ NOT_FINITE = "the model gives scores that are not finite"
 class Ranker:
     """Ranks by what `scorer` says; every process makes the same calls.
 
-    `between` is called between two batches, on all processes; it may raise.
+    `leaves_out_seen`: seen items are neither ranked nor listed, and repeated targets are missed. `between` is called
+    between two batches, on all processes; it may raise.
     """
 
     def __init__(
-        self, scorer: Scorer, *, batch_size: int, device: torch.device, between: Callable[[], None] = lambda: None
-    ) -> None:
+        self, scorer: Scorer, *, batch_size: int, device: torch.device, leaves_out_seen: bool = True,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._scorer, self._partition, self._catalogue = scorer, scorer.partition, Catalogue(scorer.n_items)
         self._batch_size, self._device, self._between = batch_size, device, between
+        self._leaves_out_seen = leaves_out_seen
 
     def n_batches(self, n_users: int, protocols: Sequence[str]) -> int:
         """How often `between` is called while so many users are ranked."""
@@ -78,10 +81,15 @@ class Ranker:
                 ranks[name][indices] = users.ranks[:, column].cpu().numpy()
             if "full" in protocols:
                 rank = self._rank_each if self._scorer.width else self._rank_alike
-                ranks["full"][indices] = 1 + rank(users, own, indices, lists).cpu().numpy()
+                full = 1 + rank(users, own, indices, lists)
+                ranks["full"][indices] = full.masked_fill_(self._are_missed(users), MISSED).cpu().numpy()
         if lists:
             lists.finish()
         return ranks
+
+    def _are_missed(self, users: "Users") -> Tensor:
+        """Return whose target [U] is never recommended: it is a seen item, and these are left out."""
+        return users.repeated if self._leaves_out_seen else torch.zeros_like(users.repeated)
 
     def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> tuple["Users", "Own"]:
         """Every process reads and encodes some batches: what all have found, and what this one has read."""
@@ -102,7 +110,9 @@ class Ranker:
         if not is_finite(floats):  # the same on all processes
             raise DivergenceError(NOT_FINITE)
         known, scores = floats[:, :width].contiguous(), floats[:, width].contiguous()
-        return Users(known, numbers[:, 0].long(), scores, numbers[:, 1] > 0, numbers[:, 2:]), Own.of(read)
+        return Users(known, numbers[:, 0].long(), scores, numbers[:, 1] > 0, numbers[:, 2:]), Own.of(
+            read, with_seen=self._leaves_out_seen
+        )
 
     def _encode_batch(self, rows: Rows, sampled: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Of some rows what is known of each and its target's score; its target, whether it is repeated, its ranks.
@@ -122,7 +132,7 @@ class Ranker:
         return torch.cat([known, scores[:, :1]], 1), torch.cat([ids[:, :1].int(), repeated.int(), ranks], 1)
 
     def _rank_each(self, users: "Users", own: "Own", indices: Indices, lists: Lists | None) -> Tensor:
-        """How many unseen items [U] come before each target; the best ones go to `lists`."""
+        """Return how many items [U] come before each target; the best ones go to `lists`."""
         best = self._nothing(len(indices), lists.k) if lists else None
         ahead = self._stream(users, self._seen(own, len(indices)), best)
         if lists and best:
@@ -134,7 +144,7 @@ class Ranker:
     def _rank_alike(self, users: "Users", own: "Own", indices: Indices, lists: Lists | None) -> Tensor:
         """The same where nothing is known of users: all give the same scores, which are looked at once.
 
-        What its users have seen of the items before the targets each process takes off again.
+        Each process takes off again which items before the targets do not count for its users.
         """
         n_most = int(self._partition.stack(torch.tensor(own.n_most)).max())
         best = self._nothing(1, min(lists.k + n_most, self._scorer.n_items)) if lists else None
@@ -151,7 +161,7 @@ class Ranker:
         return ahead
 
     def _seen(self, own: "Own", n_users: int) -> Seen:
-        """What all users have seen of this process's tiles, from the processes that have read it."""
+        """Return what not to count of this process's tiles for all users, from the processes that have read it."""
         users, items = own.places[own.users].astype(np.int32), own.items
         shares, n_processes = self._partition.parts(len(self._catalogue.tiles)), self._partition.n_processes
         owners = self._catalogue.owners(items, shares)
@@ -163,7 +173,7 @@ class Ranker:
     def _stream(self, users: "Users", seen: Seen | None, best: BestItems | None) -> Tensor:
         """How many items [U] come before each target, over the whole catalogue, all of which are offered to `best`.
 
-        Those that users have `seen` are neither counted nor offered.
+        The pairs of `seen` are neither counted nor offered.
         """
         ahead = torch.zeros(len(users.targets), dtype=torch.int32, device=self._device)
         broken = torch.zeros(1, dtype=torch.int32, device=self._device)  # lookups of vectors that are not finite
@@ -185,7 +195,7 @@ class Ranker:
         return together[:-1]
 
     def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
-        """Count the unseen items of a `part` that come before each target, and offer all of them to `best`."""
+        """Count the items of a `part` that come before each target, and offer all but `seen` ones to `best`."""
         for number, where in enumerate(seen.parts):
             scores = self._scores(users.known[where], part)
             rows, items = seen.at(part.tiles, number)
@@ -221,9 +231,9 @@ class Ranker:
     def _add_lists(
         self, lists: Lists, indices: Indices, places: Tensor, best: BestItems, users: "Users", ahead: Tensor
     ) -> None:
-        """Those of the users at `places` [B] of a pass, whose unseen items are `best`."""
-        rows, repeated = indices[places.cpu().numpy()], users.repeated[places].cpu().numpy()
-        lists.add(rows, best, users.targets[places] - FIRST_ITEM_ID, ahead[places], repeated)
+        """Add the lists of the users at `places` [B] of a pass, whose `best` items but for the targets are known."""
+        rows, missed = indices[places.cpu().numpy()], self._are_missed(users)[places].cpu().numpy()
+        lists.add(rows, best, users.targets[places] - FIRST_ITEM_ID, ahead[places], missed)
 
 
 class Part(NamedTuple):
@@ -250,8 +260,8 @@ class Users(NamedTuple):
 class Own(NamedTuple):
     """What this process has read of a pass: where its users stand there, `places` [B], and what not to count for them.
 
-    That is what each has seen, and the target: pairs of `users` [n] of these and `items` [n], both counted from 0.
-    `n_most` is how many a user has at most.
+    That is the target and, where they are left out, what each has seen: pairs of `users` [n] of these and `items` [n],
+    both counted from 0. `n_most` is how many a user has at most.
     """
 
     places: Indices
@@ -260,15 +270,16 @@ class Own(NamedTuple):
     n_most: int
 
     @classmethod
-    def of(cls, read: Sequence[tuple[int, Rows]]) -> "Own":
-        """Of batches and the places at which they begin, in their order."""
+    def of(cls, read: Sequence[tuple[int, Rows]], *, with_seen: bool) -> "Own":
+        """Make one of batches and the places at which they begin, in their order."""
         nothing = np.zeros(0, np.int64)
         places = [np.arange(first, first + len(rows.lengths)) for first, rows in read]
-        lengths = np.concatenate([nothing, *(rows.lengths for _, rows in read)])
+        lengths = np.concatenate([nothing, *(rows.lengths if with_seen else 0 * rows.lengths for _, rows in read)])
         everyone = np.arange(len(lengths), dtype=np.int32)
         users = np.concatenate([np.repeat(everyone, lengths), everyone])
         targets = [rows.targets for _, rows in read if rows.targets is not None]
-        items = np.concatenate([nothing.astype(np.int32), *(rows.items for _, rows in read), *targets])
+        seen = [rows.items for _, rows in read if with_seen]
+        items = np.concatenate([nothing.astype(np.int32), *seen, *targets])
         most = int(lengths.max(initial=0)) + 1
         return cls(np.concatenate([nothing, *places]), users, items - np.int32(FIRST_ITEM_ID), most)
 
@@ -310,14 +321,6 @@ class HeldOut:
     def together(cls, parts: Sequence["HeldOut"]) -> "HeldOut":
         """What all processes have found, by rank."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("repeated", "left_out")))
-
-
-def with_unseen(ranks: Ranks, repeated: Bools) -> Ranks:
-    """`ranks`, and after `full`, where there are `repeated` targets [N], `full_unseen`, which misses these."""
-    if "full" not in ranks or not repeated.any():
-        return ranks
-    full = ranks["full"]
-    return {"full": full, "full_unseen": np.where(repeated, np.int32(MISSED), full)} | ranks
 
 
 def to_metrics(ranks: Ranks, ks: Sequence[int]) -> Metrics:

@@ -12,8 +12,6 @@ from bert4rec.dataset.reader import read_metadata
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 
-MANY_REPEATS = 0.05  # of test targets that their users have seen before: there seen items are worth recommending
-
 
 @dataclass(frozen=True)
 class Source:
@@ -25,9 +23,8 @@ class Source:
 
     @property
     def leaves_out_seen(self) -> bool:
-        """Whether next items are hardly ever seen ones in the data that the model was trained on."""
-        counts = self.about_data.get("repeated_targets", {}).get("test", {"users": 0, "of": 0})
-        return bool(counts["users"] <= MANY_REPEATS * counts["of"])
+        """Whether the evaluation of the run has left out items that a user has seen."""
+        return bool(self.trained.settings["evaluation.seen_items"] == "leave_out")
 
     @property
     def is_causal(self) -> bool:

@@ -53,7 +53,9 @@ def run_child(
     as after a signal.
     """
     launcher = [*LAUNCHER, f"--nproc_per_node={n_processes}"] if n_processes > 1 else []
-    own = {PARENT: "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    own = {PARENT: "1"}
+    if launcher:  # which sets this itself, with a warning, and only where it is not set
+        own["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     child = subprocess.Popen(
         [sys.executable, *launcher, *MODULE, *words],
         stdin=subprocess.PIPE,  # nothing comes: that it ends tells the child of the end of this process

@@ -8,7 +8,6 @@ from bert4rec.runtime.wording import counted, rounded
 
 AMONG = {
     "full": "out of {items}",
-    "full_unseen": "out of {items}",
     "popular": "out of it and {n} others drawn by popularity",
     "uniform": "out of it and {n} others drawn uniformly",
 }
@@ -42,10 +41,10 @@ def _of_ranking(report: Mapping[str, Any]) -> Iterator[str]:
     best, popularity = others.pop(BEST_POSSIBLE, None), others.pop("popularity", None)
     if popularity:
         yield _beside(model.title, value, "Popularity", popularity.metrics[protocol][METRIC])
-    if others:
-        strongest = max(others.values(), key=lambda one: one.metrics[protocol][METRIC])
+    comparison = report.get("strongest_baseline") or {}
+    if (strongest := others.get(comparison.get("kind", ""))) and strongest.metrics[protocol].get(METRIC) is not None:
         share = _percent(strongest.metrics[protocol][METRIC])
-        yield f"The strongest baseline without training besides, {strongest.title}, has it for {share}."
+        yield f"The strongest baseline without training, {strongest.title}, has it for {share}."
     if best:
         yield f"Nobody could do better than {_percent(best.metrics[protocol][METRIC])} on these made-up data."
 

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert4rec.config.abilities import is_trained
-from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants, main_protocol
+from bert4rec.report.contestants import MODEL, contestants
 from bert4rec.report.curve import Curve, curve_of
 from bert4rec.runtime.wording import counted, rounded
 
 GAIN = 0.01  # of the last quarter of the validations: less is taken for noise
 DROP, N_WORSE = 0.05, 5  # below the best, and for so many validations: less is no fall
 FEW_STEPS = 5  # of an epoch
-METRIC = "NDCG@10"
 
 Record = Mapping[str, Any]
 
@@ -85,33 +84,25 @@ def _still_improving(curve: Curve, training: Record) -> Check:
 
 
 def _of_baselines(report: Record) -> Iterator[Check]:
-    """Whether the training was worth it."""
-    protocol = main_protocol(report) or ""
-    found = [one for one in contestants(report) if METRIC in one.metrics.get(protocol, {})]
-    others = [one for one in found if one.kind not in (MODEL, BEST_POSSIBLE)]
-    if not others or found[0].kind != MODEL:
+    """Whether the training was worth it: the paired difference from the strongest baseline, which the summary names."""
+    comparison = report.get("strongest_baseline")
+    found = {one.kind: one for one in contestants(report)}
+    if not comparison or comparison["kind"] not in found:
         return
-    model = found[0]
-    value = model.metrics[protocol][METRIC]
-    by_value = sorted(others, key=lambda one: -one.metrics[protocol][METRIC])
-    better = [one for one in by_value if one.metrics[protocol][METRIC] > value]
-    strongest, interval = by_value[0], model.interval(protocol, METRIC)
-    its_value = strongest.metrics[protocol][METRIC]
-    if better:
-        names = " and ".join(f"{one.title} ({one.metrics[protocol][METRIC]:.4f})" for one in better)
-        text = f"{model.title} is below {names}, which need no training: its test {METRIC} is {value:.4f}."
-        yield Check("below_baseline", text, True)
-    elif interval and interval[0] <= its_value:
-        text = (
-            f"{model.title} is not clearly better than {strongest.title}, which needs no training: test {METRIC} "
-            f"{value:.4f}, interval {interval[0]:.4f} to {interval[1]:.4f}, against {its_value:.4f}."
-        )
-        yield Check("below_baseline", text, True)
-    else:
-        what = "every baseline without training" if len(others) > 1 else strongest.title
-        which = f", of {strongest.title}" if len(others) > 1 else ""
-        text = f"{model.title} is better than {what}: test {METRIC} {value:.4f} against {its_value:.4f}{which}."
-        yield Check("below_baseline", text, False)
+    model, strongest = found[MODEL], found[comparison["kind"]]
+    protocol, metric, (low, high) = comparison["protocol"], comparison["metric"], comparison["interval"]
+    value, its_value = (one.metrics[protocol][metric] for one in (model, strongest))
+    verdict = "better than" if low > 0 else "worse than" if high < 0 else "not clearly better than"
+    text = (
+        f"{model.title} is {verdict} {strongest.title}, the strongest baseline without training: test {metric} "
+        f"{value:.4f} against {its_value:.4f}, difference {comparison['difference']:+.4f} ({low:+.4f} to {high:+.4f}, "
+        "95 % confidence, the same users)."
+    )
+    advice = (
+        " Train longer (training.n_epochs, training.patience, training.max_minutes), or use the baseline: "
+        f"--model.kind={strongest.kind}."
+    )
+    yield Check("below_baseline", text + advice * (low <= 0), low <= 0)
 
 
 def _of_steps(training: Record) -> Iterator[Check]:

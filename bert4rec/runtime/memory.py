@@ -10,10 +10,15 @@ from pathlib import Path
 
 import torch
 
+from bert4rec.runtime.cores import CGROUPS, group_folders
+
 SECONDS_BETWEEN_LOOKS = 2.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 LARGEST_KEPT = 1 << 25  # bytes: half a tile of the softmax's scores
-CGROUPS = Path("/sys/fs/cgroup")
+GROUP_FILES = {  # by the version of control groups: the limit, the usage, and what of it can be had back
+    2: ("memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
 @dataclass(frozen=True)
@@ -106,25 +111,12 @@ def _reported(name: str, file: Path) -> int:
 
 
 def _free_of_group(groups: str | None = None, root: Path = CGROUPS) -> Iterator[int]:
-    """What the limit of each control group above this process leaves, version 2 and 1; nothing where no group has one.
+    """Yield what the limit of each control group of this process leaves: limit - (usage - inactive file pages).
 
     `groups` is the text of /proc/self/cgroup. A page that was only read from a file counts as free.
     """
-    for line in (groups or Path("/proc/self/cgroup").read_text()).splitlines():
-        number, controllers, group = line.split(":", 2)
-        if number == "0" and not controllers:
-            yield from _left(root, group, ("memory.max", "memory.current", "inactive_file"))
-        elif "memory" in controllers.split(","):
-            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            yield from _left(root / "memory", group, files)
-
-
-def _left(root: Path, group: str, files: tuple[str, str, str]) -> Iterator[int]:
-    """Limit - (usage - inactive file pages), for `group` and all groups above it; a container shows some of them."""
-    limit_file, usage_file, inactive = files
-    parts = [part for part in group.split("/") if part not in ("", "..")]
-    for depth in range(len(parts) + 1):
-        folder = root.joinpath(*parts[:depth])
+    for version, folder in group_folders("memory", groups, root):
+        limit_file, usage_file, inactive = GROUP_FILES[version]
         if not (folder / limit_file).is_file():
             continue
         limit = (folder / limit_file).read_text().strip()

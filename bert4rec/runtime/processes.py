@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from bert4rec.runtime.cores import threads_of_process
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError
 from bert4rec.runtime.memory import compile_few_kernels
 from bert4rec.runtime.wording import counted
@@ -210,7 +211,8 @@ def process_group(
     finished its work.
     """
     on_gpu = world.device.type == "cuda"
-    _use_cores(world.local_world_size)
+    if n_threads := threads_of_process(world.local_world_size):
+        torch.set_num_threads(n_threads)
     if not on_gpu:
         compile_few_kernels(precision=precision)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
@@ -244,9 +246,3 @@ def group_of_one() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
-
-
-def _use_cores(local_world_size: int) -> None:
-    """Share this host's cores among its processes, unless OMP_NUM_THREADS is more than torchrun's own default of 1."""
-    if os.environ.get("OMP_NUM_THREADS", "1") in ("", "1"):
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world_size))

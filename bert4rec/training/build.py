@@ -52,7 +52,7 @@ def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
 
 def facts_of_dataset(dataset: Dataset) -> Facts:
     """What settings are chosen by."""
-    return Facts(dataset.n_items, dataset.n_rows, dataset.max_len, len(dataset.splits[TRAIN]))
+    return Facts(dataset.n_items, dataset.n_rows, dataset.max_len, len(dataset.splits[TRAIN]), dataset.share_of_repeats)
 
 
 def job(
@@ -174,6 +174,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         precision=config.training.precision,
         baselines=baselines,
         counting=Counting(dataset=dataset, partition=partition, **config.model.counting),
+        leaves_out_seen=settings.seen_items == "leave_out",
         left_out=left_out,
         pairs=make_pairs(config, dataset.splits[TRAIN]) if config.training.loss == "mse" else {},
     )

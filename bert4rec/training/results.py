@@ -57,6 +57,7 @@ def make_report(evaluator: Evaluator, found: Findings, *, kind: str, mode: str, 
     """
     world_size = evaluator.world.world_size
     report = _about(evaluator.dataset, found.held_out, kind=kind, times=times, mode=mode, world_size=world_size)
+    report["seen_items"] = "leave_out" if evaluator.leaves_out_seen else "keep"
     report |= found.figures
     report["protocols"] = protocols(report)
     report["hits_by_rank"] = hits_by_rank({name: of.ranks for name, of in found.ranks.items()})

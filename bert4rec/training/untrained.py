@@ -9,7 +9,7 @@ from typing import Any
 
 from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, lock, new_folder
 from bert4rec.config.load import with_changes
-from bert4rec.config.resolve import resolve_model
+from bert4rec.config.resolve import resolve_model, resolve_seen_items
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.examples import Example
@@ -37,7 +37,8 @@ def complete_untrained(
     Every process of the launch calls this. The folder is locked as long as `resources` are open.
     """
     kind, began = config.model.kind, time.monotonic()
-    config = resolve_model(config, facts_of_dataset(dataset))
+    facts = facts_of_dataset(dataset)
+    config = resolve_seen_items(resolve_model(config, facts), facts)
     config = with_changes(config, "parallelism", {"device": world.device.type})
     evaluator = make_evaluator(config, world, dataset)
     held_out = evaluator.held_out()

@@ -203,3 +203,12 @@ def test_a_single_item_leaves_no_negatives() -> None:
         '"softmax"'
     )
     assert resolve(load_config(None, settings), "cpu", Facts(2)).training.loss == "gbce"
+
+
+@pytest.mark.parametrize(("repeats", "chosen"), [(0.0, "leave_out"), (0.05, "leave_out"), (0.06, "keep")])
+def test_seen_items_are_kept_where_users_return_to_them(repeats: float, chosen: str) -> None:
+    facts = Facts(100, repeats=repeats)
+    assert resolve(load_config(None), "cpu", facts).evaluation.seen_items == chosen
+    for said in ("keep", "leave_out"):
+        config = load_config(None, {"evaluation.seen_items": said})
+        assert resolve(config, "cpu", facts).evaluation.seen_items == said

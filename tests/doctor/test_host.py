@@ -36,6 +36,14 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "GPUs 1 and 2 cannot reach each other's memory; where NCCL hangs, NCCL_P2P_DISABLE=1" in str(host.devices())
 
 
+@pytest.mark.parametrize(("load", "is_slow"), [(0.3, False), (2.5, True)])
+def test_the_load_of_other_programs_is_named(monkeypatch: pytest.MonkeyPatch, load: float, is_slow: bool) -> None:
+    monkeypatch.setattr(host, "usable_cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
+    assert host.load().is_good  # it passes
+    assert ("several times as long" in host.load().text) == is_slow
+
+
 def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise OSError(28, "No space left on device")

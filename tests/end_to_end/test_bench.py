@@ -31,7 +31,7 @@ from benchmarks.bench.ranking import MAX_LEN, our_metrics, plain_metrics
 from benchmarks.bench.recommending import plain_recommend, random_histories
 from benchmarks.bench.record import Record, compared, has_changed
 from benchmarks.bench.step import Device, Shape, counts, our_model, random_batch, step_case
-from benchmarks.bench.timing import OURS, WHOLE, Case, Figure, measure, timed
+from benchmarks.bench.timing import OURS, WHOLE, Case, Figure, measure
 from benchmarks.evaluation_speed import make_folder, open_folder, random_model
 from benchmarks.large_catalogue import ROOT
 from benchmarks.preprocessing import STAGE_LINE, write_goodreads

@@ -48,7 +48,7 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     test = ranker.rank(small_dataset.splits["test"], ["full", "uniform"])
     metrics = evaluator.results(ranks, held_out)
     names = ["validation", "test", "popularity_baseline", "best_possible", "baselines"]
-    assert list(metrics) == [*names, "intervals", "slices"]
+    assert list(metrics) == [*names, "strongest_baseline", "intervals", "slices"]
     lists = {f"{name}@10" for name in LIST_METRICS}
     of_contestants = {name: (metrics[name], metrics["intervals"][name]) for name in names[:3]}
     of_contestants["markov"] = metrics["baselines"]["markov"], metrics["intervals"]["baselines"]["markov"]

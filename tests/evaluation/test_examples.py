@@ -23,24 +23,28 @@ CPU = torch.device("cpu")
 def test_users_from_each_part_of_the_ranks() -> None:
     assert spread_rows(np.arange(100, 0, -1)).tolist() == list(range(94, -1, -10))  # of ranks 6, 16, 26, …
     assert spread_rows(np.array([3, MISSED, 1])).tolist() == [2, 0, 1]
+    assert spread_rows(np.array([3, MISSED, 1], np.int32)).tolist() == [2, 0, 1]
     assert spread_rows(np.array([], np.int32)).tolist() == []
 
 
 def test_the_best_items_of_everybody_by_hand(log_folder: Any) -> None:
-    """By popularity, so that scores tie: the lower id comes first, and nothing that was seen but the target."""
+    """By popularity, so that scores tie: the lower id comes first."""
     metadata = read_metadata(log_folder)
     dataset = open_dataset(log_folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
     test, popularity = dataset.splits["test"], dataset.popularity
     scorer = PopularityScorer(popularity, Partition())
-    ranks = Ranker(scorer, batch_size=4, device=CPU).rank(test, ["full"])["full"]
-    found = examples(scorer, test, ranks, k=4, device=CPU)
-    assert sorted(example.user for example in found) == [0, 1, 2, 3, 4, 5]
-    assert [example.rank for example in found] == sorted(ranks.tolist())
-    for example in found:
-        allowed = ({*range(FIRST_ITEM_ID, FIRST_ITEM_ID + 8)} - {*example.history.tolist()}) | {example.target}
-        best = sorted(allowed, key=lambda item: (-popularity[item - FIRST_ITEM_ID], item))[:4]
-        assert example.items.tolist() == best
-        assert example.scores.tolist() == [popularity[item - FIRST_ITEM_ID] for item in best]
+    for leaves_out_seen in (True, False):
+        ranker = Ranker(scorer, batch_size=4, device=CPU, leaves_out_seen=leaves_out_seen)
+        ranks = ranker.rank(test, ["full"])["full"]
+        found = examples(scorer, test, ranks, k=4, leaves_out_seen=leaves_out_seen, device=CPU)
+        assert sorted(example.user for example in found) == [0, 1, 2, 3, 4, 5]
+        assert [example.rank for example in found] == sorted(ranks.tolist(), key=lambda rank: rank or np.inf)
+        for example in found:
+            seen = {*example.history.tolist()} if leaves_out_seen else set()
+            allowed = {*range(FIRST_ITEM_ID, FIRST_ITEM_ID + 8)} - seen
+            best = sorted(allowed, key=lambda item: (-popularity[item - FIRST_ITEM_ID], item))[:4]
+            assert example.items.tolist() == best
+            assert example.scores.tolist() == [popularity[item - FIRST_ITEM_ID] for item in best]
 
 
 @pytest.mark.parametrize(("n_processes", "mode"), [(1, "dmp"), (2, "dmp"), (3, "dmp"), (2, "ddp")])
@@ -62,6 +66,6 @@ def test_the_target_stands_at_its_rank_whatever_the_processes(
 def test_a_user_with_few_unseen_items_gets_few(small_dataset: Dataset) -> None:
     scorer = PopularityScorer(small_dataset.popularity, Partition())
     test = small_dataset.splits["test"]
-    (example, *_) = examples(scorer, test, np.ones(len(test), np.int32), k=1000, device=CPU)
+    (example, *_) = examples(scorer, test, np.ones(len(test), np.int32), k=1000, leaves_out_seen=True, device=CPU)
     n_unseen = small_dataset.n_items - len({*example.history.tolist()} - {example.target})
     assert len(example.items) == len(example.scores) == n_unseen

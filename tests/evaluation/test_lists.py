@@ -22,20 +22,29 @@ from tests.evaluation.test_ranker import model_for, scores_by
 CPU = torch.device("cpu")
 
 
-def lists_of(scorer: Scorer, dataset: Dataset, split: str, ks: Sequence[int], batch_size: int = 16) -> Lists:
+def lists_of(
+    scorer: Scorer,
+    dataset: Dataset,
+    split: str,
+    ks: Sequence[int],
+    batch_size: int = 16,
+    *,
+    leaves_out_seen: bool = True,
+) -> Lists:
     rows = dataset.splits[split]
     lists = Lists(len(rows), ks, dataset.popularity, Partition())
-    Ranker(scorer, batch_size=batch_size, device=CPU).rank(rows, ["full"], lists)
+    ranker_ = Ranker(scorer, batch_size=batch_size, device=CPU, leaves_out_seen=leaves_out_seen)
+    ranker_.rank(rows, ["full"], lists)
     return lists
 
 
-def by_sorting(score: Callable[[int], list[float]], split: Split) -> list[list[int]]:
-    """The unseen items of each row, the best ones first, from 0; `score` gives a row's scores of all items."""
+def by_sorting(score: Callable[[int], list[float]], split: Split, *, leaves_out_seen: bool = True) -> list[list[int]]:
+    """The items of each row, the best ones first, from 0; `score` gives a row's scores of all items."""
     lists = []
     for row in range(len(split)):
         seen, scores = {item - FIRST_ITEM_ID for item in split.read(np.array([row])).items.tolist()}, score(row)
-        unseen = [item for item in range(len(scores)) if item not in seen]
-        lists.append(sorted(unseen, key=lambda item: (-scores[item], item)))
+        ranked = [item for item in range(len(scores)) if not leaves_out_seen or item not in seen]
+        lists.append(sorted(ranked, key=lambda item: (-scores[item], item)))
     return lists
 
 
@@ -95,6 +104,9 @@ def test_who_has_seen_nearly_all_has_a_short_list_or_none(log_dataset: Dataset, 
         expected = by_sorting(score, rows)
         assert [len(items) for items in expected] == [5, 6, 6, 1, 6, 0]
         assert found.metrics() == pytest.approx(written_out(expected, popularity, ks), rel=1e-12)
+        kept = lists_of(scorer, log_dataset, "test", ks, batch_size, leaves_out_seen=False)
+        expected = by_sorting(score, rows, leaves_out_seen=False)
+        assert kept.metrics() == pytest.approx(written_out(expected, popularity, ks), rel=1e-12)
         for name, values in found.of_users().items():
             assert [at for at, value in enumerate(values) if np.isnan(value)] == [5], name
 

@@ -12,7 +12,7 @@ from bert4rec.dataset.reader import Dataset, Split, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation import ranker
 from bert4rec.evaluation.metrics import MISSED, ranking_metrics
-from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics, with_unseen
+from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.feed.inference import with_mask
 from bert4rec.feed.lookup import Lookup
@@ -33,17 +33,20 @@ def model_for(dataset: Dataset, head: str = "tied") -> Bert4Rec:
     return network
 
 
-def by_model(network: Bert4Rec, batch_size: int) -> Ranker:
+def by_model(network: Bert4Rec, batch_size: int, *, leaves_out_seen: bool = True) -> Ranker:
     scorer = ModelScorer(network, device=torch.device("cpu"), max_len=12)
-    return Ranker(scorer, batch_size=batch_size, device=torch.device("cpu"))
+    return Ranker(scorer, batch_size=batch_size, device=torch.device("cpu"), leaves_out_seen=leaves_out_seen)
 
 
-def rank_by_popularity(dataset: Dataset, batch_size: int = 16) -> Ranks:
+def rank_by_popularity(dataset: Dataset, batch_size: int = 16, *, leaves_out_seen: bool = True) -> Ranks:
     scorer = PopularityScorer(dataset.popularity, Partition())
-    return Ranker(scorer, batch_size=batch_size, device=torch.device("cpu")).rank(dataset.splits["test"], PROTOCOLS)
+    ranker_ = Ranker(scorer, batch_size=batch_size, device=torch.device("cpu"), leaves_out_seen=leaves_out_seen)
+    return ranker_.rank(dataset.splits["test"], PROTOCOLS)
 
 
-def ranks_by_sorting(score: Callable[[int], list[float]], split: Split) -> dict[str, list[int]]:
+def ranks_by_sorting(
+    score: Callable[[int], list[float]], split: Split, *, leaves_out_seen: bool = True
+) -> dict[str, list[int]]:
     """`score` gives a row's scores of all items."""
     ranks: dict[str, list[int]] = {name: [] for name in PROTOCOLS}
     for row in range(len(split)):
@@ -53,10 +56,12 @@ def ranks_by_sorting(score: Callable[[int], list[float]], split: Split) -> dict[
         target = int(rows.targets[0])
         catalogue = set(range(FIRST_ITEM_ID, FIRST_ITEM_ID + len(scores)))
         candidates = {name: negatives[0].tolist() for name, negatives in rows.negatives.items()}
-        candidates["full"] = sorted(catalogue - set(rows.items.tolist()))
+        seen = set(rows.items.tolist()) if leaves_out_seen else set()
+        candidates["full"] = sorted(catalogue - seen)
         for name, others in candidates.items():
             ordered = sorted({*others, target}, key=lambda item: (-scores[item - FIRST_ITEM_ID], item))
-            ranks[name].append(1 + ordered.index(target) if others or name == "full" else LEFT_OUT)
+            rank = MISSED if name == "full" and target in seen else 1 + ordered.index(target)
+            ranks[name].append(rank if others or name == "full" else LEFT_OUT)
     return ranks
 
 
@@ -80,10 +85,10 @@ def test_a_models_ranks(
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 2 * tile)
     split, network = small_dataset.splits["test"], model_for(small_dataset, head)
-    model_ranker = by_model(network, batch_size)
-    found = model_ranker.rank(split, PROTOCOLS)
-    for name, expected in ranks_by_sorting(scores_by(network, split), split).items():
-        assert found[name].tolist() == expected
+    for leaves_out_seen in (True, False):
+        found = by_model(network, batch_size, leaves_out_seen=leaves_out_seen).rank(split, PROTOCOLS)
+        expected = ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
+        assert {name: values.tolist() for name, values in found.items()} == expected
 
 
 def scores_by(network: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
@@ -111,11 +116,10 @@ def test_who_has_too_few_unseen_items_is_left_out(
     log_dataset: Dataset, head: str, split_name: str, batch_size: int
 ) -> None:
     split, network = log_dataset.splits[split_name], model_for(log_dataset, head)
-    model_ranker = by_model(network, batch_size)
-    found = model_ranker.rank(split, PROTOCOLS)
-    assert {name: values.tolist() for name, values in found.items()} == ranks_by_sorting(
-        scores_by(network, split), split
-    )
+    for leaves_out_seen in (False, True):
+        found = by_model(network, batch_size, leaves_out_seen=leaves_out_seen).rank(split, PROTOCOLS)
+        expected = ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
+        assert {name: values.tolist() for name, values in found.items()} == expected
     assert found["popular"].tolist()[3::2] == found["uniform"].tolist()[3::2] == [LEFT_OUT, LEFT_OUT]
     assert [users["users"] for users in to_metrics(found, [10]).values()] == [6, 4, 4]
 
@@ -126,23 +130,18 @@ def test_a_log_by_hand(log_dataset: Dataset) -> None:
     held_out = HeldOut.of(test, Partition())
     assert held_out.repeated.tolist() == [True, False, True, False, False, True]
     assert held_out.left_out.tolist() == [False, False, False, True, False, True]
-    ranks = with_unseen(rank_by_popularity(log_dataset), held_out.repeated)
+    ranks = rank_by_popularity(log_dataset)
+    kept = rank_by_popularity(log_dataset, leaves_out_seen=False)["full"]
+    assert kept.tolist() == [3, 6, 7, 8, 7, 8]
     assert {name: values.tolist() for name, values in ranks.items()} == {
-        "full": [3, 4, 7, 1, 5, 1],
-        "full_unseen": [MISSED, 4, MISSED, 1, 5, MISSED],
+        "full": [MISSED, 4, MISSED, 1, 5, MISSED],
         "popular": [3, 4, 6, LEFT_OUT, 5, LEFT_OUT],
         "uniform": [3, 4, 6, LEFT_OUT, 5, LEFT_OUT],
     }
     assert {values.dtype.name for values in ranks.values()} == {"int32"}
     sampled = {"users": 4, "HR@5": 3 / 4, "NDCG@5": NDCG[3] + NDCG[4] + NDCG[5], "MRR": 1 / 3 + 1 / 4 + 1 / 6 + 1 / 5}
-    missing = {"users": 6, "HR@5": 3 / 6, "NDCG@5": NDCG[4] + NDCG[1] + NDCG[5], "MRR": 1 / 4 + 1 + 1 / 5}
-    full = {
-        "users": 6,
-        "HR@5": 5 / 6,
-        "NDCG@5": NDCG[3] + NDCG[4] + 2 * NDCG[1] + NDCG[5],
-        "MRR": 1 / 3 + 1 / 4 + 1 / 7 + 2 + 1 / 5,
-    }
-    expected = {"full": full, "full_unseen": missing, "popular": sampled, "uniform": sampled}
+    full = {"users": 6, "HR@5": 3 / 6, "NDCG@5": NDCG[4] + NDCG[1] + NDCG[5], "MRR": 1 / 4 + 1 + 1 / 5}
+    expected = {"full": full, "popular": sampled, "uniform": sampled}
     for name, found in to_metrics(ranks, [5]).items():
         means = {"NDCG@5", "MRR"}
         assert found == {
@@ -152,17 +151,6 @@ def test_a_log_by_hand(log_dataset: Dataset) -> None:
 
 
 NDCG = {rank: 1 / np.log2(rank + 1) for rank in range(1, 6)}
-
-
-def test_without_repeated_targets_there_is_no_second_figure() -> None:
-    full, other = np.array([1, 4], np.int32), np.array([1, LEFT_OUT], np.int32)
-    assert with_unseen({"full": full, "popular": other}, np.array([False, False])).keys() == {"full", "popular"}
-    assert with_unseen({"popular": other}, np.array([True, False])).keys() == {"popular"}
-    assert list(with_unseen({"popular": other, "full": full}, np.array([True, False]))) == [
-        "full",
-        "full_unseen",
-        "popular",
-    ]
 
 
 def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
@@ -181,9 +169,12 @@ def test_ranks_by_popularity(
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
     monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 2 * tile)
     counts = small_dataset.popularity
-    found = rank_by_popularity(small_dataset, batch_size)
-    expected = ranks_by_sorting(lambda row: counts.tolist(), small_dataset.splits["test"])
-    assert {name: values.tolist() for name, values in found.items()} == expected
+    for leaves_out_seen in (True, False):
+        found = rank_by_popularity(small_dataset, batch_size, leaves_out_seen=leaves_out_seen)
+        expected = ranks_by_sorting(
+            lambda row: counts.tolist(), small_dataset.splits["test"], leaves_out_seen=leaves_out_seen
+        )
+        assert {name: values.tolist() for name, values in found.items()} == expected
 
 
 @pytest.mark.parametrize("protocols", [["full"], ["uniform"], ["uniform", "full"]])

@@ -30,14 +30,3 @@ def test_a_relative_dataset_is_found_from_any_folder(
     assert find_source(run).dataset == tmp_path / "data/small"
     monkeypatch.chdir(tmp_path)
     assert find_source(Path("runs/whole")).dataset == Path("data/small")
-
-
-@pytest.mark.parametrize(("repeated", "leaves_out"), [(0, True), (3, True), (4, False)])
-def test_seen_items_are_left_out_where_the_data_suggest_it(
-    made: Path, small_folder: Path, tmp_path: Path, repeated: int, leaves_out: bool
-) -> None:
-    folder = Path(shutil.copytree(small_folder, tmp_path / "dataset"))
-    metadata = json.loads((folder / "metadata.json").read_text())
-    metadata["repeated_targets"]["test"] = {"users": repeated, "of": 60}
-    (folder / "metadata.json").write_text(json.dumps(metadata))
-    assert find_source(made, folder).leaves_out_seen is leaves_out

@@ -355,7 +355,7 @@ def example_users(config: Config) -> tuple[Ranks, list[Example]]:
     model, _ = build(config, _world(), dataset.sizes)
     ranks = _rank(model, config, dataset, "test", ["full"])
     scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
-    return ranks, examples(scorer, dataset.splits["test"], ranks["full"], k=10, device=CPU)
+    return ranks, examples(scorer, dataset.splits["test"], ranks["full"], k=10, leaves_out_seen=True, device=CPU)
 
 
 def _rank(

@@ -21,12 +21,13 @@ def test_the_model_beside_popularity_the_strongest_baseline_and_the_best_possibl
     more = {
         "baselines": {"markov": {"full": {"HR@10": 0.2}}, "transition_graph": {"full": {"HR@10": 0.25}}},
         "best_possible": {"full": {"HR@10": 0.5}},
+        "strongest_baseline": {"kind": "markov", "metric": "NDCG@10"},
         "intervals": {"test": {"full": {"HR@10": [0.3, 0.322]}}},
     }
     assert summary(report(**more)) == (
         "For 31.1 % of 6,040 test users, Bert4Rec has the item that came next among its first ten, out of 3,416 items "
         "(between 30.0 % and 32.2 %, with 95 % confidence). Popularity has it for 3.6 %: Bert4Rec finds 8.58 times as "
-        "many. The strongest baseline without training besides, transition graph, has it for 25.0 %. Nobody could do "
+        "many. The strongest baseline without training, Markov, has it for 20.0 %. Nobody could do "
         "better than 50.0 % on these made-up data."
     )
 

@@ -17,8 +17,11 @@ def report(ndcg: float = 0.2, **changes: Any) -> dict[str, Any]:
         "dataset": {"fingerprint": "a" * 64},
         "test": figures(ndcg),
         "popularity_baseline": figures(0.05),
+        "strongest_baseline": {
+            "kind": "popularity", "protocol": "full", "metric": "NDCG@10", "difference": 0.15, "interval": [0.1, 0.2],
+        },
         "training": TRAINING,
-    }
+    }  # fmt: skip
     return content | changes
 
 
@@ -41,7 +44,8 @@ def test_nothing_is_warned_of_where_all_is_well() -> None:
         "It had stopped improving: the best validation NDCG@10, 0.2010 at epoch 6 of 8, is 0.0 % better than that "
         "of the first three quarters of the training.",
         "Validation NDCG@10 ended 0.5 % from its best: it did not get worse for long.",
-        "Bert4Rec is better than popularity: test NDCG@10 0.2000 against 0.0500.",
+        "Bert4Rec is better than popularity, the strongest baseline without training: test NDCG@10 0.2000 against "
+        "0.0500, difference +0.1500 (+0.1000 to +0.2000, 95 % confidence, the same users).",
         "An epoch has 10 steps, the training had 400 in all.",
         "The weights were chosen by 20 validation users alone: those of epoch 40.",
     ]
@@ -74,24 +78,22 @@ def test_validation_that_falls_for_long() -> None:
     assert not found("validation_falling", report(), curve(0.1, 0.2, *[0.195] * 9)).is_warning  # by a little
 
 
-def test_below_baselines() -> None:
-    markov = {"markov": {"full": {"users": 100, "NDCG@10": 0.3}}}
-    check = found("below_baseline", report(baselines=markov), [])
-    assert check.text == "Bert4Rec is below Markov (0.3000), which need no training: its test NDCG@10 is 0.2000."
-    assert check.is_warning
-    check = found("below_baseline", report(0.04, baselines=markov), [])
-    assert "below Markov (0.3000) and popularity (0.0500), which" in check.text
-    weaker = {"markov": {"full": {"users": 100, "NDCG@10": 0.19}}}
-    intervals = {"test": {"full": {"NDCG@10": [0.18, 0.22]}}}
-    check = found("below_baseline", report(baselines=weaker, intervals=intervals), [])
-    assert check.text == (
-        "Bert4Rec is not clearly better than Markov, which needs no training: test NDCG@10 0.2000, interval "
-        "0.1800 to 0.2200, against 0.1900."
-    )
-    assert check.is_warning
-    assert not found("below_baseline", report(baselines=weaker), []).is_warning
-    best = {"best_possible": {"full": {"users": 100, "NDCG@10": 0.9}}}
-    assert not found("below_baseline", report(**best), []).is_warning  # nobody is above it
+@pytest.mark.parametrize(
+    ("interval", "verdict", "warns"),
+    [
+        ([0.05, 0.2], "is better than Markov", False),
+        ([-0.01, 0.02], "is not clearly better than Markov", True),
+        ([-0.2, -0.1], "is worse than Markov", True),
+    ],
+)
+def test_the_strongest_baseline_is_compared_user_by_user(interval: list[float], verdict: str, warns: bool) -> None:
+    """Whatever the intervals of the two alone: the difference of the same users decides."""
+    baselines = {"markov": {"full": {"users": 100, "NDCG@10": 0.19}}}
+    comparison = {"kind": "markov", "protocol": "full", "metric": "NDCG@10", "difference": 0.01, "interval": interval}
+    check = found("below_baseline", report(baselines=baselines, strongest_baseline=comparison), [])
+    assert check.is_warning == warns
+    assert verdict in check.text
+    assert ("--model.kind=markov" in check.text) == warns
 
 
 def test_too_few_steps() -> None:

@@ -36,6 +36,7 @@ def test_the_other_mode_takes_the_optimizer_that_the_run_has(make: Make) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"evaluation.seen_items": "keep"}, r"evaluation.seen_items = leave_out in the run, keep now: "),
         ({"model.embed_dim": 32}, r"model.embed_dim = 16 in the run, 32 now: a resumed run keeps what it began with"),
         ({"training.learning_rate": 0.5}, r"training.learning_rate = 0.001 in the run, 0.5 now"),
         (

@@ -1,7 +1,6 @@
 """What the report of a run says beside its figures, and which figures it has."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,13 +34,13 @@ def test_repeated_targets_and_users_left_out_are_reported(
         "test": {"users": 3, "of": 6},
     }
     assert report["dataset"]["left_out"] == {"validation": {"users": 2, "of": 6}, "test": {"users": 2, "of": 6}}
-    protocols = ["full", "full_unseen", "popular", "uniform"]
+    protocols = ["full", "popular", "uniform"]
     for name in ("test", "validation", "popularity_baseline"):
         assert list(report[name]) == protocols
-        assert [report[name][protocol]["users"] for protocol in protocols] == [6, 6, 4, 4]
+        assert [report[name][protocol]["users"] for protocol in protocols] == [6, 4, 4]
         assert report[name]["full"]["HR@10"] == 1  # of eight items
-        assert report[name]["full_unseen"]["HR@10"] == (4 / 6 if name == "validation" else 3 / 6)
-    assert report["popularity_baseline"]["full_unseen"]["MRR"] == (1 / 4 + 1 + 1 / 5) / 6
+    assert report["seen_items"] == "keep"
+    assert report["popularity_baseline"]["full"]["MRR"] == pytest.approx((1 / 3 + 1 / 6 + 2 / 7 + 2 / 8) / 6)
     line = "test of 6 users, full catalogue: HR@10 1.0000, "
     assert f"\n{line}" in capsys.readouterr().out
     assert main(["report", str(folder)]) == 0
@@ -63,25 +62,7 @@ def test_repeated_targets_and_users_left_out_are_reported(
     assert report["training"]["best_epoch"] == best["epoch"]
 
 
-def test_a_folder_of_before_these_were_counted_gives_the_same_report(
-    log_config: Callable[..., Config], log_folder: Path, tmp_path: Path
-) -> None:
-    old = Path(shutil.copytree(log_folder, tmp_path / "old"))
-    metadata = json.loads((old / "metadata.json").read_text())
-    del metadata["repeated_targets"], metadata["left_out"]
-    (old / "metadata.json").write_text(json.dumps(metadata))
-    reports = [
-        report_of(run(log_config(**{"data.dataset_dir": str(folder), "training.n_epochs": 1})))
-        for folder in (log_folder, old)
-    ]
-    for report in reports:
-        del report["training"], report["sharding"]
-    assert reports[0] == reports[1]
-
-
-@pytest.mark.parametrize(
-    ("protocols", "reported"), [(["popular", "uniform"], []), (["uniform", "full"], ["full", "full_unseen"])]
-)
+@pytest.mark.parametrize(("protocols", "reported"), [(["popular", "uniform"], []), (["uniform", "full"], ["full"])])
 def test_a_protocol_for_nobody_is_absent(
     small_config: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str],
     protocols: list[str], reported: list[str],

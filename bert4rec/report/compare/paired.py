@@ -11,13 +11,16 @@ import pyarrow.parquet as pq
 
 from bert4rec.dataset.ranks import LEFT_OUT
 from bert4rec.evaluation.metrics import gains
-from bert4rec.evaluation.ranker import Ranks, with_unseen
+from bert4rec.evaluation.ranker import Ranks
 from bert4rec.evaluation.results.intervals import Difference, paired_difference
 from bert4rec.evaluation.results.rank_files import rank_file
 from bert4rec.report.compare.columns import Column
 from bert4rec.runtime.errors import DataError
 
-WHO = ("user", "target", "is_repeated")
+WHO = ("user", "target")
+SEEN_DIFFERS = (
+    "some leave out seen items and others do not (evaluation.seen_items); `bert4rec evaluate` measures one again"
+)
 
 Ints: TypeAlias = npt.NDArray[np.integer]
 Differences: TypeAlias = dict[str, dict[str, Difference]]
@@ -47,6 +50,8 @@ def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, spli
     runs = [*first.runs, *other.runs]
     if len({run.fingerprint for run in runs}) > 1:
         return Pairs({}, "they were measured on different datasets")
+    if len({run.report.get("seen_items") for run in runs}) > 1:
+        return Pairs({}, SEEN_DIFFERS)
     if missing := next((run for run in runs if not (run.folder / rank_file(split)).is_file()), None):
         return Pairs(
             {}, f"{missing.folder} has no {rank_file(split)} (`bert4rec evaluate` writes one, into a folder of its own)"
@@ -82,12 +87,12 @@ def ranked_users(folder: Path, report: Mapping[str, Any], split: str) -> RankedU
     path = folder / rank_file(split)
     try:
         table = pq.read_table(path)
-        user, target, is_repeated = (table[name].to_numpy() for name in WHO)
+        user, target = (table[name].to_numpy() for name in WHO)
         names = [name for name in report[split] if name in table.column_names]
         ranks = {name: table[name].fill_null(LEFT_OUT).to_numpy() for name in names}
     except (OSError, KeyError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
-    return RankedUsers(user, target, with_unseen(ranks, is_repeated))
+    return RankedUsers(user, target, ranks)
 
 
 def _are_the_same(one: RankedUsers, other: RankedUsers) -> bool:

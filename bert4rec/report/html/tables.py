@@ -106,7 +106,7 @@ def _interval(interval: Sequence[float] | None) -> str:
 def published_tables(report: Mapping[str, Any]) -> tuple[str, list[tuple[str, list[Line]]]]:
     """By what the file is known, and which it is; and for each protocol the published figures with the run's own."""
     dataset, model = report["dataset"], report.get("test", {})
-    known = known_file(dataset)
+    known = known_file(dataset) if report.get("seen_items") != "keep" else None  # the papers leave them out
     if known is None:
         return "", []
     file, by = known

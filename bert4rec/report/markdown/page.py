@@ -16,20 +16,23 @@ from bert4rec.runtime.wording import counted, rounded
 
 FORMAT_VERSION = 1
 PROTOCOL_TITLES = {
-    "full": "Full catalogue, without the items that the user has seen",
-    "full_unseen": "Full catalogue, without any item that the user has seen: {repeated} are such items, and missed",
+    "full": "Full catalogue{seen}",
     "popular": "Among {n} unseen items drawn by popularity (the BERT4Rec paper's protocol)",
     "uniform": "Among {n} unseen items drawn uniformly",
 }
 SHORT_TITLES = {"full": "full catalogue", "popular": "popular negatives", "uniform": "uniform negatives"}
-BUT_FOR_THE_TARGET = " (the target is ranked in any case)"  # where it matters for the full catalogue
+SEEN = {  # of the full catalogue
+    "keep": ", seen items among them",
+    "leave_out": ", without the items that the user has seen",
+}
+MISSED = "; a target that the user has seen counts as missed: {repeated}"
 HELD_OUT = {
     "leave_one_out": "Test: the last item of each user; validation: the last but one of a sample of the users.",
     "time": "Test: the first item of each user from `split_at` on; validation: the last one before, of a sample of the "
     "users.",
 }
 SEEN_AND_TIES = "Seen is all of a user's history before the target. Ties go to the lower id; ids are shuffled."
-LISTS = "Their lists of the {k} best unseen items:"
+LISTS = "Their lists of the {k} best items:"
 LISTED_AT = 10  # of the cut-offs of lists the one in the tables
 WITH_TIMES = {"history": ", with times", "target": ", with the target's time"}
 TIMES = {
@@ -159,11 +162,10 @@ def _ranking_line(report: Mapping[str, Any]) -> str:
     if protocol is None:
         return metrics_table(report)
     model = report["test"][protocol]
-    unseen, times = report["test"].get("full_unseen"), WITH_TIMES.get(report.get("times", ""), "")
-    beside = f"; with repeated targets missed: {unseen['HR@10']:.4f}, {unseen['NDCG@10']:.4f}" if unseen else ""
+    times = WITH_TIMES.get(report.get("times", ""), "")
     return (
         f"test of {counted(model['users'], 'user')}, {SHORT_TITLES[protocol]}{times}: HR@10 {model['HR@10']:.4f}, "
-        f"NDCG@10 {model['NDCG@10']:.4f}{_best_baselines(report, protocol)}{beside}"
+        f"NDCG@10 {model['NDCG@10']:.4f}{_best_baselines(report, protocol)}"
     )
 
 
@@ -209,9 +211,10 @@ def heading(report: Mapping[str, Any], split: str, protocol: str) -> str:
     """What is ranked, and for how many users."""
     dataset, users = report["dataset"], report[split][protocol]["users"]
     n, repeated = dataset.get("n_eval_negatives"), dataset.get("repeated_targets", {}).get(split)
-    title = PROTOCOL_TITLES[protocol].format(n=n, repeated=_share(repeated, "targets"))
-    if protocol == "full" and "full_unseen" in report[split]:
-        title += BUT_FOR_THE_TARGET
+    seen = report.get("seen_items", "leave_out")
+    title = PROTOCOL_TITLES[protocol].format(n=n, seen=SEEN[seen])
+    if protocol == "full" and seen == "leave_out" and repeated and repeated["users"]:
+        title += MISSED.format(repeated=_share(repeated, "targets"))
     left_out = repeated["of"] - users if repeated else 0
     if not left_out:
         return f"{title}; {users} users"

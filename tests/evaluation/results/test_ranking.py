@@ -7,9 +7,10 @@ from torchmetrics.retrieval import RetrievalHitRate, RetrievalMRR, RetrievalNorm
 
 from bert4rec.dataset.ranks import LEFT_OUT
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.metrics import MISSED, count_ahead
+from bert4rec.evaluation.metrics import count_ahead
 from bert4rec.evaluation.ranker import Ranker
-from bert4rec.evaluation.results.ranking import Ranking
+from bert4rec.evaluation.results.intervals import paired_difference
+from bert4rec.evaluation.results.ranking import Ranking, strongest_baseline
 from bert4rec.models.untrained.popularity import PopularityScorer
 from bert4rec.runtime.collectives import Partition
 
@@ -23,7 +24,7 @@ def test_a_thousand_random_cases_as_torchmetrics_and_by_written_out_sums() -> No
     targets = torch.randint(n_items, (n_cases,), generator=generator)
     everybody = torch.arange(n_cases)
     ranks = 1 + count_ahead(scores, 0, scores[everybody, targets], targets).numpy()
-    found = Ranking({"full": ranks}).metrics(np.zeros(n_cases, bool), KS)["full"]
+    found = Ranking({"full": ranks}).metrics(KS)["full"]
     positions = [
         sum(other >= row[target] for other in row)
         for row, target in zip(scores.tolist(), targets.tolist(), strict=True)
@@ -77,10 +78,22 @@ def test_equal_scores_are_ranked_by_the_id_and_random_ones_as_by_chance(small_da
 
 def test_figures_and_intervals_have_the_same_protocols() -> None:
     ranks = {"full": np.array([1, 2, 30], np.int32), "popular": np.full(3, LEFT_OUT, np.int32)}
-    repeated = np.array([False, True, False])
-    metrics, intervals = (of(repeated, [10]) for of in (Ranking(ranks).metrics, Ranking(ranks).intervals))
-    assert list(metrics) == list(intervals) == ["full", "full_unseen"]
-    assert metrics["full_unseen"]["HR@10"] == 1 / 3
-    assert Ranking({"full": np.where(repeated, MISSED, ranks["full"])}).intervals(~repeated & repeated, [10]) == {
-        "full": intervals["full_unseen"]
+    ranking = Ranking(ranks)
+    assert list(ranking.metrics([10])) == list(ranking.intervals([10])) == ["full"]
+
+
+def test_the_strongest_baseline_by_ndcg_and_the_difference_of_the_same_users() -> None:
+    """Popularity has more hits, Markov the higher NDCG@10: that decides."""
+    model = Ranking({"full": np.array([1, 2, 0, 30])})
+    baselines = {
+        "popularity": Ranking({"full": np.array([9, 9, 9, 9])}),
+        "markov": Ranking({"full": np.array([2, 1, 1, 0])}),
     }
+    found = strongest_baseline(model, baselines)
+    differences = np.array([1 - 1 / np.log2(3), 1 / np.log2(3) - 1, -1.0, 0.0])
+    expected = paired_difference(differences)
+    assert found == {
+        "kind": "markov", "protocol": "full", "metric": "NDCG@10", "difference": pytest.approx(expected.value),
+        "interval": [pytest.approx(expected.low), pytest.approx(expected.high)], "p": pytest.approx(expected.p),
+    }  # fmt: skip
+    assert strongest_baseline(model, {}) == {}

@@ -128,10 +128,9 @@ test users                                        6
         """
 ## Evaluation
 
-- **Seen items.** A target is ranked among the items that its user has not seen before it; the target itself always
-  takes part. 3 of 6 (50.0 %) test targets and 2 of 6 (33.3 %) validation targets are items that their user
-  has seen before. Where there are such targets, a report gives two figures: `full`, and `full_unseen`, for which they
-  are left out like all that the user has seen, and count as missed.
+- **Seen items.** 3 of 6 (50.0 %) test targets and 2 of 6 (33.3 %) validation targets are items that their user
+  has seen before. `evaluation.seen_items` says whether seen items are ranked and recommended (`keep`) or not
+  (`leave_out`: then these targets count as missed); `auto` keeps them where more than 5 % of the targets are so.
 - **Negatives.** A user has 5 of each kind, none of them from the whole of its history. A user with
   fewer unseen items has none, and is left out of the ranking among negatives: 2 of 6 (33.3 %) test users and
   2 of 6 (33.3 %) validation users.

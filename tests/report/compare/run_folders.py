@@ -20,7 +20,7 @@ def make_run(
     folder: Path, ranks: Sequence[int], *, seed: int = 1, fingerprint: str = "f1", users: Sequence[int] | None = None,
     settings: Mapping[str, Any] | None = None, validation: Sequence[int] = (), **report: Any,
 ) -> Path:  # fmt: skip
-    """A run whose test users have the `ranks`, others on `validation`; the first target is one that was seen before."""
+    """A run whose test users have the `ranks`, others on `validation`."""
     folder.mkdir(parents=True)
     of_split = {"test": ranks, "validation": validation}
     found = {split: _ranked(folder / f"ranks-{split}.parquet", of, users) for split, of in of_split.items() if len(of)}
@@ -49,7 +49,6 @@ def _ranked(path: Path, ranks: Sequence[int], users: Sequence[int] | None) -> tu
     """Write the ranks of a split; its metrics and their intervals."""
     full = np.array(ranks, np.int32)
     ids = np.arange(len(full)) if users is None else np.array(users)
-    is_repeated = np.arange(len(full)) == 0
-    pq.write_table(pa.table({"user": ids, "target": ids + 2, "is_repeated": is_repeated, "full": full}), path)
+    pq.write_table(pa.table({"user": ids, "target": ids + 2, "full": full}), path)
     ranking = Ranking({"full": full})
-    return ranking.metrics(is_repeated, KS), ranking.intervals(is_repeated, KS)
+    return ranking.metrics(KS), ranking.intervals(KS)

@@ -39,6 +39,10 @@ REPORT: dict[str, Any] = {
         "markov": {"full": metrics(6040, 0.05, 0.2, 0.11, 0.1)},
         "transition_graph": {"full": metrics(6040, 0.06, 0.25, 0.13, 0.12)},
     },
+    "strongest_baseline": {
+        "kind": "transition_graph", "protocol": "full", "metric": "NDCG@10", "difference": 0.0454,
+        "interval": [0.04, 0.05], "p": 1e-4,
+    },
     "intervals": {
         "confidence": 0.95, "resamples": 1000, "test": {"full": {"HR@10": around(0.3113), "NDCG@10": around(0.1754)}},
         "baselines": {"markov": {"full": {"HR@10": around(0.2), "NDCG@10": around(0.11)}}},

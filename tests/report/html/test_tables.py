@@ -6,7 +6,10 @@ from tests.report.html.run_by_hand import HOSTILE, REPORT
 
 def test_a_table_a_protocol_with_everybody_and_their_intervals() -> None:
     full, popular = metric_tables(REPORT)
-    assert full.title == ("Full catalogue, without the items that the user has seen; 6040 users")
+    assert full.title == (
+        "Full catalogue, without the items that the user has seen; a target that the user has seen counts as missed: "
+        "3 of 6040 targets (0.0 %); 6040 users"
+    )
     assert full.columns == ["HR@1", "HR@10", "NDCG@10", "MRR"]
     assert [row.title for row in full.rows] == ["Bert4Rec", "popularity", "Markov", "transition graph"]
     assert full.rows[0].cells[:2] == [Cell("0.0700"), Cell("0.3113", "0.3013 – 0.3213")]
