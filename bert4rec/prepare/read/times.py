@@ -118,8 +118,11 @@ def _floor(number: pl.Series, ticks: int) -> pl.Series:
 
 
 def _iso_8601(text: pl.Expr) -> list[pl.Expr]:
-    """Seconds of `2024-03-19T10:27:00` (or with a blank, a fraction, Z, an offset) and `2024-03-19`; UTC if unsaid."""
-    moment = text.str.replace(" ", "T", literal=True).str.strip_suffix("Z")
+    """Return seconds of `2024-03-19` and `2024-03-19T10:27:00`, also with a blank, a fraction, Z, UTC or an offset.
+
+    Without an offset a time is in UTC.
+    """
+    moment = text.str.replace(" ", "T", literal=True).str.strip_suffix("Z").str.strip_suffix(" UTC")
     return [
         moment.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", strict=False, time_unit="us").dt.epoch("s"),
         moment.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%#z", strict=False, time_unit="us").dt.epoch("s"),
