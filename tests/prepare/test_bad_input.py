@@ -75,6 +75,7 @@ BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, message
     ("table", b"1,6,-5,4\n", "time is not a time", f't "-5"{TIME}'),
     ("table", b"1,6,nan,4\n", "time is not a time", f't "nan"{TIME}'),
     ("table", b"1,6,99999999999999999999,4\n", "time is not a time", TIME),
+    ("table", b"1,6,1700000000000,4\n", "time is not a time", 't "1700000000000": looks like milliseconds, most times'),
     ("table", b"1,6,3,good\n", "rating is not a number", f'r "good"{NUMBER}'),
     ("table", b"1,6,3,nan\n", "rating is not a number", f'r "nan"{NUMBER}'),
     ("table", b"1,6,3,inf\n", "rating is not a number", f'r "inf"{NUMBER}'),
@@ -158,6 +159,13 @@ def test_a_truncated_last_line_is_none(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "t.csv").write_bytes(b"".join(lines) + b"3,9,")
     arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings, "--preprocessing.max_bad_rows=0"]
     assert_refused(tmp_path, capsys, arguments, "t.csv, line 14: has 3 fields; 4 as the header has")
+
+
+def test_seconds_and_milliseconds_in_one_column_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{u},{i},{(1_700_000_000 + t) * (1000 if i % 3 else 1)}\n" for u, i, t, _ in GOOD]
+    (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(lines))
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t"]
+    assert_refused(tmp_path, capsys, arguments, 't.csv, line 2: t "17', "of 12 rows cannot be used")
 
 
 def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

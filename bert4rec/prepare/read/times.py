@@ -1,7 +1,7 @@
 """Times as they are written, numbers of any unit, dates, ISO 8601 or any other text → whole seconds since 1970."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
@@ -11,6 +11,8 @@ from bert4rec.runtime.errors import DataError
 
 TimeUnit: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+UNIT_NAMES: dict[TimeUnit, str] = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+SINCE, UNTIL = 788_918_400, 2**31  # seconds: from 1995 to 2038; a log is hardly from before or after
 LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds, is larger
 DECIDING_ROWS = 1000  # the first ones, which show the unit of times that are numbers
 WISH = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
@@ -23,12 +25,14 @@ PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
 class Times:
     """Reads the times of a source, part by part.
 
-    `unit`: of times that are numbers; "auto" until the first part shows it. `form`: as strptime has it, of times that
-    are text; "" = ISO 8601 or numbers. Raises `DataError` for a form that Polars does not know, or without a day.
+    `unit`: of times that are numbers; "auto" = `likely_unit`, which the first part with numbers shows. `form`: as
+    strptime has it, of times that are text; "" = ISO 8601 or numbers. Raises `DataError` for a form that Polars does
+    not know, or without a day.
     """
 
     unit: TimeUnit = "auto"
     form: str = ""
+    likely_unit: TimeUnit = field(default="auto", init=False)
 
     def __post_init__(self) -> None:
         if self.form:
@@ -45,11 +49,13 @@ class Times:
         """What `value`, which is no time, must be instead."""
         if self.form:
             return f'must be a time in the form data.time_format = "{self.form}"'
+        if wish := self._wish_of_unit(value):
+            return wish
         is_date = isinstance(value, str) and OTHER_DATE.search(value) and _is_no_number(value)
         return f"{WISH}; name another form in data.time_format, such as {EXAMPLE}" if is_date else WISH
 
     def seconds(self, column: pl.Series) -> pl.Series:
-        """Whole seconds, rounded down; null where it is no time, or one before 1970."""
+        """Return whole seconds, rounded down; null for what is no time, before 1970, or in another unit than most."""
         if self.form:
             seconds = self._by_form(column.cast(pl.String))
         elif column.dtype.is_temporal():
@@ -58,6 +64,19 @@ class Times:
             seconds = self._by_number_or_iso_8601(stripped(column))
         return seconds.set((seconds < 0) | (seconds > LARGEST_SECONDS), None).alias("time")
 
+    @property
+    def _used_unit(self) -> TimeUnit:
+        return self.likely_unit if self.unit == "auto" else self.unit
+
+    def _wish_of_unit(self, value: object) -> str:
+        """Return what to do with a number that is a likely moment in another unit; "" for anything else."""
+        other, used = _unit_of_moment(value), self._used_unit
+        if other is None or used in ("auto", other):
+            return ""
+        if other == self.likely_unit:
+            return f"looks like {UNIT_NAMES[other]}, most times too; name the unit: --data.time_unit={other}"
+        return f"looks like {UNIT_NAMES[other]}, most times like {UNIT_NAMES[used]}; write all in one unit"
+
     def _by_form(self, text: pl.Series) -> pl.Series:
         return stripped(text).str.to_datetime(self._pattern, strict=False, time_unit="us").dt.epoch("s")
 
@@ -65,9 +84,11 @@ class Times:
         number = column if column.dtype.is_float() else column.cast(pl.Int64, strict=False)
         if number.null_count() > column.null_count():
             number = column.cast(pl.Float64, strict=False)
-        if self.unit == "auto":
-            self.unit = _unit_of(number)
-        seconds = _floor(number, PER_SECOND.get(self.unit, 1))
+        if self.likely_unit == "auto":
+            self.likely_unit = _unit_of(number)
+        seconds = _floor(number, PER_SECOND.get(self._used_unit, 1))
+        if self._used_unit == self.likely_unit:
+            seconds = _without_larger_units(seconds, PER_SECOND.get(self.likely_unit, 1))
         if column.dtype == pl.String and seconds.null_count() > column.null_count():
             iso = pl.coalesce("seconds", *_iso_8601(pl.col("text")))
             seconds = pl.DataFrame({"text": column, "seconds": seconds}).select(iso).to_series()
@@ -109,6 +130,28 @@ def _unit_of(times: pl.Series) -> TimeUnit:
     if not isinstance(middle, int | float):
         return "auto"
     return next((unit for unit, ticks in PER_SECOND.items() if middle < LARGEST_SECONDS * ticks), "ns")
+
+
+def _unit_of_moment(value: object) -> TimeUnit | None:
+    """Return the unit in which the number `value` is a moment from 1995 to 2038; None where there is none."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return next((unit for unit, ticks in PER_SECOND.items() if SINCE * ticks <= number < UNTIL * ticks), None)
+
+
+def _without_larger_units(seconds: pl.Series, ticks: int) -> pl.Series:
+    """Return `seconds`, read in a unit of `ticks` a second, with null where a larger unit makes a likely moment.
+
+    Seconds among milliseconds, for instance, would be times of January 1970.
+    """
+    first = seconds.min()
+    for larger in (other for other in PER_SECOND.values() if other < ticks):
+        low, high = max(1, SINCE * larger // ticks), UNTIL * larger // ticks
+        if isinstance(first, int) and first <= high:
+            seconds = seconds.set((seconds >= low) & (seconds <= high), None)
+    return seconds
 
 
 def _floor(number: pl.Series, ticks: int) -> pl.Series:

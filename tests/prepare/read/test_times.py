@@ -7,6 +7,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bert4rec.prepare.files.bad_rows import LINE, BadRows
 from bert4rec.prepare.read.fields import Fields
@@ -14,6 +16,7 @@ from bert4rec.prepare.read.times import LARGEST_SECONDS, Times
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")
+NOW = 1_700_000_000
 NO_TIME = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
 
 
@@ -63,6 +66,49 @@ def test_the_first_part_with_numbers_tells_the_unit_of_all_times() -> None:
     assert [fields.cast(frame, FILE, BadRows())["time"].to_list() for frame in frames] == [
         [999_993_600], [1_500_000_000], [7],
     ]  # fmt: skip
+
+
+MODERN = st.integers(10**9, 2 * 10**9)  # seconds
+
+
+@given(
+    unit=st.sampled_from(["ms", "us", "ns"]), seconds=st.lists(MODERN, min_size=3, max_size=20),
+    others=st.lists(MODERN, max_size=2), as_type=st.sampled_from([int, str]), named=st.booleans(),
+)  # fmt: skip
+def test_times_in_a_larger_unit_than_most_are_bad_rows(
+    unit: str, seconds: list[int], others: list[int], as_type: type, named: bool
+) -> None:
+    ticks = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    column = [as_type(second * ticks) for second in seconds] + [as_type(second) for second in others]
+    found, bad = cast(column, unit=unit if named else "auto")
+    assert (found, bad.total) == (seconds, len(others))
+
+
+@given(st.lists(MODERN, min_size=3, max_size=20), st.lists(MODERN, max_size=2), st.sampled_from([10**3, 10**6, 10**9]))
+def test_times_in_a_smaller_unit_than_most_are_bad_rows(seconds: list[int], others: list[int], ticks: int) -> None:
+    found, bad = cast(seconds + [other * ticks for other in others])
+    assert (found, bad.total) == (seconds, len(others))
+
+
+@pytest.mark.parametrize(
+    ("times", "unit", "wish"),
+    [
+        ([NOW * 1000, NOW * 1000, NOW], "auto", "looks like seconds, most times like milliseconds; write all in one"),
+        ([str(NOW), str(NOW), str(NOW * 1000)], "auto", "looks like milliseconds, most times like seconds; write all"),
+        ([NOW * 1000], "s", "looks like milliseconds, most times too; name the unit: --data.time_unit=ms"),
+    ],
+)
+def test_a_time_in_another_unit_is_told_which(times: list[Any], unit: str, wish: str) -> None:
+    _, bad = cast(times, unit=unit)
+    (line,) = bad.shown
+    assert f'time "{times[-1]}": {wish}' in line
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_short_times_in_a_named_unit_stay_what_they_are(unit: str) -> None:
+    ticks = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    seconds = [2, 1500, 1_700_000]  # such as positions in a video
+    assert cast([second * ticks for second in seconds], unit=unit)[0] == seconds
 
 
 @pytest.mark.parametrize(
