@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from bert4rec.prepare.read.times import PER_SECOND, SINCE, UNTIL, Times
+from bert4rec.prepare.read.times import PER_SECOND, SINCE, UNTIL, Times, stripped
 
 TIMES = {"time", "timestamp", "date", "datetime", "ts", "at", "when", "day", "moment", "instant", "epoch", "unixtime"}
 USERS = {
@@ -18,6 +18,8 @@ ITEMS = {
     "item", "sku", "product", "movie", "film", "book", "article", "isbn", "asin", "song", "track", "artist", "video",
     "game", "page", "url", "offer", "anime", "recipe", "goods",
 }  # fmt: skip
+EXCEL_SINCE, EXCEL_UNTIL = 34_700, 50_424  # days since 1899-12-30: from 1995 to 2038
+NEARLY_ALL = 0.9
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
 WORDS = {"user": USERS, "item": ITEMS, "time": TIMES, "rating": {"rating", "star", "score", "overall", "grade"}}
@@ -65,6 +67,22 @@ def looks_like_time(values: pl.Series) -> bool:
         return _are_instants(numbers) or (is_named_so and bool(numbers.min() >= 0))  # type: ignore[operator]
     pattern = r"\d" if is_named_so else DATE
     return bool(known.str.contains(pattern).all())
+
+
+def excel_days(values: pl.Series) -> pl.Series:
+    """Return the numbers among `values` if nearly all are days from 1995 to 2038 as Excel counts them, else no number.
+
+    Some must have a time of day: whole numbers give the order as well.
+
+    >>> excel_days(pl.Series(["45231.5", "45232"])).to_list(), excel_days(pl.Series([45231, 45232])).to_list()
+    ([45231.5, 45232.0], [])
+    """
+    if not (values.dtype.is_numeric() or values.dtype == pl.String):
+        return pl.Series([], dtype=pl.Float64)
+    numbers = stripped(values).cast(pl.Float64, strict=False).drop_nulls()
+    days = numbers.filter((numbers >= EXCEL_SINCE) & (numbers < EXCEL_UNTIL))
+    is_likely = len(days) >= NEARLY_ALL * values.count() and (days != days.floor()).any()
+    return days if is_likely else days.clear()
 
 
 def needs_format(values: pl.Series) -> bool:
