@@ -87,7 +87,8 @@ class Fields:
         first = pl.coalesce(pl.when(pl.col(name)).then(pl.lit(name)) for name in frame.columns).alias("bad field")
         found = raw.with_columns(flags.select(first)).filter(pl.col("bad field").is_not_null())
         for row in found.head(max(bad.room, 0)).iter_rows(named=True):
-            bad.show(path, unit, row[LINE], self._problem(row["bad field"], row[row["bad field"]]))
+            name = row["bad field"]
+            bad.show(path, unit, row[LINE], self._problem(name, row[name], raw[name]))
         missing = pl.coalesce(
             pl.when(pl.col("bad field") == name).then(pl.col(name).cast(pl.String).fill_null("") == "")
             for name in frame.columns
@@ -97,14 +98,14 @@ class Fields:
         ):
             bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, 'is not a whole number')}", n)
 
-    def _problem(self, name: str, value: object) -> str:
+    def _problem(self, name: str, value: object, column: pl.Series) -> str:
         if value in (None, ""):
             return f"{self.names[name]} is missing"
-        return f'{self.names[name]} "{value}": {self._wish(name, value)}'
+        return f'{self.names[name]} "{value}": {self._wish(name, value, column)}'
 
-    def _wish(self, name: str, value: object) -> str:
+    def _wish(self, name: str, value: object, column: pl.Series) -> str:
         if name == "time":
-            return self.times.wish_of_value(value)
+            return self.times.wish_of_value(value, column)
         if name in IDS and isinstance(value, float) and value.is_integer():
             return "a floating-point number of this size has lost its last digits; write the ids as whole numbers"
         return _wish(name, is_text_id=not self.whole_number_ids)

@@ -11,6 +11,7 @@ from bert4rec.dataset.statistics import order_line
 from bert4rec.prepare.files.tables import FIRST_ROWS
 from bert4rec.prepare.read.guesses import NEARLY_ALL, excel_days, look_swapped, looks_like_time, needs_format
 from bert4rec.prepare.read.interactions import Interactions
+from bert4rec.prepare.read.times import fitting_forms
 from bert4rec.runtime.errors import DataError
 
 SHOWN = ("user", "item", "time", "rating", "title")
@@ -56,7 +57,8 @@ def _of_the_order(interactions: Interactions) -> Iterator[str]:
         verb = "looks like a time" if len(found) == 1 else "look like times"
         text += f"; {', '.join(found)} {verb}: {shlex.quote(f'--data.time_column={found[0]}')}"
         if needs_format(others[found[0]]):
-            text += " with --data.time_format=…, such as %d/%m/%Y"
+            forms = fitting_forms(others[found[0]])
+            text += f" {shlex.quote(f'--data.time_format={forms[0]}')}" if forms else " with --data.time_format=…"
     yield text
 
 

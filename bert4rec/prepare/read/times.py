@@ -1,6 +1,7 @@
 """Times as they are written, numbers of any unit, dates, ISO 8601 or any other text → whole seconds since 1970."""
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
@@ -16,7 +17,50 @@ SINCE, UNTIL = 788_918_400, 2**31  # seconds: from 1995 to 2038; a log is hardly
 LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds, is larger
 DECIDING_ROWS = 1000  # the first ones, which show the unit of times that are numbers
 WISH = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
-OTHER_DATE = re.compile(r"\d.*[-/. ].*\d")  # a date in an order of its own
+DATES = (
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%Y.%m.%d",
+    "%d-%m-%Y",
+    "%m-%d-%Y",
+    "%Y-%m-%d",
+    "%d/%m/%y",
+    "%m/%d/%y",
+    "%d.%m.%y",
+    "%d-%m-%y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%b %d %Y",
+    "%d-%b-%Y",
+    "%d-%b-%y",
+)
+CLOCKS = (
+    "",
+    " %H:%M",
+    " %H:%M:%S",
+    " %H:%M:%S.%f",
+    " %I:%M %p",
+    " %I:%M:%S %p",
+    "T%H:%M",
+    "T%H:%MZ",
+    "T%H:%M:%S",
+    " %H:%M %z",
+    " %H:%M:%S %z",
+)
+FORMS = (
+    *[date + clock for date in DATES for clock in CLOCKS],
+    "%d/%b/%Y:%H:%M:%S %z",
+    "%a %b %d %H:%M:%S %Y",
+    "%a %b %d %H:%M:%S %z %Y",
+    "%a %b %d %H:%M:%S UTC %Y",
+    "%a, %d %b %Y %H:%M:%S GMT",
+    "%a, %d %b %Y %H:%M:%S %z",
+)  # that are offered where they fit
+MOST = 0.9  # of the first times must be read by a form that is offered
 EXAMPLE = "%d/%m/%Y %H:%M"
 PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
 
@@ -45,14 +89,17 @@ class Times:
             return "" if is_text else f'data.time_format = "{self.form}" is for text; leave it empty'
         return "" if dtype.is_numeric() or dtype in (pl.String, pl.Datetime, pl.Date) else WISH
 
-    def wish_of_value(self, value: object) -> str:
-        """What `value`, which is no time, must be instead."""
+    def wish_of_value(self, value: object, column: pl.Series) -> str:
+        """Return what `value`, which is no time, must be instead; `column`: the times beside it."""
+        first = column.drop_nulls().head(DECIDING_ROWS)
         if self.form:
-            return f'must be a time in the form data.time_format = "{self.form}"'
+            wish = f'must be a time in the form data.time_format = "{self.form}"'
+            if _reads(Times(self.unit), first):
+                return f"{wish}; these rows are read without it: leave it empty"
+            return wish if _reads(self, first) else wish + _offered(first)
         if wish := self._wish_of_unit(value):
             return wish
-        is_date = isinstance(value, str) and OTHER_DATE.search(value) and _is_no_number(value)
-        return f"{WISH}; name another form in data.time_format, such as {EXAMPLE}" if is_date else WISH
+        return WISH + _offered(first) if isinstance(value, str) else WISH
 
     def seconds(self, column: pl.Series) -> pl.Series:
         """Return whole seconds, rounded down; null for what is no time, before 1970, or in another unit than most."""
@@ -116,12 +163,40 @@ def _checked(form: str) -> str:
     return pattern
 
 
-def _is_no_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False
+def fitting_forms(values: pl.Series) -> list[str]:
+    """Return the form of `FORMS` that reads most `values`, if nearly all; and one that reads other times from as many.
+
+    >>> fitting_forms(pl.Series(["31/12/2020", "1/2/2021"])), fitting_forms(pl.Series(["1/2/2021"]))
+    (['%d/%m/%Y'], ['%d/%m/%Y', '%m/%d/%Y'])
+    """
+    shapes = {*map(_shape, values.cast(pl.String).drop_nulls().unique())}
+    found = [(form, Times(form=form).seconds(values)) for form in FORMS if _shape(PROBE.strftime(form)) in shapes]
+    most = max((seconds.count() for _, seconds in found), default=0)
+    best = [(form, seconds) for form, seconds in found if seconds.count() == most]
+    if not most or most < MOST * values.count():
+        return []
+    first, times = best[0]
+    return [first, *[form for form, seconds in best if not seconds.equals(times)][:1]]
+
+
+def _shape(text: str) -> str:
+    """Return `text` with 0 for numbers and A for words: few forms have the shape of a given time.
+
+    >>> _shape("31 Dec 2020 10:27:00 -0700")
+    '0 A 0 0:0:0 +0'
+    """
+    return re.sub(r"[^\W\d_]+", "A", re.sub(r"\d+", "0", re.sub(r" [-+](?=\d)", " +", text.strip())))
+
+
+def _offered(values: pl.Series) -> str:
+    """Return the end of a message that offers the forms that fit; "" where none does."""
+    options = [shlex.quote(f"--data.time_format={form}") for form in fitting_forms(values)]
+    which = ": only you know which" if len(options) > 1 else ""
+    return f"; these rows fit {' or '.join(options)}{which}" if options else ""
+
+
+def _reads(times: Times, values: pl.Series) -> bool:
+    return times.seconds(values).count() >= MOST * len(values)
 
 
 def _unit_of(times: pl.Series) -> TimeUnit:

@@ -106,7 +106,7 @@ def test_a_time_column_that_must_be_quoted_or_needs_a_form(run: Run, tmp_path: P
     lines, _ = run(f"--data.path={tmp_path}", *COLUMNS)
     assert before(lines)[-1] == (
         "warning: no time column is named: the order of the file's rows is taken for the order of time; event time, "
-        "day look like times: '--data.time_column=event time' with --data.time_format=…, such as %d/%m/%Y"
+        "day look like times: '--data.time_column=event time' '--data.time_format=%d/%m/%Y %H:%M:%S'"
     )
     lines, folder = run(
         f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=event time", "--data.time_format=%d/%m/%Y %H:%M:%S"
