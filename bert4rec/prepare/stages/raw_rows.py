@@ -39,7 +39,8 @@ def read_rows(
     """Every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
 
     Raises `DataError` where the share of bad rows is above `max_bad_rows`, unless there are no more than `few_bad_rows`
-    and a tenth of all. That this is likely is logged as soon as it is seen; all rows are read to count them.
+    and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them, unless
+    none of the first ones can be used.
     """
     raw = RawRows(Spool(folder / "known", run_bytes=run_bytes), Spool(folder / "new", run_bytes=run_bytes))
     before = last = 0
@@ -49,6 +50,10 @@ def read_rows(
             before, last = (last, done) if done > last else (before, last)
             if before and not is_said:  # bytes whose rows have all been seen: of those up to `done` some may be to come
                 n_seen = len(raw) + len(frame) + source.bad.total
+                if source.bad.total == n_seen:
+                    raise DataError(
+                        f"{source.bad.shown[0]}; none of the first {n_seen:,} rows can be used: correct them"
+                    )
                 if is_said := _has_too_many(source.bad, n_seen * source.n_bytes / before, settings):
                     n, kinds = f"{source.bad.total:,} of the first {n_seen:,} rows", ", ".join(source.bad.counts)
                     progress.log(f"{n} cannot be used ({kinds}); reading on to count all")

@@ -47,8 +47,10 @@ def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
         run((3, 1000, 100))
     with pytest.raises(DataError, match="50 of 1,625 rows"):
         run((50, 500, 50), (0, 75, 100), (0, 1000, 100))
-    with pytest.raises(DataError, match="150 of 150 rows"):  # those of the file, not those of its first parts
-        run((50, 0, 30), (50, 0, 60), (50, 0, 100))
+    with pytest.raises(DataError, match="150 of 153 rows"):  # those of the file, not those of its first parts
+        run((50, 1, 30), (50, 1, 60), (50, 1, 100))
+    with pytest.raises(DataError, match="none of the first 100 rows can be used"):  # said at once
+        run((50, 0, 30), (50, 0, 60), (50, 1000, 100))
     assert run((10, 90, 100), few=10) == 90  # ten rows pass, as a tenth of all
     with pytest.raises(DataError, match="11 of 500 rows"):
         run((11, 489, 100), few=10)
