@@ -168,6 +168,30 @@ def test_seconds_and_milliseconds_in_one_column_are_refused(tmp_path: Path, caps
     assert_refused(tmp_path, capsys, arguments, 't.csv, line 2: t "17', "of 12 rows cannot be used")
 
 
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (lambda u, i, t, _: (1, i, t), "all 12 rows are of one user"),
+        (lambda u, i, t, _: (u, i, 1_600_000_000), "all times are 2020-09-13T12:26:40Z"),
+        (lambda u, i, t, _: (u, i, 90_000_000_000 + t), "which is in the future"),
+        (lambda u, i, t, _: (u, i if i > 5 else 5, t), "all 3 users have the same history of 4 items"),
+    ],
+)
+def test_a_log_that_is_probably_wrong_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: Callable[..., tuple[int, int, int]], words: str
+) -> None:
+    (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(",".join(map(str, row(*cells))) + "\n" for cells in GOOD))
+    assert run(tmp_path, "--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t") == 0
+    warnings = {line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")}
+    assert len([line for line in warnings if words in line]) == 1
+
+
+def test_a_log_of_one_item_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(f"{u},x,{t}\n" for u, _, t, _ in GOOD))
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t"]
+    assert_refused(tmp_path, capsys, arguments, 'all rows have one item, "x"', "--data.item_column=")
+
+
 def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, lines, settings = SOURCES["table"]
     (tmp_path / "t.csv").write_bytes(b"".join([*lines, *([b"1,6,soon,4\n"] * 9), *([b"\n"] * 6)]))

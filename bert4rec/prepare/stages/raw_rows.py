@@ -39,8 +39,8 @@ def read_rows(
     """Every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
 
     Raises `DataError` where the share of bad rows is above `max_bad_rows`, unless there are no more than `few_bad_rows`
-    and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them, unless
-    none of the first ones can be used.
+    and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them,
+    unless none of the first ones can be used.
     """
     raw = RawRows(Spool(folder / "known", run_bytes=run_bytes), Spool(folder / "new", run_bytes=run_bytes))
     before = last = 0
