@@ -10,8 +10,9 @@ import polars as pl
 from bert4rec.prepare.read.times import PER_SECOND, SINCE, UNTIL, Times, stripped
 
 TIMES = {"time", "timestamp", "date", "datetime", "ts", "at", "when", "day", "moment", "instant", "epoch", "unixtime"}
+SESSIONS = {"session", "visit"}
 USERS = {
-    "user", "customer", "member", "session", "visitor", "client", "account", "person", "reader", "viewer", "buyer",
+    *SESSIONS, "user", "customer", "member", "visitor", "client", "account", "person", "reader", "viewer", "buyer",
     "shopper", "reviewer", "listener", "player", "subscriber",
 }  # fmt: skip
 ITEMS = {
@@ -109,8 +110,7 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
     """
     numbered = [str(number) for number in range(1, len(present) + 1)]
     if [*present] != numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in present):
-        options = {"has_header": "false", "user_column": "1", "item_column": "2"}
-        return f"; where this is a row and not a header, add {_options(options)}"
+        return f"; where this is a row and not a header, add {_options(_numbered_columns(named, present))}"
     left = [name for name in present if name not in named.values()]
     found: dict[str, str] = {}
     for field in WORDS:
@@ -127,8 +127,32 @@ def _guess(field: str, named: str, present: Sequence[str]) -> str:
     """The column that is probably meant; "" where none is likely."""
     if close := difflib.get_close_matches(named, present, n=1, cutoff=CLOSE):
         return close[0]
-    whole = (name for name in present if not re.search(r"[;,|\t]", name))  # else it is a row that was not cut
-    return next((name for name in whole if words_of(name) & WORDS[field]), "")
+    whole = [name for name in present if not re.search(r"[;,|\t]", name)]  # else it is a row that was not cut
+    found = [name for name in whole if words_of(name) & WORDS[field]]
+    return min(found, key=_doubt, default="") if field in ("user", "item") else next(iter(found), "")
+
+
+def _doubt(name: str) -> int:
+    """Return how unlikely the column `name` has the ids: 0 for ids, 1 for other facts of a user or item, 2 for sessions.
+
+    >>> _doubt("user_pseudo_id"), _doubt("customer"), _doubt("user_agent"), _doubt("session_id")
+    (0, 0, 1, 2)
+    """
+    words = words_of(name)
+    if words & SESSIONS and not words & (USERS - SESSIONS):
+        return 2
+    return 0 if "id" in words or words <= USERS | ITEMS else 1
+
+
+def _numbered_columns(named: Mapping[str, str], row: Sequence[str]) -> dict[str, str]:
+    """Return the options for a file without a header whose first `row` is given; "" for a column that is not known."""
+    numbers = [str(number) for number in range(1, len(row) + 1)]
+    times = [number for number, cell in zip(numbers, row, strict=True) if looks_like_time(pl.Series("", [cell]))]
+    user, item, *_ = [*(number for number in numbers if number not in times[:1]), "", ""]
+    options = {"has_header": "false", "user_column": user, "item_column": item}
+    if times or "time" in named:
+        options["time_column"] = times[0] if times else ""
+    return options | {f"{field}_column": "" for field in named if field not in ("user", "item", "time")}
 
 
 def _options(values: Mapping[str, str]) -> str:
