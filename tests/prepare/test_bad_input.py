@@ -284,7 +284,8 @@ def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data.source=ml-1m"], ["data.path is empty"]),
+        (["--data.source=ml-1m"], ["data.path is empty", "--download"]),
+        (["--data.source=table"], ["data.path is empty: name the file"]),
         (["--data.source=ml-1m", "--data.path=no/where"], ["no/where: No such file or directory; correct data.path"]),
         (["--data.source=ml-1m", f"--data.path={'x' * 300}"], ["x: File name too long; correct data.path"]),
         (["--data.source=movielens"], ["data.source", "must be", 'did you mean "ml-1m", "ml-32m"']),

@@ -133,7 +133,7 @@ def _guess(field: str, named: str, present: Sequence[str]) -> str:
 
 
 def _doubt(name: str) -> int:
-    """Return how unlikely the column `name` has the ids: 0 for ids, 1 for other facts of a user or item, 2 for sessions.
+    """Return how unlikely the column `name` has the ids: 0 = has ids, 1 = other facts of a user or item, 2 = sessions.
 
     >>> _doubt("user_pseudo_id"), _doubt("customer"), _doubt("user_agent"), _doubt("session_id")
     (0, 0, 1, 2)
