@@ -66,6 +66,8 @@ MISSING, NUMBER, WHOLE, TIME = "is missing", ": must be a number", ": must be a 
 BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, message
     ("table", b",6,3,4\n", "user is missing", "user is missing"),
     ("table", b"1,,3,4\n", "item is missing", "item is missing"),
+    ("table", b"nan,6,3,4\n", "user is missing", 'user "nan": stands for a missing id'),
+    ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL": stands for a missing id'),
     ("table", b'1,"",3,4\n', "item is missing", "item is missing"),
     ("table", b"1,6,,4\n", "time is missing", "t is missing"),
     ("table", b"1,6,3,\n", "rating is missing", "r is missing"),
