@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert4rec.config.file_kinds import BYTE_ORDER_MARK, PACKED, SUFFIXES, compression_by_bytes, format_by_bytes
+from bert4rec.config.file_kinds import (
+    BYTE_ORDER_MARK,
+    PACKED,
+    SUFFIXES,
+    compression_by_bytes,
+    format_by_bytes,
+    problem_of_format,
+    refuse_unread,
+)
 from bert4rec.config.urls import is_url, without_secrets
 from bert4rec.runtime.errors import DataError
 
@@ -97,11 +105,15 @@ def _of_folder(folder: Path) -> Recognized:
     if known:
         names = ", ".join([*known][:3]) + (", …" if len(known) > 3 else "")
         raise DataError(f"{folder}: which of {names}? name it in data.path, or several by a pattern in quotes")
+    for file in files:
+        refuse_unread(str(file), _head(file))
     raise DataError(f"{folder}: holds no file that is recognized; name it in data.path, and {SAY}")
 
 
 def _refuse(file: Path) -> Recognized:
-    lines = _lines(_head(file))
+    head = _head(file)
+    refuse_unread(str(file), head)
+    lines = _lines(head)
     start = f'it begins with "{lines[0][:60]}"' if lines else "it is empty"
     raise DataError(f"{file}: not recognized by its name and first lines ({start}); {SAY}")
 
@@ -116,6 +128,8 @@ def _of_file(file: Path) -> Recognized | None:
     head = _head(file)
     if typed := format_by_bytes(head):
         return Recognized("table", f"{file.name} is {'a Parquet' if typed == 'parquet' else 'an Arrow'} file")
+    if problem_of_format(str(file), head):
+        return _refuse(file) if what else None
     lines = _lines(head)
     if public := _public(file, lines):
         return public

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import datasets
 import polars as pl
 
 from bert4rec.config.load import with_changes
-from bert4rec.config.tables import OWN_DATA, Config
+from bert4rec.config.tables import OWN_DATA, Config, Data
 from bert4rec.dataset.card import dataset_card
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.dataset.schema import CARD, FIRST_ITEM_ID, ITEMS, ORACLE, TEST, USERS
@@ -107,10 +108,13 @@ def _make_dataset(
     kept = (ordered.counts > 0) | has_whole_catalogue  # noise is for catalogues of a given size
     ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
     n_items = int(ids.max()) + 1 - FIRST_ITEM_ID
+    if n_items == 1:
+        raise DataError(_one_item(data, ordered.items.filter(pl.Series(kept))[0]))
     histories = NumberedHistories(ordered, ids, known=known.users["original"] if known else None)
     n_users = write_table(new / USERS, histories.users())
     rule, instant = choose_split(settings, ordered.parts)
     survey = survey_histories(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
+    warnings += _warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items = item_table(ordered, ids, survey, titles)
     write_table(new / ITEMS, [items])
     config = _with_window_length(config, survey, progress)
@@ -170,6 +174,12 @@ def _look_at_rows(raw: RawRows, bad: BadRows, known: Known | None, local: LocalF
         return []
     n = len(known.users)
     return _warn(f"data.extends: none of its {n:,} users has a row here; are the ids written otherwise?")
+
+
+def _one_item(data: Data, item: object) -> str:
+    """Return the message that refuses rows with one item."""
+    advice = "name the column of the items: --data.item_column=…" if data.source == "table" else "bring other rows"
+    return f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}'
 
 
 def _write_oracle(

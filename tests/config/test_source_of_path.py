@@ -1,8 +1,10 @@
 """What lies at a path is told by names and first lines; what is not known is refused with what to type."""
 
 import gzip
+import io
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -103,6 +105,51 @@ def test_a_file_that_is_not_known_is_refused(tmp_path: Path, name: str, content:
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "--data.source=" in str(caught.value) or "cannot be read" in str(caught.value)
+
+
+def archive(*names: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as packed:
+        for name in names:
+            packed.writestr(name, "user,item\n1,2\n")
+    return file.getvalue()
+
+
+ZIP, WORKBOOK = archive("log.csv"), archive("docProps/app.xml", "xl/workbook.xml", "[Content_Types].xml")
+PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Log in, please</title></head></html>\n"
+SHEET, UNPACK = (
+    "is an Excel workbook, which is not read: save the sheet as CSV",
+    "is a ZIP archive, which is not read: unpack",
+)
+UNREAD = [
+    *[(name, WORKBOOK, SHEET) for name in ("log.xlsx", "log.csv", "log.txt", "log")],
+    *[(name, ZIP, UNPACK) for name in ("log.csv", "log.zip", "log")],
+    *[(name, PAGE, "is a web page (HTML), which is not read: ") for name in ("log.csv", "log.tsv", "log.html", "log")],
+    ("log.csv.gz", gzip.compress(PAGE), "is a web page (HTML), which is not read: "),
+    *[
+        (name, b'[\n{"user": 1, "item": 2}]', "write one object a line (JSON lines)")
+        for name in ("a.json", "a.csv", "a")
+    ],
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), UNREAD)
+def test_a_format_that_is_not_read_is_refused_by_its_name(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    file = write(tmp_path, name, content)
+    for path in (file, file.parent, file.parent / "*"):
+        with pytest.raises(DataError) as caught:
+            recognize(str(path))
+        assert message in str(caught.value)
+        assert str(caught.value).startswith(f"{file}: ")
+        assert str(caught.value).isprintable()
+
+
+def test_what_is_not_read_beside_a_log_is_no_trouble(tmp_path: Path) -> None:
+    for name, content in {"log.csv": TABLE, "log.xlsx": WORKBOOK, "log.zip": ZIP, "page.html": PAGE}.items():
+        write(tmp_path, name, content)
+    assert recognize(str(tmp_path)).reason == "log.csv is a CSV file with the columns customer, sku, at"
 
 
 def test_a_public_set_is_known_by_its_file_whatever_stands_beside_it(tmp_path: Path) -> None:

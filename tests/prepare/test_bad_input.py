@@ -66,6 +66,8 @@ MISSING, NUMBER, WHOLE, TIME = "is missing", ": must be a number", ": must be a 
 BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, message
     ("table", b",6,3,4\n", "user is missing", "user is missing"),
     ("table", b"1,,3,4\n", "item is missing", "item is missing"),
+    ("table", b"nan,6,3,4\n", "user is missing", 'user "nan": stands for a missing id'),
+    ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL": stands for a missing id'),
     ("table", b'1,"",3,4\n', "item is missing", "item is missing"),
     ("table", b"1,6,,4\n", "time is missing", "t is missing"),
     ("table", b"1,6,3,\n", "rating is missing", "r is missing"),
@@ -75,6 +77,7 @@ BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, message
     ("table", b"1,6,-5,4\n", "time is not a time", f't "-5"{TIME}'),
     ("table", b"1,6,nan,4\n", "time is not a time", f't "nan"{TIME}'),
     ("table", b"1,6,99999999999999999999,4\n", "time is not a time", TIME),
+    ("table", b"1,6,1700000000000,4\n", "time is not a time", 't "1700000000000": looks like milliseconds, most times'),
     ("table", b"1,6,3,good\n", "rating is not a number", f'r "good"{NUMBER}'),
     ("table", b"1,6,3,nan\n", "rating is not a number", f'r "nan"{NUMBER}'),
     ("table", b"1,6,3,inf\n", "rating is not a number", f'r "inf"{NUMBER}'),
@@ -158,6 +161,37 @@ def test_a_truncated_last_line_is_none(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "t.csv").write_bytes(b"".join(lines) + b"3,9,")
     arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings, "--preprocessing.max_bad_rows=0"]
     assert_refused(tmp_path, capsys, arguments, "t.csv, line 14: has 3 fields; 4 as the header has")
+
+
+def test_seconds_and_milliseconds_in_one_column_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{u},{i},{(1_700_000_000 + t) * (1000 if i % 3 else 1)}\n" for u, i, t, _ in GOOD]
+    (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(lines))
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t"]
+    assert_refused(tmp_path, capsys, arguments, 't.csv, line 2: t "17', "of 12 rows cannot be used")
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (lambda u, i, t, _: (1, i, t), "all 12 rows are of one user"),
+        (lambda u, i, t, _: (u, i, 1_600_000_000), "all times are 2020-09-13T12:26:40Z"),
+        (lambda u, i, t, _: (u, i, 90_000_000_000 + t), "which is in the future"),
+        (lambda u, i, t, _: (u, i if i > 5 else 5, t), "all 3 users have the same history of 4 items"),
+    ],
+)
+def test_a_log_that_is_probably_wrong_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: Callable[..., tuple[int, int, int]], words: str
+) -> None:
+    (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(",".join(map(str, row(*cells))) + "\n" for cells in GOOD))
+    assert run(tmp_path, "--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t") == 0
+    warnings = {line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")}
+    assert len([line for line in warnings if words in line]) == 1
+
+
+def test_a_log_of_one_item_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(f"{u},x,{t}\n" for u, _, t, _ in GOOD))
+    arguments = ["--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t"]
+    assert_refused(tmp_path, capsys, arguments, 'all rows have one item, "x"', "--data.item_column=")
 
 
 def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +286,8 @@ def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data.source=ml-1m"], ["data.path is empty"]),
+        (["--data.source=ml-1m"], ["data.path is empty", "--download"]),
+        (["--data.source=table"], ["data.path is empty: name the file"]),
         (["--data.source=ml-1m", "--data.path=no/where"], ["no/where: No such file or directory; correct data.path"]),
         (["--data.source=ml-1m", f"--data.path={'x' * 300}"], ["x: File name too long; correct data.path"]),
         (["--data.source=movielens"], ["data.source", "must be", 'did you mean "ml-1m", "ml-32m"']),

@@ -4,11 +4,16 @@ Text and JSON lines may be packed with gzip or zstd; Parquet and Arrow files pac
 """
 
 import json
-import re
 from pathlib import Path
-from typing import NamedTuple
 
-from bert4rec.config.file_kinds import SUFFIXES, Format, format_by_bytes
+from bert4rec.config.file_kinds import (
+    JSON_IN_ONE_PIECE,
+    SUFFIXES,
+    UNREAD_HEAD,
+    Format,
+    format_by_bytes,
+    refuse_unread,
+)
 from bert4rec.prepare.files import text_blocks
 from bert4rec.runtime.errors import DataError
 
@@ -17,30 +22,6 @@ NAMES: dict[Format, str] = {
     "arrow file": "an Arrow IPC (Feather) file",
     "arrow stream": "an Arrow IPC stream",
 }
-IN_ONE_PIECE = re.compile(rb"\s*\[\s*[\[{]")  # how an array of records begins
-BY_PANDAS = "write the table as Parquet or CSV, for instance with pandas"
-REPACK = "unpack it, or pack it with gzip or zstd"
-
-
-class Unread(NamedTuple):
-    """A format that is not read: what to do with it, its first bytes and its suffixes."""
-
-    name: str
-    advice: str
-    magic: tuple[bytes, ...]
-    suffixes: tuple[str, ...]
-
-
-UNREAD = (
-    Unread("an Excel workbook", "save the sheet as CSV", (b"\xd0\xcf\x11\xe0",), (".xlsx", ".xls")),
-    Unread("a ZIP archive", "unpack it", (b"PK\x03\x04",), (".zip",)),
-    Unread("a SQLite database", "export the table as CSV", (b"SQLite format 3",), (".db", ".sqlite", ".sqlite3")),
-    Unread("an HDF5 file", BY_PANDAS, (b"\x89HDF",), (".h5", ".hdf5")),
-    Unread("a pickle", BY_PANDAS, (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), (".pickle", ".pkl")),
-    Unread("a Feather file of version 1", "write the table as Parquet, or as Feather of version 2", (b"FEA1",), ()),
-    Unread("packed with bzip2", REPACK, (), (".bz2",)),
-    Unread("packed with xz", REPACK, (b"\xfd7zXZ",), (".xz",)),
-)
 HEAD = 1 << 20  # bytes among which the first line is looked for
 
 
@@ -59,17 +40,10 @@ def format_of(path: Path) -> Format:
     return _kind_of_text(path)
 
 
-def refuse_unread(name: str, start: bytes = b"") -> None:
-    """Raise `DataError` where the file called `name`, with these first bytes, has a format that is not read."""
-    by_suffix = [unread for unread in UNREAD if Path(name).suffix.lower() in unread.suffixes]
-    for unread in by_suffix or [unread for unread in UNREAD if start.startswith(unread.magic)]:
-        raise DataError(f"{name}: is {unread.name}, which is not read: {unread.advice}")
-
-
 def _start(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(16)
+            return file.read(UNREAD_HEAD)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -81,11 +55,9 @@ def _kind_of_text(path: Path) -> Format:
     if _is_object(start.lstrip().split(b"\n", 1)[0]):
         return "json lines"
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    if IN_ONE_PIECE.match(start) or (".json" in suffixes and start.strip()):
-        raise DataError(
-            f"{path}: is JSON in one piece, which is not read: write an object on each line (JSON lines), with pandas: "
-            'frame.to_json("log.jsonl", orient="records", lines=True)'
-        )
+    refuse_unread(str(path), start[:UNREAD_HEAD])
+    if ".json" in suffixes and start.strip():
+        raise DataError(f"{path}: {JSON_IN_ONE_PIECE}")
     return "json lines" if any(_by_suffix(suffix) == "json lines" for suffix in suffixes) else "text"
 
 

@@ -16,6 +16,8 @@ FIELDS = (*IDS, "time", "rating", "is_read", *OPTIONAL)
 KINDS = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
 EXACT = ((pl.Float64, 2**53), (pl.Float32, 2**24), (pl.Float16, 2**11))  # below it, whole numbers keep every digit
 DECIMAL = ".0"
+NO_ID = ("nan", "NaN", "NAN", "null", "Null", "NULL", "None", "<NA>", "\\N")  # what programs write for a missing value
+LONGEST_NO_ID = max(map(len, NO_ID))
 
 
 @dataclass
@@ -71,13 +73,15 @@ class Fields:
         if text is not None and name in self.decimal_ids:
             text = text.str.strip_suffix(DECIMAL)
         if name in self.as_text:
-            return _text(column.cast(pl.String)) if text is None else text
+            return _text(column.cast(pl.String)) if text is None else _without_no_ids(text)
         if self.whole_number_ids and text is not None:
             return stripped(text).cast(pl.Int64, strict=False)
         whole = (column if text is None else text).cast(pl.Int64, strict=False)
         same = whole.is_not_null() | column.is_null() if text is None else whole.cast(pl.String).eq_missing(text)
         if same.all():
             return whole
+        if text is not None and (known := _without_no_ids(text)).null_count() > text.null_count():
+            return self._id(name, known)
         self.as_text.add(name)
         return self._id(name, column)
 
@@ -87,9 +91,10 @@ class Fields:
         first = pl.coalesce(pl.when(pl.col(name)).then(pl.lit(name)) for name in frame.columns).alias("bad field")
         found = raw.with_columns(flags.select(first)).filter(pl.col("bad field").is_not_null())
         for row in found.head(max(bad.room, 0)).iter_rows(named=True):
-            bad.show(path, unit, row[LINE], self._problem(row["bad field"], row[row["bad field"]]))
+            name = row["bad field"]
+            bad.show(path, unit, row[LINE], self._problem(name, row[name], raw[name]))
         missing = pl.coalesce(
-            pl.when(pl.col("bad field") == name).then(pl.col(name).cast(pl.String).fill_null("") == "")
+            pl.when(pl.col("bad field") == name).then(pl.col(name).cast(pl.String).fill_null("").is_in(_missing(name)))
             for name in frame.columns
         )
         for name, is_missing, n in (
@@ -97,14 +102,16 @@ class Fields:
         ):
             bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, 'is not a whole number')}", n)
 
-    def _problem(self, name: str, value: object) -> str:
+    def _problem(self, name: str, value: object, column: pl.Series) -> str:
         if value in (None, ""):
             return f"{self.names[name]} is missing"
-        return f'{self.names[name]} "{value}": {self._wish(name, value)}'
+        if value in _missing(name):
+            return f'{self.names[name]} "{value}": stands for a missing id; write the id, or drop the row'
+        return f'{self.names[name]} "{value}": {self._wish(name, value, column)}'
 
-    def _wish(self, name: str, value: object) -> str:
+    def _wish(self, name: str, value: object, column: pl.Series) -> str:
         if name == "time":
-            return self.times.wish_of_value(value)
+            return self.times.wish_of_value(value, column)
         if name in IDS and isinstance(value, float) and value.is_integer():
             return "a floating-point number of this size has lost its last digits; write the ids as whole numbers"
         return _wish(name, is_text_id=not self.whole_number_ids)
@@ -136,7 +143,7 @@ def all_decimal(ids: pl.Series) -> bool:
     """
     if ids.dtype.is_numeric():
         return True
-    text = _text(ids)
+    text = _without_no_ids(_text(ids))
     whole = text.str.strip_suffix(DECIMAL).cast(pl.Int64, strict=False)
     return bool((whole.cast(pl.String) + DECIMAL).eq_missing(text).all())
 
@@ -146,6 +153,17 @@ def _whole(ids: pl.Series) -> pl.Series:
     limit = next(limit for dtype, limit in EXACT if ids.dtype == dtype)
     is_exact = (ids == ids.floor()) & (ids.abs() < limit)
     return ids.set(~is_exact, None).cast(pl.Int64, strict=False)
+
+
+def _missing(name: str) -> tuple[str, ...]:
+    """Return the texts that stand for no value of the field `name`."""
+    return ("", *NO_ID) if name in IDS else ("",)
+
+
+def _without_no_ids(text: pl.Series) -> pl.Series:
+    """Return `text` with null for what stands for a missing id."""
+    is_short = text.str.len_bytes() <= LONGEST_NO_ID  # quickly told, and true of few long ids
+    return text.set(is_short & text.is_in(NO_ID), None) if is_short.any() else text
 
 
 def _text(column: pl.Series) -> pl.Series:

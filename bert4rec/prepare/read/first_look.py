@@ -2,28 +2,33 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
 
 from bert4rec.dataset.statistics import order_line
 from bert4rec.prepare.files.tables import FIRST_ROWS
-from bert4rec.prepare.read.guesses import look_swapped, looks_like_time, needs_format
+from bert4rec.prepare.read.guesses import NEARLY_ALL, excel_days, look_swapped, looks_like_time, needs_format
 from bert4rec.prepare.read.interactions import Interactions
+from bert4rec.prepare.read.times import fitting_forms
+from bert4rec.runtime.errors import DataError
 
 SHOWN = ("user", "item", "time", "rating", "title")
 SHOWN_ROWS = 3
 WIDTH = 40  # characters of a value that are shown
-NEARLY_ALL = 0.9
 YEAR = 365 * 86_400  # seconds
 
 
 def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
-    """Lines that show the order and the first rows, and the warnings that follow from a look at them."""
+    """Return lines that show the order and the first rows, and the warnings that follow from a look at them.
+
+    Raises `DataError` for times that are days as Excel counts them.
+    """
     rows, source = first_rows(interactions), interactions.source
     warnings: list[str] = []
     if source.form == "table":
+        _refuse_excel_days(interactions)
         warnings += [*_of_the_order(interactions), *_of_the_names(interactions), *_of_the_times(interactions, rows)]
     return [order_line(source.form, interactions.order), *_shown(rows, interactions.columns)], warnings
 
@@ -52,7 +57,8 @@ def _of_the_order(interactions: Interactions) -> Iterator[str]:
         verb = "looks like a time" if len(found) == 1 else "look like times"
         text += f"; {', '.join(found)} {verb}: {shlex.quote(f'--data.time_column={found[0]}')}"
         if needs_format(others[found[0]]):
-            text += " with --data.time_format=…, such as %d/%m/%Y"
+            forms = fitting_forms(others[found[0]])
+            text += f" {shlex.quote(f'--data.time_format={forms[0]}')}" if forms else " with --data.time_format=…"
     yield text
 
 
@@ -61,6 +67,20 @@ def _of_the_names(interactions: Interactions) -> Iterator[str]:
     if look_swapped(user, item):
         swapped = shlex.join([f"--data.user_column={item}", f"--data.item_column={user}"])
         yield f"{user} as the column of the users and {item} as that of the items look swapped; if they are: {swapped}"
+
+
+def _refuse_excel_days(interactions: Interactions) -> None:
+    column = interactions.columns.get("time", "")
+    if not column or interactions.times.unit != "auto" or interactions.times.form:
+        return
+    days = excel_days(interactions.first_of({"time": column})["time"])
+    if len(days):
+        day = datetime(1899, 12, 30, tzinfo=UTC) + timedelta(days=days[0])
+        raise DataError(
+            f'{interactions.files[0]}: {column} "{days[0]}" looks like a day as Excel counts them '
+            f"({day.strftime('%Y-%m-%d %H:%M')}), which is not read: format the column in Excel as yyyy-mm-dd hh:mm:ss "
+            "and save it as CSV again; if these are seconds, add --data.time_unit=s"
+        )
 
 
 def _of_the_times(interactions: Interactions, rows: pl.DataFrame) -> Iterator[str]:

@@ -7,18 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from bert4rec.prepare.read.times import PER_SECOND, Times
+from bert4rec.prepare.read.times import PER_SECOND, SINCE, UNTIL, Times, stripped
 
 TIMES = {"time", "timestamp", "date", "datetime", "ts", "at", "when", "day", "moment", "instant", "epoch", "unixtime"}
+SESSIONS = {"session", "visit"}
 USERS = {
-    "user", "customer", "member", "session", "visitor", "client", "account", "person", "reader", "viewer", "buyer",
+    *SESSIONS, "user", "customer", "member", "visitor", "client", "account", "person", "reader", "viewer", "buyer",
     "shopper", "reviewer", "listener", "player", "subscriber",
 }  # fmt: skip
 ITEMS = {
     "item", "sku", "product", "movie", "film", "book", "article", "isbn", "asin", "song", "track", "artist", "video",
     "game", "page", "url", "offer", "anime", "recipe", "goods",
 }  # fmt: skip
-SINCE, UNTIL = 788_918_400, 2**31  # seconds: from 1995 to 2038; a log is hardly from before or after
+EXCEL_SINCE, EXCEL_UNTIL = 34_700, 50_424  # days since 1899-12-30: from 1995 to 2038
+NEARLY_ALL = 0.9
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
 WORDS = {"user": USERS, "item": ITEMS, "time": TIMES, "rating": {"rating", "star", "score", "overall", "grade"}}
@@ -68,6 +70,22 @@ def looks_like_time(values: pl.Series) -> bool:
     return bool(known.str.contains(pattern).all())
 
 
+def excel_days(values: pl.Series) -> pl.Series:
+    """Return the numbers among `values` if nearly all are days from 1995 to 2038 as Excel counts them, else no number.
+
+    Some must have a time of day: whole numbers give the order as well.
+
+    >>> excel_days(pl.Series(["45231.5", "45232"])).to_list(), excel_days(pl.Series([45231, 45232])).to_list()
+    ([45231.5, 45232.0], [])
+    """
+    if not (values.dtype.is_numeric() or values.dtype == pl.String):
+        return pl.Series([], dtype=pl.Float64)
+    numbers = stripped(values).cast(pl.Float64, strict=False).drop_nulls()
+    days = numbers.filter((numbers >= EXCEL_SINCE) & (numbers < EXCEL_UNTIL))
+    is_likely = len(days) >= NEARLY_ALL * values.count() and (days != days.floor()).any()
+    return days if is_likely else days.clear()
+
+
 def needs_format(values: pl.Series) -> bool:
     """Whether not one of `values`, which look like times, can be read without being told their form."""
     known = values.drop_nulls()
@@ -92,8 +110,7 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
     """
     numbered = [str(number) for number in range(1, len(present) + 1)]
     if [*present] != numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in present):
-        options = {"has_header": "false", "user_column": "1", "item_column": "2"}
-        return f"; where this is a row and not a header, add {_options(options)}"
+        return f"; where this is a row and not a header, add {_options(_numbered_columns(named, present))}"
     left = [name for name in present if name not in named.values()]
     found: dict[str, str] = {}
     for field in WORDS:
@@ -110,8 +127,32 @@ def _guess(field: str, named: str, present: Sequence[str]) -> str:
     """The column that is probably meant; "" where none is likely."""
     if close := difflib.get_close_matches(named, present, n=1, cutoff=CLOSE):
         return close[0]
-    whole = (name for name in present if not re.search(r"[;,|\t]", name))  # else it is a row that was not cut
-    return next((name for name in whole if words_of(name) & WORDS[field]), "")
+    whole = [name for name in present if not re.search(r"[;,|\t]", name)]  # else it is a row that was not cut
+    found = [name for name in whole if words_of(name) & WORDS[field]]
+    return min(found, key=_doubt, default="") if field in ("user", "item") else next(iter(found), "")
+
+
+def _doubt(name: str) -> int:
+    """Return how unlikely the column `name` has the ids: 0 = has ids, 1 = other facts of a user or item, 2 = sessions.
+
+    >>> _doubt("user_pseudo_id"), _doubt("customer"), _doubt("user_agent"), _doubt("session_id")
+    (0, 0, 1, 2)
+    """
+    words = words_of(name)
+    if words & SESSIONS and not words & (USERS - SESSIONS):
+        return 2
+    return 0 if "id" in words or words <= USERS | ITEMS else 1
+
+
+def _numbered_columns(named: Mapping[str, str], row: Sequence[str]) -> dict[str, str]:
+    """Return the options for a file without a header whose first `row` is given; "" for a column that is not known."""
+    numbers = [str(number) for number in range(1, len(row) + 1)]
+    times = [number for number, cell in zip(numbers, row, strict=True) if looks_like_time(pl.Series("", [cell]))]
+    user, item, *_ = [*(number for number in numbers if number not in times[:1]), "", ""]
+    options = {"has_header": "false", "user_column": user, "item_column": item}
+    if times or "time" in named:
+        options["time_column"] = times[0] if times else ""
+    return options | {f"{field}_column": "" for field in named if field not in ("user", "item", "time")}
 
 
 def _options(values: Mapping[str, str]) -> str:

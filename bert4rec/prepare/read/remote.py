@@ -11,9 +11,8 @@ from typing import Literal, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from bert4rec.config.file_kinds import SUFFIXES
+from bert4rec.config.file_kinds import SUFFIXES, refuse_unread
 from bert4rec.config.urls import LISTED, without_secrets
-from bert4rec.prepare.files.kinds import refuse_unread
 from bert4rec.prepare.files.tables import FIRST_ROWS
 from bert4rec.prepare.read.remote_errors import readable
 from bert4rec.runtime.errors import DataError

@@ -52,6 +52,11 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
         if data.source != "goodreads":
             raise DataError("preprocessing.only_read = true: only the source goodreads has is_read; set it to false")
         columns["is_read"] = "is_read"
+    if not data.path:
+        download = f"download {data.source} with --download, or " if source.is_movielens else ""
+        raise DataError(
+            f"data.path is empty: {download}name the file with the interactions, or the folder that holds it"
+        )
     files = _files(data.path, *source.names)
     if source.is_movielens and has_sequences(files[0]):
         raise DataError(
@@ -85,8 +90,6 @@ def named_columns(data: Data) -> dict[str, str]:
 
 def _files(path: str, *names: str) -> tuple[Path, ...]:
     """The file at `path`, the only one in the folder `path` that has one of the names, or all that fit a pattern."""
-    if not path:
-        raise DataError("data.path is empty: name the file with the interactions, or the folder that holds it")
     place = Path(path)
     if glob.has_magic(path) and not place.exists():
         found = sorted(Path(name) for name in glob.glob(path, recursive=True))

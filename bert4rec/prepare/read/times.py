@@ -1,7 +1,8 @@
 """Times as they are written, numbers of any unit, dates, ISO 8601 or any other text → whole seconds since 1970."""
 
 import re
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
@@ -11,10 +12,55 @@ from bert4rec.runtime.errors import DataError
 
 TimeUnit: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+UNIT_NAMES: dict[TimeUnit, str] = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+SINCE, UNTIL = 788_918_400, 2**31  # seconds: from 1995 to 2038; a log is hardly from before or after
 LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds, is larger
 DECIDING_ROWS = 1000  # the first ones, which show the unit of times that are numbers
 WISH = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
-OTHER_DATE = re.compile(r"\d.*[-/. ].*\d")  # a date in an order of its own
+DATES = (
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%Y.%m.%d",
+    "%d-%m-%Y",
+    "%m-%d-%Y",
+    "%Y-%m-%d",
+    "%d/%m/%y",
+    "%m/%d/%y",
+    "%d.%m.%y",
+    "%d-%m-%y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%b %d %Y",
+    "%d-%b-%Y",
+    "%d-%b-%y",
+)
+CLOCKS = (
+    "",
+    " %H:%M",
+    " %H:%M:%S",
+    " %H:%M:%S.%f",
+    " %I:%M %p",
+    " %I:%M:%S %p",
+    "T%H:%M",
+    "T%H:%MZ",
+    "T%H:%M:%S",
+    " %H:%M %z",
+    " %H:%M:%S %z",
+)
+FORMS = (
+    *[date + clock for date in DATES for clock in CLOCKS],
+    "%d/%b/%Y:%H:%M:%S %z",
+    "%a %b %d %H:%M:%S %Y",
+    "%a %b %d %H:%M:%S %z %Y",
+    "%a %b %d %H:%M:%S UTC %Y",
+    "%a, %d %b %Y %H:%M:%S GMT",
+    "%a, %d %b %Y %H:%M:%S %z",
+)  # that are offered where they fit
+MOST = 0.9  # of the first times must be read by a form that is offered
 EXAMPLE = "%d/%m/%Y %H:%M"
 PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
 
@@ -23,12 +69,14 @@ PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
 class Times:
     """Reads the times of a source, part by part.
 
-    `unit`: of times that are numbers; "auto" until the first part shows it. `form`: as strptime has it, of times that
-    are text; "" = ISO 8601 or numbers. Raises `DataError` for a form that Polars does not know, or without a day.
+    `unit`: of times that are numbers; "auto" = `likely_unit`, which the first part with numbers shows. `form`: as
+    strptime has it, of times that are text; "" = ISO 8601 or numbers. Raises `DataError` for a form that Polars does
+    not know, or without a day.
     """
 
     unit: TimeUnit = "auto"
     form: str = ""
+    likely_unit: TimeUnit = field(default="auto", init=False)
 
     def __post_init__(self) -> None:
         if self.form:
@@ -41,15 +89,20 @@ class Times:
             return "" if is_text else f'data.time_format = "{self.form}" is for text; leave it empty'
         return "" if dtype.is_numeric() or dtype in (pl.String, pl.Datetime, pl.Date) else WISH
 
-    def wish_of_value(self, value: object) -> str:
-        """What `value`, which is no time, must be instead."""
+    def wish_of_value(self, value: object, column: pl.Series) -> str:
+        """Return what `value`, which is no time, must be instead; `column`: the times beside it."""
+        first = column.drop_nulls().head(DECIDING_ROWS)
         if self.form:
-            return f'must be a time in the form data.time_format = "{self.form}"'
-        is_date = isinstance(value, str) and OTHER_DATE.search(value) and _is_no_number(value)
-        return f"{WISH}; name another form in data.time_format, such as {EXAMPLE}" if is_date else WISH
+            wish = f'must be a time in the form data.time_format = "{self.form}"'
+            if _reads(Times(self.unit), first):
+                return f"{wish}; these rows are read without it: leave it empty"
+            return wish if _reads(self, first) else wish + _offered(first)
+        if wish := self._wish_of_unit(value):
+            return wish
+        return WISH + _offered(first) if isinstance(value, str) else WISH
 
     def seconds(self, column: pl.Series) -> pl.Series:
-        """Whole seconds, rounded down; null where it is no time, or one before 1970."""
+        """Return whole seconds, rounded down; null for what is no time, before 1970, or in another unit than most."""
         if self.form:
             seconds = self._by_form(column.cast(pl.String))
         elif column.dtype.is_temporal():
@@ -58,6 +111,19 @@ class Times:
             seconds = self._by_number_or_iso_8601(stripped(column))
         return seconds.set((seconds < 0) | (seconds > LARGEST_SECONDS), None).alias("time")
 
+    @property
+    def _used_unit(self) -> TimeUnit:
+        return self.likely_unit if self.unit == "auto" else self.unit
+
+    def _wish_of_unit(self, value: object) -> str:
+        """Return what to do with a number that is a likely moment in another unit; "" for anything else."""
+        other, used = _unit_of_moment(value), self._used_unit
+        if other is None or used in ("auto", other):
+            return ""
+        if other == self.likely_unit:
+            return f"looks like {UNIT_NAMES[other]}, most times too; name the unit: --data.time_unit={other}"
+        return f"looks like {UNIT_NAMES[other]}, most times like {UNIT_NAMES[used]}; write all in one unit"
+
     def _by_form(self, text: pl.Series) -> pl.Series:
         return stripped(text).str.to_datetime(self._pattern, strict=False, time_unit="us").dt.epoch("s")
 
@@ -65,9 +131,11 @@ class Times:
         number = column if column.dtype.is_float() else column.cast(pl.Int64, strict=False)
         if number.null_count() > column.null_count():
             number = column.cast(pl.Float64, strict=False)
-        if self.unit == "auto":
-            self.unit = _unit_of(number)
-        seconds = _floor(number, PER_SECOND.get(self.unit, 1))
+        if self.likely_unit == "auto":
+            self.likely_unit = _unit_of(number)
+        seconds = _floor(number, PER_SECOND.get(self._used_unit, 1))
+        if self._used_unit == self.likely_unit:
+            seconds = _without_larger_units(seconds, PER_SECOND.get(self.likely_unit, 1))
         if column.dtype == pl.String and seconds.null_count() > column.null_count():
             iso = pl.coalesce("seconds", *_iso_8601(pl.col("text")))
             seconds = pl.DataFrame({"text": column, "seconds": seconds}).select(iso).to_series()
@@ -95,12 +163,40 @@ def _checked(form: str) -> str:
     return pattern
 
 
-def _is_no_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False
+def fitting_forms(values: pl.Series) -> list[str]:
+    """Return the form of `FORMS` that reads most `values`, if nearly all; and one that reads other times from as many.
+
+    >>> fitting_forms(pl.Series(["31/12/2020", "1/2/2021"])), fitting_forms(pl.Series(["1/2/2021"]))
+    (['%d/%m/%Y'], ['%d/%m/%Y', '%m/%d/%Y'])
+    """
+    shapes = {*map(_shape, values.cast(pl.String).drop_nulls().unique())}
+    found = [(form, Times(form=form).seconds(values)) for form in FORMS if _shape(PROBE.strftime(form)) in shapes]
+    most = max((seconds.count() for _, seconds in found), default=0)
+    best = [(form, seconds) for form, seconds in found if seconds.count() == most]
+    if not most or most < MOST * values.count():
+        return []
+    first, times = best[0]
+    return [first, *[form for form, seconds in best if not seconds.equals(times)][:1]]
+
+
+def _shape(text: str) -> str:
+    """Return `text` with 0 for numbers and A for words: few forms have the shape of a given time.
+
+    >>> _shape("31 Dec 2020 10:27:00 -0700")
+    '0 A 0 0:0:0 +0'
+    """
+    return re.sub(r"[^\W\d_]+", "A", re.sub(r"\d+", "0", re.sub(r" [-+](?=\d)", " +", text.strip())))
+
+
+def _offered(values: pl.Series) -> str:
+    """Return the end of a message that offers the forms that fit; "" where none does."""
+    options = [shlex.quote(f"--data.time_format={form}") for form in fitting_forms(values)]
+    which = ": only you know which" if len(options) > 1 else ""
+    return f"; these rows fit {' or '.join(options)}{which}" if options else ""
+
+
+def _reads(times: Times, values: pl.Series) -> bool:
+    return times.seconds(values).count() >= MOST * len(values)
 
 
 def _unit_of(times: pl.Series) -> TimeUnit:
@@ -111,6 +207,28 @@ def _unit_of(times: pl.Series) -> TimeUnit:
     return next((unit for unit, ticks in PER_SECOND.items() if middle < LARGEST_SECONDS * ticks), "ns")
 
 
+def _unit_of_moment(value: object) -> TimeUnit | None:
+    """Return the unit in which the number `value` is a moment from 1995 to 2038; None where there is none."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return next((unit for unit, ticks in PER_SECOND.items() if SINCE * ticks <= number < UNTIL * ticks), None)
+
+
+def _without_larger_units(seconds: pl.Series, ticks: int) -> pl.Series:
+    """Return `seconds`, read in a unit of `ticks` a second, with null where a larger unit makes a likely moment.
+
+    Seconds among milliseconds, for instance, would be times of January 1970.
+    """
+    first = seconds.min()
+    for larger in (other for other in PER_SECOND.values() if other < ticks):
+        low, high = max(1, SINCE * larger // ticks), UNTIL * larger // ticks
+        if isinstance(first, int) and first <= high:
+            seconds = seconds.set((seconds >= low) & (seconds <= high), None)
+    return seconds
+
+
 def _floor(number: pl.Series, ticks: int) -> pl.Series:
     if number.dtype.is_float():
         return (number / ticks).floor().cast(pl.Int64, strict=False)
@@ -118,8 +236,11 @@ def _floor(number: pl.Series, ticks: int) -> pl.Series:
 
 
 def _iso_8601(text: pl.Expr) -> list[pl.Expr]:
-    """Seconds of `2024-03-19T10:27:00` (or with a blank, a fraction, Z, an offset) and `2024-03-19`; UTC if unsaid."""
-    moment = text.str.replace(" ", "T", literal=True).str.strip_suffix("Z")
+    """Return seconds of `2024-03-19` and `2024-03-19T10:27:00`, also with a blank, a fraction, Z, UTC or an offset.
+
+    Without an offset a time is in UTC.
+    """
+    moment = text.str.replace(" ", "T", literal=True).str.strip_suffix("Z").str.strip_suffix(" UTC")
     return [
         moment.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", strict=False, time_unit="us").dt.epoch("s"),
         moment.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%#z", strict=False, time_unit="us").dt.epoch("s"),

@@ -38,17 +38,25 @@ def read_rows(
 ) -> RawRows:  # fmt: skip
     """Every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
 
-    Raises `DataError` as soon as the share of bad rows is above `max_bad_rows`, unless there are no more than
-    `few_bad_rows` and a tenth of all.
+    Raises `DataError` where the share of bad rows is above `max_bad_rows`, unless there are no more than `few_bad_rows`
+    and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them,
+    unless none of the first ones can be used.
     """
     raw = RawRows(Spool(folder / "known", run_bytes=run_bytes), Spool(folder / "new", run_bytes=run_bytes))
     before = last = 0
+    is_said = False
     with progress.stage("read", source.n_bytes) as stage:
         for frame, done in source:
             before, last = (last, done) if done > last else (before, last)
-            if before:  # bytes whose rows have all been seen: of those up to `done` some may be still to come
+            if before and not is_said:  # bytes whose rows have all been seen: of those up to `done` some may be to come
                 n_seen = len(raw) + len(frame) + source.bad.total
-                _refuse_bad_rows(source.bad, n_seen * source.n_bytes / before, settings)
+                if source.bad.total == n_seen:
+                    raise DataError(
+                        f"{source.bad.shown[0]}; none of the first {n_seen:,} rows can be used: correct them"
+                    )
+                if is_said := _has_too_many(source.bad, n_seen * source.n_bytes / before, settings):
+                    n, kinds = f"{source.bad.total:,} of the first {n_seen:,} rows", ", ".join(source.bad.counts)
+                    progress.log(f"{n} cannot be used ({kinds}); reading on to count all")
             raw.items.add(frame.select("item"))
             for spool, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
                 spool.add(rows)
@@ -69,11 +77,16 @@ def _by_known(frame: pl.DataFrame, known: Known | None) -> tuple[pl.DataFrame, p
     return rows.with_columns(user=found["known"]).filter(is_known), rows.filter(~is_known)
 
 
-def _refuse_bad_rows(bad: BadRows, n_rows: float, settings: Preprocessing) -> None:
+def _has_too_many(bad: BadRows, n_rows: float, settings: Preprocessing) -> bool:
+    """Return whether `bad` rows among `n_rows` are more than the settings allow."""
     share, few = settings.max_bad_rows, settings.few_bad_rows
-    if bad.total > max(share * n_rows, min(few, n_rows / 10) if share else 0):
-        n = f"{bad.total:,} of {round(n_rows):,} rows" if bad.total > 1 else "a row"
+    return bad.total > max(share * n_rows, min(few, n_rows / 10) if share else 0)
+
+
+def _refuse_bad_rows(bad: BadRows, n_rows: int, settings: Preprocessing) -> None:
+    if _has_too_many(bad, n_rows, settings):
+        n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
         raise DataError(
-            f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {share:g} of all: correct or "
-            "remove such rows, or allow more"
+            f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {settings.max_bad_rows:g} of "
+            "all: correct or remove such rows, or allow more"
         )

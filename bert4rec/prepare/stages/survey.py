@@ -1,6 +1,7 @@
 """What one look at all histories tells before they are split: lengths, popularity, who is validated."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,7 @@ from bert4rec.prepare.stages.split_rule import SplitRule
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.wording import counted
 
+DAY = 86_400  # seconds: local times are up to 14 hours ahead of UTC
 MOST = 0.75  # of the histories: of the few that are longer, windows hold the rest
 
 
@@ -24,13 +26,36 @@ class Survey:
     """What a look at all histories tells.
 
     `lengths` of each user's history; `train_counts` of each item; `validated` users; the first and the last time, where
-    known.
+    known; whether the histories of all users `are_alike`.
     """
 
     lengths: Ints
     train_counts: Ints
     validated: NDArray[np.bool_]
     time_span: tuple[int, int] | None
+    are_alike: bool = False
+
+    def warnings(self, *, is_table: bool, now: float) -> list[str]:
+        """Return what is probably wrong with the rows, a line each; `now`: seconds since 1970."""
+        n_users, n_rows = int((self.lengths > 0).sum()), int(self.lengths.sum())
+        first, last = self.time_span or (0, 0)
+        found = []
+        if last > now + DAY:
+            until = _moment(int(now)).partition("T")[0]
+            found.append(
+                f"times go up to {_moment(last)}, which is in the future: a wrong clock, or another unit than "
+                f"data.time_unit says; later rows are left out with --preprocessing.time_until={until}"
+            )
+        if self.time_span and first == last and n_rows > 1:
+            advice = "; if another column has the times: --data.time_column=…" if is_table else ""
+            found.append(f"all times are {_moment(first)}: the order of the file's rows counts{advice}")
+        advice = "; if another column has the users: --data.user_column=…" if is_table else ""
+        if n_users == 1:
+            found.append(f"all {counted(n_rows, 'row')} are of one user: one test target tells nothing{advice}")
+        elif self.are_alike:
+            same = counted(n_rows // n_users, "item")
+            found.append(f"all {n_users:,} users have the same history of {same}: no user differs from another{advice}")
+        return found
 
     def window_length(self, *, at_least: int) -> tuple[int, str]:
         """The least of `WINDOW_LENGTHS`, and no less than `at_least`, that most histories fit into; and why.
@@ -54,6 +79,7 @@ def survey_histories(
     able: list[pl.DataFrame] = []
     times: list[int] = []
     n_tested = 0
+    are_alike, first_items = True, None
     with progress.stage("split", histories.n_rows) as stage:
         for frame in histories:
             marked = rule(frame)
@@ -64,6 +90,9 @@ def survey_histories(
             able.append(marked.filter("able").select("user", target=last))
             n_tested += marked.filter(is_tested()).height
             times += _span(marked)
+            if are_alike and len(marked):
+                first_items = marked["items"][0].to_numpy() if first_items is None else first_items
+                are_alike = _are_all(marked["items"], first_items)
             stage.advance(stage.n_rows + int(here.sum()), int(here.sum()))
     if not n_tested and settings.split != "none":
         raise DataError(_no_test(settings.split, n_users))
@@ -71,7 +100,18 @@ def survey_histories(
     validated = np.zeros(n_users, bool)
     validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
     counts -= np.bincount(targets[validated[users]] - FIRST_ITEM_ID, minlength=n_items)
-    return Survey(lengths, counts, validated, (min(times), max(times)) if times else None)
+    return Survey(lengths, counts, validated, (min(times), max(times)) if times else None, are_alike)
+
+
+def _are_all(histories: pl.Series, items: NDArray[np.int32]) -> bool:
+    """Return whether each of the `histories` has these `items`, in their order."""
+    if not (histories.list.len() == len(items)).all():
+        return False
+    return bool((histories.explode().to_numpy().reshape(-1, len(items)) == items).all())
+
+
+def _moment(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _span(histories: pl.DataFrame) -> list[int]:

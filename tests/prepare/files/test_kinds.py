@@ -1,6 +1,7 @@
 """Every format of a table gives the same rows; what is not read is one line that says what to convert it to."""
 
 import gzip
+import io
 import json
 import pickle
 import sqlite3
@@ -133,15 +134,25 @@ def archive(path: Path) -> None:
         file.writestr("log.csv", "user,item\n1,2\n")
 
 
+def workbook() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as packed:
+        packed.writestr("xl/workbook.xml", "")
+    return file.getvalue()
+
+
 def array(path: Path) -> None:
     ROWS.to_json(path, orient="records")
 
 
-ONE_PIECE = "JSON in one piece, which is not read: write an object on each line (JSON lines), with pandas: frame.to_"
+ONE_PIECE = "JSON in one piece, which is not read: write one object a line (JSON lines), with pandas: frame.to_"
 UNREAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("log.zip", archive, "a ZIP archive, which is not read: unpack it"),
     ("log", archive, "a ZIP archive, which is not read: unpack it"),
     ("log.xlsx", archive, "an Excel workbook, which is not read: save the sheet as CSV"),
+    ("log.csv", lambda path: path.write_bytes(workbook()), "an Excel workbook, which is not read: save"),
+    ("log.csv", lambda path: path.write_text("<!DOCTYPE html><html>"), "a web page (HTML), which is not read: "),
+    ("log.csv", array, ONE_PIECE),
     ("log.xls", lambda path: path.write_bytes(b"\xd0\xcf\x11\xe0 "), "an Excel workbook, which is not read: save"),
     ("log.db", database, "a SQLite database, which is not read: export the table as CSV"),
     ("log.bin", database, "a SQLite database, which is not read: export the table as CSV"),

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from bert4rec.prepare.files.bad_rows import LINE, SHOWN, BadRows
-from bert4rec.prepare.read.fields import Fields
+from bert4rec.prepare.read.fields import Fields, all_decimal
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")
@@ -71,6 +71,25 @@ def test_a_missing_id_makes_no_column_of_text() -> None:
     assert (found, bad.counts) == ([1, 2], {"item is missing": 2})
     found, bad = cast(["a", "", None, "2"])
     assert (found, bad.counts) == (["a", "2"], {"item is missing": 2})
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "NULL", "null", "Null", "None", "<NA>", "\\N"])
+@pytest.mark.parametrize("name", ["user", "item"])
+@pytest.mark.parametrize(
+    ("others", "decimal"), [(["1", "22"], False), (["a", "long name"], False), (["1.0", "22.0"], True)]
+)
+def test_an_id_that_is_a_word_for_nothing_is_missing(text: str, name: str, others: list[str], decimal: bool) -> None:
+    assert all_decimal(pl.Series([*others, text])) == decimal
+    found, bad = cast([*others, text], name, decimal=[name] if decimal else [])
+    assert (found, bad.counts) == (others if others[0] == "a" else [1, 22], {f"{name} is missing": 1})
+    assert bad.shown == [f't.csv, line 4: {name} "{text}": stands for a missing id; write the id, or drop the row']
+    found, bad = cast(pl.Series([*others, text], dtype=pl.Categorical), name, decimal=[name] if decimal else [])
+    assert bad.counts == {f"{name} is missing": 1}
+
+
+def test_longer_words_and_other_fields_are_what_they_are() -> None:
+    assert cast(["nano", "none", "NULLs", "Nan "])[0] == ["nano", "none", "NULLs", "Nan "]
+    assert cast(["NULL", "x"], "title")[0] == ["NULL", "x"]
 
 
 @pytest.mark.parametrize("text", ["x", "2.5", str(BIG), "1e3", "1 2", "٣"])

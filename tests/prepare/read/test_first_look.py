@@ -106,7 +106,7 @@ def test_a_time_column_that_must_be_quoted_or_needs_a_form(run: Run, tmp_path: P
     lines, _ = run(f"--data.path={tmp_path}", *COLUMNS)
     assert before(lines)[-1] == (
         "warning: no time column is named: the order of the file's rows is taken for the order of time; event time, "
-        "day look like times: '--data.time_column=event time' with --data.time_format=…, such as %d/%m/%Y"
+        "day look like times: '--data.time_column=event time' '--data.time_format=%d/%m/%Y %H:%M:%S'"
     )
     lines, folder = run(
         f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=event time", "--data.time_format=%d/%m/%Y %H:%M:%S"
@@ -142,6 +142,35 @@ def test_nearly_all_times_must_lie_in_1970(run: Run, tmp_path: Path, n_early: in
     lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at")
     assert any(line.startswith("warning: 27 of the first 30 times") for line in lines) == warned
     assert any(line.startswith("warning:") for line in lines) == warned
+
+
+DAYS = [45231 + i / 8 for i in range(len(LOG))]  # from 2023-11-01 on
+
+
+@pytest.mark.parametrize("as_type", [float, str])
+def test_days_as_excel_counts_them_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_type: type
+) -> None:
+    table = pl.DataFrame(LOG, schema=NAMES, orient="row").with_columns(
+        pl.Series("created_at", [None, *map(as_type, DAYS[1:])])
+    )
+    table.write_parquet(tmp_path / "log.parquet")
+    place = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}", f"--data.path={tmp_path}"]
+    arguments = [*place, "--data.source=table", *COLUMNS, "--data.time_column=created_at"]
+    assert preprocessing.main(arguments) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert (
+        f'{tmp_path / "log.parquet"}: created_at "45231.125" looks like a day as Excel counts them (2023-11-01' in error
+    )
+    assert preprocessing.main([*arguments, "--data.time_unit=s", "--preprocessing.n_eval_negatives=1"]) == 0
+
+
+@pytest.mark.parametrize("days", [[int(day) for day in DAYS], [day - 20_000 for day in DAYS]])
+def test_whole_or_small_numbers_are_no_days_of_excel(run: Run, tmp_path: Path, days: list[float]) -> None:
+    table = pl.DataFrame(LOG, schema=NAMES, orient="row").with_columns(pl.Series("created_at", days))
+    table.write_csv(tmp_path / "log.csv")
+    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at")
+    assert after(lines)[0].startswith("warning: 30 of the first 30 times lie in 1970")
 
 
 def test_users_and_items_that_look_swapped_are_warned_of(run: Run, log: Path) -> None:

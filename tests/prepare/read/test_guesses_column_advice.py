@@ -28,7 +28,23 @@ USUAL = {"user": "user", "item": "item"}
         (USUAL | {"rating": "r"}, ["user", "item", "stars"], "try --data.rating_column=stars"),
         (USUAL, ["user;item"], "name it with --data.user_column=… --data.item_column=…"),
         (USUAL, ["196", "242", "881250949"],
+         "where this is a row and not a header, add --data.has_header=false --data.user_column=1 --data.item_column=2 "
+         "--data.time_column=3"),
+        (USUAL | {"time": "at", "rating": "r"}, ["2024-03-01", "7", "x"],
+         "where this is a row and not a header, add --data.has_header=false --data.user_column=2 --data.item_column=3 "
+         "--data.time_column=1 --data.rating_column=…"),
+        (USUAL | {"time": "at"}, ["196", "242", "3"],
+         "where this is a row and not a header, add --data.has_header=false --data.user_column=1 --data.item_column=2 "
+         "--data.time_column=…"),
+        (USUAL, ["7", "8"],
          "where this is a row and not a header, add --data.has_header=false --data.user_column=1 --data.item_column=2"),
+        (USUAL, ["881250949"],
+         "where this is a row and not a header, add --data.has_header=false --data.user_column=… --data.item_column=… "
+         "--data.time_column=1"),
+        (USUAL, ["session_id", "user_agent", "user_pseudo_id", "item_name", "item_id"],
+         "try --data.user_column=user_pseudo_id --data.item_column=item_id"),
+        (USUAL, ["session_id", "customer", "sku"], "try --data.user_column=customer --data.item_column=sku"),
+        (USUAL, ["session_id", "item"], "try --data.user_column=session_id"),
         (USUAL, ["1", "2", "3"], "name it with --data.user_column=… --data.item_column=…"),
     ],
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """Times as they are written → whole seconds; those that are none, with what they must be instead."""
 
+import calendar
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -7,13 +9,16 @@ from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert4rec.prepare.files.bad_rows import LINE, BadRows
 from bert4rec.prepare.read.fields import Fields
-from bert4rec.prepare.read.times import LARGEST_SECONDS, Times
+from bert4rec.prepare.read.times import FORMS, LARGEST_SECONDS, Times, fitting_forms
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")
+NOW = 1_700_000_000
 NO_TIME = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
 
 
@@ -37,6 +42,7 @@ def cast(column: Sequence[Any], *, unit: Any = "auto", form: str = "") -> tuple[
         (["2001-09-09T01:46:40Z", "2001-09-09 01:46:40.9"], [1_000_000_000, 1_000_000_000]),
         (["2001-09-09T03:46:40+02:00", "2001-09-09"], [1_000_000_000, 999_993_600]),
         (["2001-09-09 03:46:40.123456+0200", "2001-09-08T23:46:40-02:00"], [1_000_000_000, 1_000_000_000]),
+        (["2001-09-09 01:46:40.144284 UTC", "2001-09-09 01:46:41 UTC"], [1_000_000_000, 1_000_000_001]),  # BigQuery's
         (["7", "1970-01-02", "8.5", "1970-01-01T00:00:09"], [7, 86400, 8, 9]),
     ],
 )
@@ -64,6 +70,49 @@ def test_the_first_part_with_numbers_tells_the_unit_of_all_times() -> None:
     ]  # fmt: skip
 
 
+MODERN = st.integers(10**9, 2 * 10**9)  # seconds
+
+
+@given(
+    unit=st.sampled_from(["ms", "us", "ns"]), seconds=st.lists(MODERN, min_size=3, max_size=20),
+    others=st.lists(MODERN, max_size=2), as_type=st.sampled_from([int, str]), named=st.booleans(),
+)  # fmt: skip
+def test_times_in_a_larger_unit_than_most_are_bad_rows(
+    unit: str, seconds: list[int], others: list[int], as_type: type, named: bool
+) -> None:
+    ticks = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    column = [as_type(second * ticks) for second in seconds] + [as_type(second) for second in others]
+    found, bad = cast(column, unit=unit if named else "auto")
+    assert (found, bad.total) == (seconds, len(others))
+
+
+@given(st.lists(MODERN, min_size=3, max_size=20), st.lists(MODERN, max_size=2), st.sampled_from([10**3, 10**6, 10**9]))
+def test_times_in_a_smaller_unit_than_most_are_bad_rows(seconds: list[int], others: list[int], ticks: int) -> None:
+    found, bad = cast(seconds + [other * ticks for other in others])
+    assert (found, bad.total) == (seconds, len(others))
+
+
+@pytest.mark.parametrize(
+    ("times", "unit", "wish"),
+    [
+        ([NOW * 1000, NOW * 1000, NOW], "auto", "looks like seconds, most times like milliseconds; write all in one"),
+        ([str(NOW), str(NOW), str(NOW * 1000)], "auto", "looks like milliseconds, most times like seconds; write all"),
+        ([NOW * 1000], "s", "looks like milliseconds, most times too; name the unit: --data.time_unit=ms"),
+    ],
+)
+def test_a_time_in_another_unit_is_told_which(times: list[Any], unit: str, wish: str) -> None:
+    _, bad = cast(times, unit=unit)
+    (line,) = bad.shown
+    assert f'time "{times[-1]}": {wish}' in line
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_short_times_in_a_named_unit_stay_what_they_are(unit: str) -> None:
+    ticks = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    seconds = [2, 1500, 1_700_000]  # such as positions in a video
+    assert cast([second * ticks for second in seconds], unit=unit)[0] == seconds
+
+
 @pytest.mark.parametrize(
     "text",
     ["-1", "-0.5", "soon", "nan", "inf", "100000000001", "1e30", "9" * 30, "5 past", "-2.5e-3"],
@@ -75,13 +124,60 @@ def test_a_time_that_is_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1969-12-31", "2024-13-01", "19.3.2024", "31/12/2020", "12/31/2020 10:27 PM", "31 Dec 2020", "2020/12/31"]
+    ("times", "form"),
+    [
+        (["19.3.2024", "1.4.2024"], "%d.%m.%Y"),
+        (["31/12/2020"], "%d/%m/%Y"),
+        (["01/02/2020", "12/31/2020"], "%m/%d/%Y"),
+        (["12/31/2020 10:27 PM"], "%m/%d/%Y %I:%M %p"),
+        (["31/12/20 9:05"], "%d/%m/%y %H:%M"),
+        (["31 Dec 2020"], "%d %b %Y"),
+        (["Dec 31, 2020"], "%b %d, %Y"),
+        (["2020/12/31", "soon", *["2020/12/30"] * 9], "%Y/%m/%d"),
+        (["2020-12-31 10:27"], "%Y-%m-%d %H:%M"),
+        (["31.12.2020 10:27:01", "31.12.2020 10:27:01.5"], "%d.%m.%Y %H:%M:%S.%f"),
+        (["19/Mar/2024:10:27:00 +0000"], "%d/%b/%Y:%H:%M:%S %z"),
+        (["Tue Mar 19 10:27:00 +0000 2024"], "%a %b %d %H:%M:%S %z %Y"),
+    ],
 )
-def test_a_date_in_another_form_is_told_how_to_name_it(text: str) -> None:
-    found, bad = cast(["1", text])
-    assert (found, bad.counts) == ([1], {"time is not a time": 1})
-    wish = f"{NO_TIME}; name another form in data.time_format, such as %d/%m/%Y %H:%M"
-    assert bad.shown == [f't.csv, line 3: time "{text}": {wish}']
+def test_dates_in_another_form_are_told_how_to_name_it(times: list[str], form: str) -> None:
+    found, bad = cast(times)
+    assert (found, bad.counts) == ([], {"time is not a time": len(times)})
+    option = shlex.quote(f"--data.time_format={form}")
+    assert bad.shown[0] == f't.csv, line 2: time "{times[0]}": {NO_TIME}; these rows fit {option}'
+    assert cast(times, form=form)[1].total == times.count("soon")
+
+
+def test_where_day_and_month_cannot_be_told_apart_both_forms_are_offered() -> None:
+    _, bad = cast(["01/02/2020", "03/04/2020"])
+    both = "; these rows fit --data.time_format=%d/%m/%Y or --data.time_format=%m/%d/%Y: only you know which"
+    assert bad.shown[0].endswith(both)
+
+
+@pytest.mark.parametrize(
+    "times", [["1969-12-31"], ["2024-13-01", "2024-12-01"], ["31/12/2020", "7"], ["31/12/2020", "2020.12.31"], ["5 p."]]
+)
+def test_no_form_is_offered_that_does_not_fit(times: list[str]) -> None:
+    _, bad = cast(times)
+    assert bad.shown[0] == f't.csv, line 2: time "{times[0]}": {NO_TIME}'
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.datetimes(datetime(1995, 1, 1), datetime(2037, 1, 1), timezones=st.just(UTC)), min_size=1, max_size=5),
+    st.sampled_from([*FORMS, "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S.%f UTC", "%Y-%m-%d"]),
+)
+def test_times_in_a_usual_form_are_read_or_told_a_form_that_reads_them(times: list[datetime], form: str) -> None:
+    texts = [time.strftime(form) for time in times]
+    seconds = [calendar.timegm(datetime.strptime(text, form).utctimetuple()) for text in texts]
+    found, bad = cast(texts)
+    if bad.total == 0:
+        assert found == seconds
+    else:
+        assert "; these rows fit " in bad.shown[0]
+        assert (seconds, bad.total) in [
+            (cast(texts, form=fit)[0], len(texts)) for fit in fitting_forms(pl.Series(texts))
+        ]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +205,20 @@ def test_a_time_that_does_not_fit_the_form_is_none(text: str) -> None:
     assert (found, bad.counts) == ([1_609_372_800], {"time is not a time": 1})
     wish = 'must be a time in the form data.time_format = "%d/%m/%Y"'
     assert bad.shown == [f't.csv, line 3: time "{text}": {wish}']
+
+
+@pytest.mark.parametrize(
+    ("times", "hint"),
+    [
+        (["12/31/2020", "12/30/2020"], "; these rows fit --data.time_format=%m/%d/%Y"),
+        (["2020-12-31", "1000000000"], "; these rows are read without it: leave it empty"),
+        (["soon"], ""),
+    ],
+)
+def test_a_form_that_does_not_fit_is_told_what_does(times: list[str], hint: str) -> None:
+    _, bad = cast(times, form="%d/%m/%Y")
+    wish = 'must be a time in the form data.time_format = "%d/%m/%Y"'
+    assert bad.shown[0] == f't.csv, line 2: time "{times[0]}": {wish}{hint}'
 
 
 WRITE = "write it like %d/%m/%Y %H:%M"

@@ -44,6 +44,43 @@ def test_windows_hold_most_histories_whole(lengths: list[int], step: int, length
     assert found.window_length(at_least=step) == (length, f"three quarters of the histories have at most {longest}")
 
 
+NOW = 1_700_000_000
+
+
+def warnings(lengths: list[int], times: tuple[int, int] | None, *, are_alike: bool = False) -> list[str]:
+    found = Survey(np.array(lengths, np.int64), np.zeros(4, np.int64), np.zeros(len(lengths), bool), times, are_alike)
+    return found.warnings(is_table=True, now=NOW)
+
+
+def test_what_is_usual_is_not_warned_of() -> None:
+    assert warnings([3, 4], (NOW - 5, NOW + 3600)) == []  # an hour ahead: a time zone
+    assert warnings([3, 0, 4], None) == []
+    assert warnings([1, 0], (NOW, NOW))[1:] == []  # a single row is no reason to doubt the times
+
+
+@pytest.mark.parametrize(
+    ("lengths", "times", "are_alike", "words"),
+    [
+        ([3, 4], (NOW, NOW), False, "all times are 2023-11-14T22:13:20Z: the order of the file's rows counts"),
+        ([3, 4], (5, NOW + 90_000), False, "times go up to 2023-11-15T23:13:20Z, which is in the future"),
+        ([5, 0], None, True, "all 5 rows are of one user"),
+        ([3, 3, 0], None, True, "all 2 users have the same history of 3 items"),
+    ],
+)
+def test_what_is_probably_wrong_is_warned_of(
+    lengths: list[int], times: tuple[int, int] | None, are_alike: bool, words: str
+) -> None:
+    (line,) = warnings(lengths, times, are_alike=are_alike)
+    assert words in line
+    assert "--" in line
+
+
+def test_whether_all_users_are_alike(tmp_path: Path) -> None:
+    assert survey(tmp_path / "a", (1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1, 2])).are_alike
+    assert not survey(tmp_path / "b", (1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 2, 1])).are_alike
+    assert not survey(tmp_path / "c", (1, [0, 1, 2]), (2, [0, 1, 2, 3])).are_alike
+
+
 def test_without_anybody_to_test_the_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of the 2 users has 3 interactions, as leave-one-out needs"):
         survey(tmp_path, (1, [0, 1]), (2, [3]))
