@@ -4,8 +4,9 @@ The columns: `user` and `target`, dense ids (int32); `original_user` and `origin
 `is_repeated`, whether the target stands in the user's own history; `history_length`, the items of that (int32);
 `train_count`, the training positions of the target (int32); where the dataset has times `last_time`, when the last item
 of the history was, in seconds (int64; null without one); and for each protocol the rank (int32) of the target, counted
-from 1, or null for a user who has no part in it. HR@k is the mean of `rank` <= k over those that are not null, NDCG@k
-that of 1 / log2(rank + 1) where the rank is at most k, else 0, MRR that of 1 / rank; `full_unseen` is `full` where a
+from 1, or null for a user who has no part in it; a rank of 0 is a miss, and 0 in every metric: the model does not know
+the target. HR@k is the mean of `rank` <= k over those that are not null, NDCG@k that of 1 / log2(rank + 1) where the
+rank is at most k, else 0, MRR that of 1 / rank; `full_unseen` is `full` where a
 repeated target counts as missed.
 """
 
