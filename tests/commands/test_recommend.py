@@ -2,14 +2,19 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.commands.recommend import LEFT_OUT, as_table
+from bert4rec.config.tables import Config
 from bert4rec.inference.recommender import Recommendation
+from bert4rec.training.run import run
+from tests.conftest import LOG
 
 
 def test_one_history_is_answered_by_a_table(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,3 +92,47 @@ def test_progress_is_shown_on_the_way(
     first, second, _ = capsys.readouterr().err.splitlines()[-3:]
     assert re.fullmatch(r"40 histories  [\d,]+ a second  0:00 left", first)
     assert re.fullmatch(r"60 histories  [\d,]+ a second  0:00 left", second)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("times", ["none", "target"])
+def test_the_file_that_was_prepared_is_a_file_of_histories(
+    log_config: Callable[..., Config], log_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], times: str
+) -> None:
+    """Whatever the order of its rows, without an option: the same lists as for the users of the dataset."""
+    source = {"data.source": "table", "data.path": str(log_folder.parent / "log.csv")}
+    columns = {"data.user_column": "who", "data.item_column": "what", "data.time_column": "at"}
+    folder = run(log_config(**source, **columns, **{"model.times": times, "training.n_epochs": 1}))
+    header, *lines = (log_folder.parent / "log.csv").read_text().splitlines()
+    (tmp_path / "x.csv").write_text("\n".join([header, *reversed(lines)]) + "\n")
+    (tmp_path / "y.csv").write_text("\n".join(["buyer,sku,day", *reversed(lines)]) + "\n")
+
+    def lists(*options: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main(["recommend", str(folder), "--seen=keep", *options]) == 0
+        found = map(json.loads, capsys.readouterr().out.splitlines())
+        return {line["user"]: line["items"] for line in found}
+
+    expected = lists("--all")
+    assert expected.keys() == LOG.keys()
+    assert lists(f"--histories={tmp_path / 'x.csv'}") == expected
+    named = ["--data.user_column=buyer", "--data.item_column=sku", "--data.time_column=day"]
+    assert lists(f"--histories={tmp_path / 'y.csv'}", *named) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--items=1", "--data.user_column=x"], "--data.user_column=x: says how a file of histories is read"),
+        (["--histories=x.csv", "--model.times=none"], "--model.times=none: no setting of a recommendation"),
+        (["--histories=x.csv", "--data.user_colum=x"], "data.user_colum"),
+        (["--items=1", "--tops=3"], "--tops: no such option; did you mean --top?"),
+    ],
+)
+def test_settings_of_the_file_of_histories_alone(
+    made: Path, capsys: pytest.CaptureFixture[str], options: list[str], problem: str
+) -> None:
+    assert main(["recommend", str(made), *options]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
