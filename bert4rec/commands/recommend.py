@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from bert4rec.inference.files.histories import Histories, Rows
     from bert4rec.inference.history import History
+    from bert4rec.inference.item_ids import ItemIds
     from bert4rec.inference.recommender import Recommendation, Recommender
     from bert4rec.prepare.read.interactions import Interactions
 
@@ -30,6 +31,7 @@ OF_PACKAGE = "seen items {what}, as this model was exported (--seen=keep|leave-o
 
 COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
 FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_unit", "data.time_format", "data.separator", "data.has_header")
+MOST_UNKNOWN = 0.5  # of the items of a list
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
         'that knows that of the target, model.times = "target" (default: that of the last item of each history)',
     )  # fmt: skip
-    parser.add_argument("--allow", metavar="FILE", type=Path, help="recommend only these items, one a line")
-    parser.add_argument("--deny", metavar="FILE", type=Path, help="never recommend these items, one a line")
+    parser.add_argument(
+        "--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column"
+    )
+    parser.add_argument(
+        "--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column"
+    )
+    unknown = "accept a file of --allow or --deny although the model does not know most of its items"
+    parser.add_argument("--allow-unknown", action="store_true", help=unknown)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to find for each") -> None:
@@ -95,8 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     model.require_histories()
     options: dict[str, Any] = {
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
-        "allow": None if arguments.allow is None else _lines(arguments.allow),
-        "deny": [] if arguments.deny is None else _lines(arguments.deny),
+        "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
+        "deny": [] if arguments.deny is None else _items("--deny", arguments, model.ids, data),
     }
 
     def read_rows(path: str) -> "Rows":
@@ -235,6 +243,55 @@ def _instant(text: str | None, times: str) -> int | None:
         return instant(text)
     except ValueError:
         raise SettingsError(f"--at={text}: must be a time: 2026-01-31, 2026-01-31T12:00 or seconds") from None
+
+
+def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Data) -> list[Any]:
+    """Return the items in the file of an `option`. Raises `DataError` where the model does not know enough of them."""
+    from bert4rec.inference.item_ids import UNKNOWN
+
+    path = arguments.allow if option == "--allow" else arguments.deny
+    items, column = _read_items(path, ids, data)
+    n_known = int((ids.indices(items) != UNKNOWN).sum())
+    named, of = f"{option}={path}", f"{counted(len(items), 'item')}{f' in the column {column}' if column else ''}"
+    if not n_known and (items or option == "--allow"):
+        raise DataError(
+            f"{named}: the model knows none of its {of}{f', such as {items[0]}' if items else ''}; expected: an item a "
+            "line or a table with a column item, in the ids of the interactions"
+        )
+    if len(items) - n_known > MOST_UNKNOWN * len(items) and not arguments.allow_unknown:
+        raise DataError(
+            f"{named}: the model knows {n_known:,} of its {of}, fewer than half; correct the file, or accept it with "
+            "--allow-unknown"
+        )
+    if column:
+        logger.info(f"{named}: items from the column {column}")
+    return items
+
+
+def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]:
+    """Return the items that a file lists and the column that has them, "" for a file with an item a line."""
+    from bert4rec.inference.item_ids import UNKNOWN
+    from bert4rec.prepare.files.bad_rows import BadRows
+    from bert4rec.prepare.files.kinds import format_of
+    from bert4rec.prepare.files.tables import Table
+    from bert4rec.prepare.read.guesses import ITEMS, words_of
+
+    kind, names = format_of(path), (data.item_column, "item")
+    lines = _lines(path) if kind == "text" else []
+    is_known = ids.indices(lines) != UNKNOWN
+    if kind == "text" and (not lines or is_known[0]):
+        return lines, ""
+    table = Table(path, kind)
+    present = [*table.columns]
+    column = next((name for name in names if name in present), "")
+    if not column and kind == "text" and (is_known.any() or len(present) == 1):
+        return lines, ""
+    likely = [name for name in present if words_of(name) & ITEMS] or present
+    column = column or (likely[0] if len(likely) == 1 else "")
+    if not column:
+        raise DataError(f"{path}: which column has the items? it has: {', '.join(present)}; call that column item")
+    parts = table.rows({"item": column}, BadRows(), block_bytes=1 << 24, only_first=False)
+    return [item for rows, _ in parts for item in rows["item"].drop_nulls().to_list()], column
 
 
 def _lines(path: Path) -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bert4rec import load
@@ -92,6 +94,80 @@ def test_progress_is_shown_on_the_way(
     first, second, _ = capsys.readouterr().err.splitlines()[-3:]
     assert re.fullmatch(r"40 histories  [\d,]+ a second  0:00 left", first)
     assert re.fullmatch(r"60 histories  [\d,]+ a second  0:00 left", second)
+
+
+DENIED = [3, 5, 8, 13]
+
+
+@pytest.fixture
+def recommended(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+    """The exit status, the items for one history of 150, and what was said."""
+
+    def get(*options: str) -> tuple[int, Any, str]:
+        capsys.readouterr()
+        status = main(["recommend", str(made), "--items=1,2", "--top=150", *options])
+        out, err = capsys.readouterr()
+        return status, {int(line.split()[1]) for line in out.splitlines()}, err
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.csv", "reason,item\nsold out,3\nold,5\nold,8\nold,13\n"),
+        ("x.csv", "count,movieId\n1,3\n2,5\n3,8\n4,13\n"),
+        ("x.csv", "item\n3\n5\n8\n13\n"),
+        ("x.tsv", "item\twhy\n3\t\n5\tx\n8\tx\n13\tx\n"),
+        ("x.jsonl", "".join(f'{{"item": {item}}}\n' for item in DENIED)),
+    ],
+)
+def test_items_may_be_a_column(
+    recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    every = recommended()[1]
+    assert {*DENIED} <= every
+    status, items, said = recommended(f"--deny={tmp_path / name}")
+    assert (status, items) == (0, every - {*DENIED})
+    assert f"--deny={tmp_path / name}: items from the column " in said
+    assert recommended(f"--allow={tmp_path / name}")[1] == {*DENIED}
+
+
+def test_items_of_a_parquet_file(recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path) -> None:
+    pq.write_table(pa.table({"sku": DENIED, "n": DENIED}), tmp_path / "x.parquet")
+    assert recommended(f"--allow={tmp_path / 'x.parquet'}")[1] == {*DENIED}
+
+
+@pytest.mark.parametrize("option", ["--allow", "--deny"])
+@pytest.mark.parametrize(
+    "text", ["A,B\nC,D\n", "what,why\n3,x\n", "item,why\nx,3\n", "no\nsuch\n", '{"id": 3, "n": 1}\n']
+)
+def test_a_list_without_a_known_item_is_refused(
+    recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path, option: str, text: str
+) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    for more in ([], ["--allow-unknown"]):
+        status, items, said = recommended(f"{option}={tmp_path / 'x.csv'}", *more)
+        assert (status, items, said.count("\n")) == (2, set(), 1)
+        assert str(tmp_path / "x.csv") in said
+
+
+def test_a_list_of_mostly_unknown_items_is_refused_unless_it_is_accepted(
+    recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "half").write_text("3\n5\n998\n999\n")
+    (tmp_path / "more").write_text("3\n997\n998\n")
+    assert recommended(f"--deny={tmp_path / 'half'}")[0] == 0
+    status, items, said = recommended(f"--deny={tmp_path / 'more'}")
+    assert (status, items, said.count("\n")) == (2, set(), 1)
+    assert "1 of its 3 items" in said
+    assert "--allow-unknown" in said
+    status, items, _ = recommended(f"--deny={tmp_path / 'more'}", "--allow-unknown")
+    assert (status, 3 in items) == (0, False)
+    (tmp_path / "empty").write_text("\n")
+    assert recommended(f"--deny={tmp_path / 'empty'}")[:2] == (0, recommended()[1])
+    assert recommended(f"--allow={tmp_path / 'empty'}")[0] == 2
 
 
 @pytest.mark.usefixtures("alone")
