@@ -25,7 +25,7 @@ COMMANDS = {
     "train": "dataset folder → run folder",
     "report": "the test metrics of a run folder, and what to type next",
     "benchmark": "kinds of models on both splits, over several seeds, in one table",
-    "evaluate": "the metrics of a trained model again, on any dataset of its items, and the ranks of all users",
+    "evaluate": "the metrics of a trained model again, on its own or another dataset, and the ranks of all users",
     "compare": "runs side by side: settings, metrics, paired differences with intervals and tests, cost",
     "recommend": "the best next items for histories of items, with the model of a run",
     "similar": "the items most similar to an item, by the vectors that a run has learnt",

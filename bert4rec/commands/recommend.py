@@ -3,10 +3,13 @@
 import argparse
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert4rec.checkpoint.trained import find_trained
+from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.config.values import instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
 from bert4rec.runtime.cores import threads_of_process
@@ -15,13 +18,21 @@ from bert4rec.runtime.installation import importing
 from bert4rec.runtime.wording import clock, counted
 
 if TYPE_CHECKING:
-    from bert4rec.inference.files.histories import Histories
+    import pyarrow as pa
+
+    from bert4rec.inference.files.histories import Histories, Rows
     from bert4rec.inference.history import History
+    from bert4rec.inference.item_ids import ItemIds
     from bert4rec.inference.recommender import Recommendation, Recommender
+    from bert4rec.prepare.read.interactions import Interactions
 
 LEFT_OUT = "seen items are left out, as in the evaluation of this run (--seen=keep: they may be recommended)"
 KEPT = "seen items may be recommended, as in the evaluation of this run (--seen=leave-out leaves them out)"
 OF_PACKAGE = "seen items {what}, as this model was exported (--seen=keep|leave-out decides)"
+
+COLUMN_SETTINGS = ("data.user_column", "data.item_column", "data.time_column")
+FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_unit", "data.time_format", "data.separator", "data.has_header")
+MOST_UNKNOWN = 0.5  # of the items of a list
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +42,19 @@ SUMMARY = "the best next items for histories of items, with the model of a run"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, whose histories, and what of the results."""
     parser.description = "Recommends the next items for histories, in the items' own ids, with titles where known."
+    parser.epilog = (
+        f"--table.key=value: how the file of --histories is read, as in a preparation: {', '.join(FILE_SETTINGS)}"
+    )
+    parser.set_defaults(settings=[])
     add_model_arguments(parser)
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--items", metavar="ID,ID,…", help="one history, the oldest item first")
     asked.add_argument("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
     asked.add_argument("--all", action="store_true", help="all users of the dataset")
     asked.add_argument(
-        "--histories", metavar="FILE", help="histories as JSON lines (- from standard input), CSV or Parquet"
-    )
+        "--histories", metavar="FILE", help="histories as JSON lines (- from standard input), CSV or Parquet, or a "
+        "file like the one that was prepared; rows are taken in the order of their times",
+    )  # fmt: skip
     parser.add_argument(
         "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)"
     )
@@ -51,8 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
         'that knows that of the target, model.times = "target" (default: that of the last item of each history)',
     )  # fmt: skip
-    parser.add_argument("--allow", metavar="FILE", type=Path, help="recommend only these items, one a line")
-    parser.add_argument("--deny", metavar="FILE", type=Path, help="never recommend these items, one a line")
+    parser.add_argument(
+        "--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column"
+    )
+    parser.add_argument(
+        "--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column"
+    )
+    unknown = "accept a file of --allow or --deny although the model does not know most of its items"
+    parser.add_argument("--allow-unknown", action="store_true", help=unknown)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to find for each") -> None:
@@ -83,14 +105,19 @@ def run(arguments: argparse.Namespace) -> int:
     with importing():
         from bert4rec.inference.files.recommendations import writer
 
+    data, preprocessing, is_named = _settings(arguments)
     model = load_model(arguments)
     model.require_histories()
     options: dict[str, Any] = {
         "leave_out_seen": None if arguments.seen is None else arguments.seen == "leave-out",
-        "allow": None if arguments.allow is None else _lines(arguments.allow),
-        "deny": [] if arguments.deny is None else _lines(arguments.deny),
+        "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
+        "deny": [] if arguments.deny is None else _items("--deny", arguments, model.ids, data),
     }
-    total, parts = _histories(arguments, model)
+
+    def read_rows(path: str) -> "Rows":
+        return _read_rows(path, data, preprocessing, is_named=is_named)
+
+    total, parts = _histories(arguments, model, read_rows)
     if arguments.seen is None:
         logger.info(_why(model))
     if arguments.output is None and (arguments.items is not None or arguments.user):
@@ -143,7 +170,57 @@ def as_table(found: "list[Recommendation]") -> str:
     return "\n".join(lines)
 
 
-def _histories(arguments: argparse.Namespace, model: "Recommender") -> "tuple[int | None, Iterable[Histories]]":
+def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]:
+    """Return how the run's data were read, with what the command line says of it, and whether that names a column."""
+    overrides = parse_command_line(arguments.settings)[1]
+    for name, typed in overrides.typed.items():
+        if name not in FILE_SETTINGS:
+            raise SettingsError(f"{typed}: no setting of a recommendation; expected: {', '.join(FILE_SETTINGS)}")
+        if arguments.histories is None:
+            raise SettingsError(f"{typed}: says how a file of histories is read; name the file with --histories=FILE")
+    saved = find_trained(arguments.run_folder).metadata["config"]
+    typed_data = load_config(None, overrides).data
+    changes = {name.removeprefix("data."): getattr(typed_data, name.removeprefix("data.")) for name in overrides}
+    data = Data.model_validate(saved.get("data", {})).model_copy(update=changes)  # a package has none
+    backwards = saved.get("preprocessing", {}).get("reverse_file_order", "auto")
+    return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS})
+
+
+def _read_rows(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> "Rows":
+    """Return the rows of a file of histories, and say which columns they are from."""
+    from bert4rec.inference.files.histories import Rows
+    from bert4rec.prepare.read.sources import open_histories
+
+    found = open_histories(path, data, preprocessing, is_named=is_named)
+    columns, order = found.columns, "reverse order" if found.newest_first else "order"
+    order = f"in the order of {columns['time']}" if "time" in columns else f"in the {order} of the rows"
+    logger.info(f"{path}: users from the column {columns['user']}, items from {columns['item']}, {order}")
+    return Rows(_batches(path, found), "time" in columns, found.newest_first)
+
+
+def _batches(path: str, interactions: "Interactions") -> "Iterator[pa.RecordBatch]":
+    """Return the usable rows of a file of histories as Arrow has them; ids that are text stay text.
+
+    Raises `DataError` where no row can be used; a warning says how many cannot.
+    """
+    import polars as pl
+
+    ids = interactions.first_of({name: interactions.columns[name] for name in ("user", "item")})
+    types: dict[Any, Any] = {column.name: pl.String for column in ids if not column.dtype.is_numeric()}
+    types |= {"time": pl.Float64} if "time" in interactions.columns else {}
+    n_rows = 0
+    for rows, _ in interactions:
+        n_rows += len(rows)
+        yield from rows.select(["user", "item", *types.keys() & {"time"}]).cast(types).to_arrow().to_batches()
+    if n_bad := interactions.bad.total:
+        if not n_rows:
+            raise DataError(f"{interactions.bad.shown[0]}; no row of {path} can be used, correct them")
+        logger.warning(f"{counted(n_bad, 'row')} of {path} skipped, which cannot be used: {interactions.bad.shown[0]}")
+
+
+def _histories(
+    arguments: argparse.Namespace, model: "Recommender", read_rows: "Callable[[str], Rows]"
+) -> "tuple[int | None, Iterable[Histories]]":
     """How many they are, where that is known, and the histories."""
     from bert4rec.inference.files.histories import read_file
     from bert4rec.inference.user_histories import UserHistories
@@ -153,7 +230,7 @@ def _histories(arguments: argparse.Namespace, model: "Recommender") -> "tuple[in
     if arguments.items is not None:
         return 1, [[(1, arguments.items.split(","))]]
     if arguments.histories is not None:
-        return None, read_file(arguments.histories, **timed)
+        return None, read_file(arguments.histories, read_rows, **timed)
     if model.dataset is None:
         raise SettingsError(
             "a model package has no users; name their dataset with --dataset=FOLDER, or give histories with --items or "
@@ -173,6 +250,55 @@ def _instant(text: str | None, times: str) -> int | None:
         return instant(text)
     except ValueError:
         raise SettingsError(f"--at={text}: must be a time: 2026-01-31, 2026-01-31T12:00 or seconds") from None
+
+
+def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Data) -> list[Any]:
+    """Return the items in the file of an `option`. Raises `DataError` where the model does not know enough of them."""
+    from bert4rec.inference.item_ids import UNKNOWN
+
+    path = arguments.allow if option == "--allow" else arguments.deny
+    items, column = _read_items(path, ids, data)
+    n_known = int((ids.indices(items) != UNKNOWN).sum())
+    named, of = f"{option}={path}", f"{counted(len(items), 'item')}{f' in the column {column}' if column else ''}"
+    if not n_known and (items or option == "--allow"):
+        raise DataError(
+            f"{named}: the model knows none of its {of}{f', such as {items[0]}' if items else ''}; expected: an item a "
+            "line or a table with a column item, in the ids of the interactions"
+        )
+    if len(items) - n_known > MOST_UNKNOWN * len(items) and not arguments.allow_unknown:
+        raise DataError(
+            f"{named}: the model knows {n_known:,} of its {of}, fewer than half; correct the file, or accept it with "
+            "--allow-unknown"
+        )
+    if column:
+        logger.info(f"{named}: items from the column {column}")
+    return items
+
+
+def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]:
+    """Return the items that a file lists and the column that has them, "" for a file with an item a line."""
+    from bert4rec.inference.item_ids import UNKNOWN
+    from bert4rec.prepare.files.bad_rows import BadRows
+    from bert4rec.prepare.files.kinds import format_of
+    from bert4rec.prepare.files.tables import Table
+    from bert4rec.prepare.read.guesses import ITEMS, words_of
+
+    kind, names = format_of(path), (data.item_column, "item")
+    lines = _lines(path) if kind == "text" else []
+    is_known = ids.indices(lines) != UNKNOWN
+    if kind == "text" and (not lines or is_known[0]):
+        return lines, ""
+    table = Table(path, kind)
+    present = [*table.columns]
+    column = next((name for name in names if name in present), "")
+    if not column and kind == "text" and (is_known.any() or len(present) == 1):
+        return lines, ""
+    likely = [name for name in present if words_of(name) & ITEMS] or present
+    column = column or (likely[0] if len(likely) == 1 else "")
+    if not column:
+        raise DataError(f"{path}: which column has the items? it has: {', '.join(present)}; call that column item")
+    parts = table.rows({"item": column}, BadRows(), block_bytes=1 << 24, only_first=False)
+    return [item for rows, _ in parts for item in rows["item"].drop_nulls().to_list()], column
 
 
 def _lines(path: Path) -> list[str]:

@@ -8,17 +8,19 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from bert4rec.config.abilities import POPULARITY
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.reader import Bools, Dataset
 from bert4rec.dataset.schema import RATINGS, TEST, TRAIN, VALIDATION
 from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.lists import Lists
+from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, to_metrics
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.evaluation.results.intervals import CONFIDENCE, RESAMPLES
 from bert4rec.evaluation.results.rank_files import write_ranks
 from bert4rec.evaluation.results.ranking import Ranking, strongest_baseline
 from bert4rec.evaluation.results.slices import Facts, slices
-from bert4rec.evaluation.scorers import ModelScorer, Scorer
+from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, Scorer
 from bert4rec.feed.pairs import TEST as TEST_PAIRS
 from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
 from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
@@ -43,8 +45,8 @@ class Evaluator:
     `batch_size` counts the users of a process and batch; the model sees the last `max_len` items of each, and computes
     with `precision`. `baselines` are the kinds without training, beside popularity, that are ranked on the test split,
     by what `counting` tells; `left_out` says in a sentence why others are not. `leaves_out_seen`: items that a user
-    has seen are not ranked. `pairs`: the parts of the training's
-    pairs, where ratings are learnt. Every process makes the same calls.
+    has seen are not ranked. `pairs`: the parts of the training's pairs, where ratings are learnt. `known_items`: those
+    that the model knows, if its catalogue is another one. Every process makes the same calls.
     """
 
     dataset: Dataset
@@ -59,6 +61,7 @@ class Evaluator:
     leaves_out_seen: bool = True
     left_out: str = ""
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
+    known_items: KnownItems | None = None
 
     def held_out(self) -> dict[str, HeldOut]:
         """Of each split that holds somebody out, what is known of its users."""
@@ -80,7 +83,7 @@ class Evaluator:
         the baselines and, where the dataset knows it, of the best possible on the test split.
         """
         scorer = self._scorer(model)
-        ranks = {split: self._rank(scorer, split, between) for split in held_out}
+        ranks = {split: self._rank(scorer, split, between, self._missed(split)) for split in held_out}
         if TEST in ranks:
             for kind in (POPULARITY, *self.baselines):
                 baseline = self.counting.scorer(kind, between)
@@ -155,16 +158,25 @@ class Evaluator:
         """The model as it is now."""
         if not isinstance(model, nn.Module):
             return model
-        return ModelScorer(unwrap(model), device=self.world.device, max_len=self.max_len, precision=self.precision)
+        scorer = ModelScorer(unwrap(model), device=self.world.device, max_len=self.max_len, precision=self.precision)
+        return KnownItemsScorer(scorer, self.known_items) if self.known_items else scorer
+
+    def _missed(self, split: str) -> Bools | None:
+        """Return the rows [N] of a split in which the model cannot find the target; None where it knows all items."""
+        return self.known_items.unknown(self.dataset.splits[split]).missed if self.known_items else None
 
     def _rating_meter(self, between: Between = lambda: None) -> RatingMeter:
         return RatingMeter(Partition(self.world.rank, self.world.world_size), self.world.device, between)
 
-    def _rank(self, scorer: Scorer, split: str, between: Between) -> Ranking:
+    def _rank(self, scorer: Scorer, split: str, between: Between, missed: Bools | None = None) -> Ranking:
         rows, lists = self.dataset.splits[split], None
         if "full" in self.protocols:
-            lists = Lists(len(rows), self.ks, self.dataset.popularity, scorer.partition)
-        return Ranking(self._ranker(scorer, between).rank(rows, self.protocols, lists), lists)
+            lists = Lists(len(rows), self.ks, self.dataset.popularity, scorer.partition, missed=missed)
+        ranks = self._ranker(scorer, between).rank(rows, self.protocols, lists)
+        if missed is not None:
+            for values in ranks.values():
+                values[missed & (values != LEFT_OUT)] = MISSED
+        return Ranking(ranks, lists)
 
     def _ranker(self, scorer: Scorer, between: Between = lambda: None) -> Ranker:
         return Ranker(

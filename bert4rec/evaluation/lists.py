@@ -37,15 +37,17 @@ class Lists:
 
     Cut-offs above `LONGEST` are left out.
     `popularity` [V]: training positions of the items. Each process of `partition` brings the lists of some users and
-    counts its part of the catalogue; the first one knows what the lists of each user are like.
+    counts its part of the catalogue; the first one knows what the lists of each user are like. The targets of the users
+    `missed` [n_users] are in no list.
     """
 
     def __init__(
-        self, n_users: int, ks: Sequence[int], popularity: npt.NDArray[np.integer], partition: Partition
-    ) -> None:
+        self, n_users: int, ks: Sequence[int], popularity: npt.NDArray[np.integer], partition: Partition, *,
+        missed: Bools | None = None,
+    ) -> None:  # fmt: skip
         self._ks, self._popularity, self._partition = [k for k in ks if k <= LONGEST], popularity, partition
         self.k = min(max(self._ks), len(popularity))
-        self._part = partition.of(len(popularity))
+        self._part, self._missed = partition.of(len(popularity)), missed
         self._counts = np.zeros((len(self._ks), len(self._part)), np.int32)
         self._total = max(1, int(popularity.sum()))
         n_known = n_users if partition.rank == 0 else 0
@@ -59,6 +61,7 @@ class Lists:
         no list. Every process calls this, with users of its own.
         """
         found = torch.where(best.scores > -torch.inf, best.indices, NOTHING).cpu().numpy()
+        missed = missed if self._missed is None else missed | self._missed[rows]
         items = _with_targets(found, targets.cpu().numpy(), np.where(missed, self.k, ahead.cpu().numpy()))
         own = np.column_stack([rows, items]), self._means(items)
         lists, means = (self._partition.concatenate(torch.from_numpy(of_users))[0].numpy() for of_users in own)

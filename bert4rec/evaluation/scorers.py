@@ -1,14 +1,21 @@
 """Who scores items for users; the ranker makes ranks of the scores."""
 
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.columns import Indices, Ints
+from bert4rec.dataset.reader import Bools, Rows, Split
+from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
 from bert4rec.feed.lookup import Lookup, distinct
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import Partition
+
+ROWS_AT_ONCE = 8192  # that are in memory
+UNKNOWN_SCORE = -1e14  # lower than that of any item; finite, as the scores of targets must be
 
 
 class Scorer(Protocol):
@@ -61,3 +68,103 @@ class ModelScorer:
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """By the model."""
         return self._model.score(users, items)
+
+
+class Unknown(NamedTuple):
+    """Say which rows [N] of a split have a target that the model does not know, and which no known item before it."""
+
+    targets: Bools
+    histories: Bools
+
+    @property
+    def missed(self) -> Bools:
+        """Return the rows [N] whose target counts as missed."""
+        return self.targets | self.histories
+
+
+class KnownItems:
+    """Map the items of a dataset to the `ids` [V] that a model has for them, PAD_ID for one that it does not know."""
+
+    def __init__(self, ids: Ints) -> None:
+        self.ids = ids
+        self._table = np.concatenate([np.full(FIRST_ITEM_ID, PAD_ID), ids]).astype(np.int32)
+        self._unknown: dict[str, Unknown] = {}
+
+    @property
+    def n_unknown(self) -> int:
+        """Return how many items the model does not know."""
+        return int((self.ids == PAD_ID).sum())
+
+    def of(self, items: Ints) -> Ints:
+        """Return the model's ids of `items`, which have the dataset's ids."""
+        return self._table[items]
+
+    def unknown(self, split: Split) -> Unknown:
+        """Return what the model does not know of a `split`; its rows are read once."""
+        if split.name not in self._unknown:
+            found = Unknown(*(np.zeros(len(split), bool) for _ in range(2)))
+            for first in range(0, len(split), ROWS_AT_ONCE):
+                where = np.arange(first, min(first + ROWS_AT_ONCE, len(split)))
+                rows = split.read(where)
+                assert rows.targets is not None, "an evaluation split has targets"
+                found.targets[where] = self.of(rows.targets) == PAD_ID
+                found.histories[where] = self.known_lengths(rows) == 0
+            self._unknown[split.name] = found
+        return self._unknown[split.name]
+
+    def known_lengths(self, rows: Rows) -> Indices:
+        """Return how many known items the history of each of `rows` has, [B]."""
+        of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+        return np.bincount(of_items[self.of(rows.items) != PAD_ID], minlength=len(rows.lengths))
+
+    def known_part(self, rows: Rows) -> Rows:
+        """Return `rows` in the model's ids, without the items that it does not know.
+
+        A history without a known item keeps its length, with any item in each place: no model takes an empty one.
+        """
+        items, lengths = self.of(rows.items), self.known_lengths(rows)
+        is_kept = (items != PAD_ID) | np.repeat(lengths == 0, rows.lengths)
+        items = np.where(items == PAD_ID, np.int32(FIRST_ITEM_ID), items)
+        return replace(
+            rows,
+            items=items[is_kept],
+            lengths=np.where(lengths == 0, rows.lengths, lengths),
+            times=None if rows.times is None else rows.times[is_kept],
+        )
+
+
+class KnownItemsScorer:
+    """Score the items of a dataset by the `scorer` of a model with another catalogue.
+
+    An item that the model does not know is dropped from histories and is no candidate: its score is -inf, as a target
+    or a negative UNKNOWN_SCORE. A user without a known item has no candidate at all. The last column of what is known
+    of a user, and of an item, is 1 for a known one and 0 for another.
+    """
+
+    def __init__(self, scorer: Scorer, known: KnownItems) -> None:
+        self._scorer, self._known = scorer, known
+        self.n_items, self.partition = len(known.ids), scorer.partition
+        self.width, self.dtype = scorer.width + 1, scorer.dtype
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is known of the users of `rows`, [B, width], and their scores of the items `ids`, [B, n]."""
+        known_ids, is_known = self._translate(ids)
+        users, scores = self._scorer.encode(self._known.known_part(rows), known_ids)
+        has_history = torch.from_numpy(self._known.known_lengths(rows) > 0).to(users)
+        return torch.cat([users, has_history[:, None]], 1), scores.masked_fill(~is_known, UNKNOWN_SCORE)
+
+    def items(self, ids: Tensor) -> Tensor:
+        """Return what is known of the items `ids` [C], [C, D + 1]."""
+        known_ids, is_known = self._translate(ids)
+        vectors = self._scorer.items(known_ids)
+        return torch.cat([vectors, is_known[:, None].to(vectors)], 1)
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """Return the scores [B, C] of users [B, width] for items [C, D + 1]."""
+        scores = self._scorer.scores(users[:, :-1].contiguous(), items[:, :-1].contiguous())
+        return scores.masked_fill((users[:, -1:] == 0) | (items[:, -1] == 0), -torch.inf)
+
+    def _translate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the model's ids, any for an unknown item, and which items are known."""
+        found = torch.from_numpy(self._known.of(ids.cpu().numpy())).to(ids)
+        return found.clamp(min=FIRST_ITEM_ID), found != PAD_ID

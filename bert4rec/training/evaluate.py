@@ -3,10 +3,11 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 from torch import nn
 
@@ -17,9 +18,13 @@ from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.trained import Trained
 from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.tables import Config
+from bert4rec.dataset.extension import problem_of
 from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
-from bert4rec.dataset.schema import METADATA
+from bert4rec.dataset.schema import FIRST_ITEM_ID, METADATA, PAD_ID
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
+from bert4rec.evaluation.scorers import KnownItems
+from bert4rec.inference.item_ids import UNKNOWN, ItemIds
+from bert4rec.inference.package import read_ids
 from bert4rec.report.comparison import common_figures, differences
 from bert4rec.report.markdown.page import write_json
 from bert4rec.report.results_folder import ResultsFolder
@@ -52,11 +57,11 @@ def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
     Every process of the launch calls this. Raises `UserError`.
     """
     store, rank, world_size = rendezvous()
-    world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, trained, store))
+    world, dataset, known = agreed(store, rank, world_size, lambda: _prepare(config, trained, store))
     training = config.training
     with process_group(world, store, deterministic=training.deterministic, precision=training.precision):
         # The model lives in this call only, so that its shards are gone when the process group ends.
-        return _complete(config, trained, world, dataset, output)
+        return _complete(config, trained, world, dataset, known, output)
 
 
 def load_weights(trained: Trained, model: nn.Module) -> None:
@@ -68,16 +73,20 @@ def load_weights(trained: Trained, model: nn.Module) -> None:
     Weights(model).load(trained.folder)
 
 
-def _prepare(config: Config, trained: Trained, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
-    """This process and its dataset, and what must be the same on all processes."""
+def _prepare(
+    config: Config, trained: Trained, store: dist.Store
+) -> tuple[tuple[Processes, Dataset, KnownItems | None], Facts]:
+    """Return this process, its dataset and the known items, and what must be the same on all processes."""
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = _open_dataset(config, trained, verify=world.local_rank == 0)
     facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
-    return (world, dataset), facts | {"weights": {"weights (checksum)": trained.checksum}}
+    return (world, dataset, _known_items(dataset, trained)), facts | {
+        "weights": {"weights (checksum)": trained.checksum}
+    }
 
 
 def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
-    """The dataset, whatever its split, if it has the items of the `trained` model and holds somebody out.
+    """Return the dataset, whatever its split and its items, if it holds somebody out.
 
     Raises `DataError`.
     """
@@ -90,16 +99,6 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
         folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"], verify=verify,
         with_times=config.model.knows_times,
     )  # fmt: skip
-    advice = "a dataset keeps the ids of another one where it is prepared with --data.extends=FOLDER"
-    if dataset.n_items != trained.n_items:
-        raise DataError(
-            f"{folder}: another catalogue: it has {counted(dataset.n_items, 'item')}, the model knows "
-            f"{counted(trained.n_items, 'item')}; {advice}"
-        )
-    if dataset.first_ids != trained.metadata["items"]:
-        raise DataError(
-            f"{folder}: another catalogue: as many items as the model knows, but other ones or with other ids; {advice}"
-        )
     if trained.model["kind"] not in TRANSFORMERS and dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
         raise DataError(
             f"{folder}: is not the dataset that the model was trained on, and a matrix factorisation knows no other "
@@ -110,13 +109,53 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
     return dataset
 
 
-def _complete(config: Config, trained: Trained, world: Processes, dataset: Dataset, output: Path) -> Evaluation:
+def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
+    """Return the items of `dataset` that the `trained` model knows, by their own ids; None where they are its items.
+
+    Raises `DataError` where no item is known, or where the own ids of the model's items are not to be found.
+    """
+    if dataset.metadata["fingerprint"] == trained.metadata["fingerprint"]:
+        return None
+    if (ids := _own_ids(trained)) is not None:
+        indices = ids.indices(ItemIds.read(dataset.folder).originals.to_pylist())
+    elif not problem_of(dataset, n_items=trained.n_items, first_ids=trained.metadata["items"]):
+        indices = np.arange(dataset.n_items)  # it extends the dataset of the model
+        indices[trained.n_items :] = UNKNOWN
+    else:
+        raise DataError(
+            f"{dataset.folder}: has other items than the model, and the model's own ids are not at hand: "
+            f"{trained.dataset} is not the dataset that it was trained on; move that dataset back there"
+        )
+    if (indices == UNKNOWN).all():
+        raise DataError(
+            f"{dataset.folder}: the model knows none of its {counted(dataset.n_items, 'item')}; name a dataset with "
+            "items of the model by --data.dataset_dir=FOLDER"
+        )
+    if np.array_equal(indices, np.arange(trained.n_items)):
+        return None
+    return KnownItems(np.where(indices == UNKNOWN, PAD_ID, indices + FIRST_ITEM_ID).astype(np.int32))
+
+
+def _own_ids(trained: Trained) -> ItemIds | None:
+    """Return the own ids of the model's items; None where the dataset that it was trained on is not to be found."""
+    if trained.is_package:
+        return read_ids(trained.folder, dict(trained.metadata))
+    try:
+        is_there = read_metadata(trained.dataset)["fingerprint"] == trained.metadata["fingerprint"]
+    except DataError:
+        return None
+    return ItemIds.read(trained.dataset) if is_there else None
+
+
+def _complete(
+    config: Config, trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None, output: Path
+) -> Evaluation:
     config = resolved(config, world, dataset)
-    plan = plan_of_all(config, world, dataset.sizes, trains=False)
+    plan = plan_of_all(config, world, dataset.sizes._replace(items=trained.n_items), trains=False)
     logger.info(headline(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
     model = build_model(config, world, plan)
-    evaluator = make_evaluator(config, world, dataset)
+    evaluator = replace(make_evaluator(config, world, dataset), known_items=known)
     load_weights(trained, model)
     held_out = evaluator.held_out()
     on_rank_zero(lambda: _try(output))  # before the work that would be lost
@@ -171,6 +210,22 @@ def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, 
         "weights": {"checkpoint": str(trained.folder), "checksum": trained.checksum},
         "device": evaluator.world.device.type,
         "settings": config.evaluation.model_dump(mode="json") | {"precision": evaluator.precision},
+        **({"unknown": _unknown(evaluator, evaluator.known_items)} if evaluator.known_items else {}),
+    }
+
+
+def _unknown(evaluator: Evaluator, known: KnownItems) -> dict[str, Any]:
+    """Return how many items the model does not know, and of each split how many targets and whole histories."""
+    splits = {name: evaluator.dataset.splits[name] for name in EVALUATED if len(evaluator.dataset.splits[name])}
+    return {
+        "items": {"items": known.n_unknown, "of": len(known.ids)},
+        **{
+            what: {
+                name: {"users": int(getattr(known.unknown(split), what).sum()), "of": len(split)}
+                for name, split in splits.items()
+            }
+            for what in ("targets", "histories")
+        },
     }
 
 

@@ -2,14 +2,21 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.commands.recommend import LEFT_OUT, as_table
+from bert4rec.config.tables import Config
 from bert4rec.inference.recommender import Recommendation
+from bert4rec.training.run import run
+from tests.conftest import LOG
 
 
 def test_one_history_is_answered_by_a_table(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,3 +94,121 @@ def test_progress_is_shown_on_the_way(
     first, second, _ = capsys.readouterr().err.splitlines()[-3:]
     assert re.fullmatch(r"40 histories  [\d,]+ a second  0:00 left", first)
     assert re.fullmatch(r"60 histories  [\d,]+ a second  0:00 left", second)
+
+
+DENIED = [3, 5, 8, 13]
+
+
+@pytest.fixture
+def recommended(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+    """The exit status, the items for one history of 150, and what was said."""
+
+    def get(*options: str) -> tuple[int, Any, str]:
+        capsys.readouterr()
+        status = main(["recommend", str(made), "--items=1,2", "--top=150", *options])
+        out, err = capsys.readouterr()
+        return status, {int(line.split()[1]) for line in out.splitlines()}, err
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.csv", "reason,item\nsold out,3\nold,5\nold,8\nold,13\n"),
+        ("x.csv", "count,movieId\n1,3\n2,5\n3,8\n4,13\n"),
+        ("x.csv", "item\n3\n5\n8\n13\n"),
+        ("x.tsv", "item\twhy\n3\t\n5\tx\n8\tx\n13\tx\n"),
+        ("x.jsonl", "".join(f'{{"item": {item}}}\n' for item in DENIED)),
+    ],
+)
+def test_items_may_be_a_column(
+    recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    every = recommended()[1]
+    assert {*DENIED} <= every
+    status, items, said = recommended(f"--deny={tmp_path / name}")
+    assert (status, items) == (0, every - {*DENIED})
+    assert f"--deny={tmp_path / name}: items from the column " in said
+    assert recommended(f"--allow={tmp_path / name}")[1] == {*DENIED}
+
+
+def test_items_of_a_parquet_file(recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path) -> None:
+    pq.write_table(pa.table({"sku": DENIED, "n": DENIED}), tmp_path / "x.parquet")
+    assert recommended(f"--allow={tmp_path / 'x.parquet'}")[1] == {*DENIED}
+
+
+@pytest.mark.parametrize("option", ["--allow", "--deny"])
+@pytest.mark.parametrize(
+    "text", ["A,B\nC,D\n", "what,why\n3,x\n", "item,why\nx,3\n", "no\nsuch\n", '{"id": 3, "n": 1}\n']
+)
+def test_a_list_without_a_known_item_is_refused(
+    recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path, option: str, text: str
+) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    for more in ([], ["--allow-unknown"]):
+        status, items, said = recommended(f"{option}={tmp_path / 'x.csv'}", *more)
+        assert (status, items, said.count("\n")) == (2, set(), 1)
+        assert str(tmp_path / "x.csv") in said
+
+
+def test_a_list_of_mostly_unknown_items_is_refused_unless_it_is_accepted(
+    recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "half").write_text("3\n5\n998\n999\n")
+    (tmp_path / "more").write_text("3\n997\n998\n")
+    assert recommended(f"--deny={tmp_path / 'half'}")[0] == 0
+    status, items, said = recommended(f"--deny={tmp_path / 'more'}")
+    assert (status, items, said.count("\n")) == (2, set(), 1)
+    assert "1 of its 3 items" in said
+    assert "--allow-unknown" in said
+    status, items, _ = recommended(f"--deny={tmp_path / 'more'}", "--allow-unknown")
+    assert (status, 3 in items) == (0, False)
+    (tmp_path / "empty").write_text("\n")
+    assert recommended(f"--deny={tmp_path / 'empty'}")[:2] == (0, recommended()[1])
+    assert recommended(f"--allow={tmp_path / 'empty'}")[0] == 2
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("times", ["none", "target"])
+def test_the_file_that_was_prepared_is_a_file_of_histories(
+    log_config: Callable[..., Config], log_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], times: str
+) -> None:
+    """Whatever the order of its rows, without an option: the same lists as for the users of the dataset."""
+    source = {"data.source": "table", "data.path": str(log_folder.parent / "log.csv")}
+    columns = {"data.user_column": "who", "data.item_column": "what", "data.time_column": "at"}
+    folder = run(log_config(**source, **columns, **{"model.times": times, "training.n_epochs": 1}))
+    header, *lines = (log_folder.parent / "log.csv").read_text().splitlines()
+    (tmp_path / "x.csv").write_text("\n".join([header, *reversed(lines)]) + "\n")
+    (tmp_path / "y.csv").write_text("\n".join(["buyer,sku,day", *reversed(lines)]) + "\n")
+
+    def lists(*options: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main(["recommend", str(folder), "--seen=keep", *options]) == 0
+        found = map(json.loads, capsys.readouterr().out.splitlines())
+        return {line["user"]: line["items"] for line in found}
+
+    expected = lists("--all")
+    assert expected.keys() == LOG.keys()
+    assert lists(f"--histories={tmp_path / 'x.csv'}") == expected
+    named = ["--data.user_column=buyer", "--data.item_column=sku", "--data.time_column=day"]
+    assert lists(f"--histories={tmp_path / 'y.csv'}", *named) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--items=1", "--data.user_column=x"], "--data.user_column=x: says how a file of histories is read"),
+        (["--histories=x.csv", "--model.times=none"], "--model.times=none: no setting of a recommendation"),
+        (["--histories=x.csv", "--data.user_colum=x"], "data.user_colum"),
+        (["--items=1", "--tops=3"], "--tops: no such option; did you mean --top?"),
+    ],
+)
+def test_settings_of_the_file_of_histories_alone(
+    made: Path, capsys: pytest.CaptureFixture[str], options: list[str], problem: str
+) -> None:
+    assert main(["recommend", str(made), *options]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1

@@ -15,7 +15,7 @@ from bert4rec.doctor import host
 
 def test_this_host_can_train(tmp_path: Path) -> None:
     found = {finding.name: finding for finding in host.host(tmp_path / "runs" / "not there yet")}
-    assert list(found) == ["devices", "shared memory", "open files", "host name", "disk", "clock"]
+    assert list(found) == ["devices", "load", "shared memory", "open files", "host name", "disk", "clock"]
     assert all(finding.is_good for finding in found.values()), found
     assert found["disk"].text.endswith(str(tmp_path))
     assert not list(tmp_path.iterdir())

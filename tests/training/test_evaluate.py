@@ -165,26 +165,9 @@ def test_other_figures_than_the_report_has_are_a_warning(
     assert f"not the figures of {whole / 'report.json'}: {warning}" in caplog.messages
 
 
-def test_another_catalogue_and_a_missing_dataset(
-    made: Path, log_folder: Path, small_folder: Path, tmp_path: Path
-) -> None:
-    out, advice = tmp_path / "out" / "x", "a dataset keeps the ids of another one where it is prepared with --data."
-    assert refused(made, out, f"--data.dataset_dir={log_folder}") == (
-        f"{log_folder}: another catalogue: it has 8 items, the model knows 130 items; {advice}extends=FOLDER"
-    )
-    assert refused(made, out, f"--data.dataset_dir={tmp_path}") == (
+def test_a_missing_dataset(made: Path, tmp_path: Path) -> None:
+    assert refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={tmp_path}") == (
         f"{tmp_path}: no dataset folder (no metadata.json); name it with --data.dataset_dir=FOLDER, where it was moved"
-    )
-    other = Path(shutil.copytree(small_folder, tmp_path / "other"))
-    items = pq.read_table(other / "items.parquet")
-    originals = items["original"].to_pylist()[::-1]
-    pq.write_table(
-        items.set_column(items.column_names.index("original"), "original", [originals]), other / "items.parquet"
-    )
-    rewrite(other, "test", lambda rows: rows)
-    assert refused(made, out, f"--data.dataset_dir={other}") == (
-        f"{other}: another catalogue: as many items as the model knows, but other ones or with other ids; "
-        f"{advice}extends=FOLDER"
     )
 
 

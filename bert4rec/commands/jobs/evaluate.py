@@ -11,12 +11,12 @@ from bert4rec.checkpoint.trained import Trained, find_trained
 from bert4rec.commands.jobs import launched
 from bert4rec.config.load import Overrides, flat, load_config, load_saved, parse_command_line, read_options
 from bert4rec.config.tables import Config
-from bert4rec.report.markdown.page import metrics_table, ratings_line, rules
+from bert4rec.report.markdown.page import metrics_table, ratings_line, rules, unknown_items
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.installation import importing
 
-SUMMARY = "the metrics of a trained model again, on any dataset of its items, and the ranks of all users"
+SUMMARY = "the metrics of a trained model again, on its own or another dataset, and the ranks of all users"
 
 FREE = (
     "data.dataset_dir", "evaluation.*", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
@@ -40,8 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s RUN [--output=FOLDER] [--table.key=value …]"
     parser.description = (
         "Evaluates the best weights of a run, a checkpoint, or a model package, on any number of processes: with "
-        "exactly the figures of the run's report on its own dataset, or on another one with the same items, such as "
-        "another split. Writes report.json and, a row a user, ranks-test.parquet and ranks-validation.parquet. Several "
+        "exactly the figures of the run's report on its own dataset, or on another one. Items are matched by their own "
+        "ids; one that the model does not know is left out of histories and candidates, and as a target it is missed. "
+        "Writes report.json and, a row a user, ranks-test.parquet and ranks-validation.parquet. Several "
         "processes: torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
     )
     parser.epilog = f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)}"
@@ -76,6 +77,8 @@ def _evaluate(asked: Asked) -> None:
         for split in ("test", "validation"):
             if split in found.report:
                 print(f"{split.capitalize()} of {asked.model}\n\n{metrics_table(found.report, split)}\n")
+        if unknown := unknown_items(found.report):
+            print(f"{unknown}\n")
         print(f"{rules(found.report)}\n\nReport and the ranks of all users: {found.folder}")
 
 

@@ -4,9 +4,9 @@ The columns: `user` and `target`, dense ids (int32); `original_user` and `origin
 `is_repeated`, whether the target stands in the user's own history; `history_length`, the items of that (int32);
 `train_count`, the training positions of the target (int32); where the dataset has times `last_time`, when the last item
 of the history was, in seconds (int64; null without one); and for each protocol the rank (int32) of the target, counted
-from 1; 0 for a target that is missed, since seen items are left out; null for a user who has no part in it. HR@k is the
-share of 1 <= `rank` <= k among those that are not null, NDCG@k the mean of 1 / log2(rank + 1) over these ranks, else 0,
-MRR that of 1 / rank, else 0.
+from 1; 0 for a target that is missed, since seen items are left out or the model does not know it; null for a user who
+has no part in it. HR@k is the share of 1 <= `rank` <= k among those that are not null, NDCG@k the mean of
+1 / log2(rank + 1) over these ranks, else 0, MRR that of 1 / rank, else 0.
 """
 
 from collections.abc import Iterator, Mapping

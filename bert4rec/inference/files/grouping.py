@@ -30,10 +30,13 @@ class Vocabulary:
         return codes[encoded.indices.to_numpy(zero_copy_only=False)]
 
 
-def by_user(parts: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, History]]:
-    """Each user with the items of its rows `user` and `item` in their order; users in the order in which they come.
+def by_user(
+    parts: Iterable[pa.RecordBatch], *, with_times: bool = False, newest_first: bool = False
+) -> Iterator[tuple[Any, History]]:
+    """Return each user with the items of its rows `user` and `item`; users in the order in which they come.
 
-    Where the rows have a `time`, seconds as float64, with these.
+    Where the rows have a `time`, in seconds, the items are in its order, those of one time in that of the
+    rows; `with_times` they bring it along. Else the order is that of the rows, or with `newest_first` the reverse.
     """
     users, items = Vocabulary(), Vocabulary()
     codes, times = [np.empty((2, 0), np.int32)], [np.empty(0)]
@@ -44,11 +47,17 @@ def by_user(parts: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, History]]:
     of_user, of_item = np.concatenate(codes, axis=1)
     seconds = np.concatenate(times)
     del codes, times
-    order = np.argsort(of_user, kind="stable")
+    if len(seconds):
+        order = np.lexsort((seconds, of_user))
+    elif newest_first:
+        order = np.argsort(of_user[::-1], kind="stable")
+        order = len(of_user) - 1 - order
+    else:
+        order = np.argsort(of_user, kind="stable")
     ends = np.bincount(of_user, minlength=len(users.values)).cumsum()
     first = 0
     for user, end in zip(users.values, ends.tolist(), strict=True):
         own = order[first:end]
         taken = [items.values[code] for code in of_item[own].tolist()]
-        yield user, TimedHistory(taken, seconds[own].tolist()) if len(seconds) else taken
+        yield user, TimedHistory(taken, seconds[own].tolist()) if with_times else taken
         first = end

@@ -6,14 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from bert4rec.config.file_kinds import PACKED, SUFFIXES
-from bert4rec.config.source_of_path import has_sequences
+from bert4rec.config.source_of_path import has_sequences, recognize
 from bert4rec.config.tables import Data, Preprocessing
+from bert4rec.prepare.files.kinds import format_of
+from bert4rec.prepare.files.tables import Table
 from bert4rec.prepare.read.fields import IDS
+from bert4rec.prepare.read.guesses import column_advice
 from bert4rec.prepare.read.interactions import FileSource, Interactions, find_decimal_ids
 from bert4rec.prepare.read.synthetic import GENERATORS, Generated
 from bert4rec.prepare.read.times import Times
 from bert4rec.runtime.errors import DataError
 
+HISTORY_BYTES = 1 << 24  # of text that are read at once of a file of histories
+USUAL_COLUMNS = {"user": "user", "item": "item", "time": "time"}
+USUAL_FILE = (USUAL_COLUMNS, "auto", True, False)  # of histories: columns, separator, has_header, newest_first
 BLOCKS = 128  # blocks of text fit into the memory: as fields, a block takes some ten times its bytes
 GROUPLENS_LINES = {name: name for name in ("user", "item", "rating", "time")}
 GROUPLENS_COLUMNS = {"user": "userId", "item": "movieId", "rating": "rating", "time": "timestamp"}
@@ -71,6 +77,43 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
     found = Interactions(source, files, columns, times, block_bytes, newest_first)
     names = [name for name in IDS if name not in text_ids] if is_table else []
     return replace(found, decimal_ids=find_decimal_ids(found, names))
+
+
+def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> Interactions:
+    """Return the rows of the file at `path` of users to recommend for: `user`, `item` and, where known, `time`.
+
+    The file is like the one that `data` names for a preparation, or has the columns user, item and perhaps time, or
+    is one that a preparation recognizes. `is_named`: the columns are those of `data` and no others. Raises `DataError`.
+    """
+    file, own = Path(path), SOURCES.get(data.source, SOURCES["table"])
+    named = {"user": data.user_column, "item": data.item_column, "time": data.time_column}
+    if not is_named and own.form != "table":
+        named = {"time": "", **own.columns} if own.has_header else USUAL_COLUMNS
+    backwards = preprocessing.reverse_file_order
+    of_data = (named, data.separator, data.has_header, own.newest_first if backwards == "auto" else backwards)
+    for columns, separator, has_header, newest_first in (of_data, *(() if is_named else (USUAL_FILE,))):
+        present = Table(file, format_of(file), separator, has_header).columns
+        needed = [columns["user"], columns["item"], *([columns["time"]] if is_named and columns["time"] else [])]
+        if all(name in present for name in needed):
+            time = next((name for name in (columns["time"], "time") if name in present), "")
+            source = replace(SOURCES["table"], separator=separator, has_header=has_header)
+            found = {"user": columns["user"], "item": columns["item"]} | ({"time": time} if time else {})
+            times = Times(data.time_unit, data.time_format if time == data.time_column else "")
+            rows = Interactions(source, (file,), found, times, HISTORY_BYTES, newest_first)
+            return replace(rows, decimal_ids=find_decimal_ids(rows, IDS))
+    if not is_named and (recognized := _recognized(path)) not in ("", "table"):
+        return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
+    wanted = {name: column for name, column in named.items() if column}
+    missing = ", ".join(f"{column} ({name})" for name, column in wanted.items() if column not in present)
+    raise DataError(f"{path}: no column {missing}; it has: {', '.join(present)}{column_advice(wanted, [*present])}")
+
+
+def _recognized(path: str) -> str:
+    """Return the source that reads the file at `path`; "" where it is not recognized."""
+    try:
+        return recognize(path).source
+    except DataError:
+        return ""
 
 
 def named_columns(data: Data) -> dict[str, str]:

@@ -12,7 +12,7 @@ from bert4rec.evaluation.results.intervals import CONFIDENCE, PERMUTATIONS, RESA
 from bert4rec.report.compare.columns import MISSING, SEPARATOR, Column, columns, differing_settings
 from bert4rec.report.compare.paired import Differences, pairs
 from bert4rec.report.compare.runs import Run
-from bert4rec.report.markdown.page import PROTOCOL_TITLES, SHORT_TITLES, heading, rules
+from bert4rec.report.markdown.page import PROTOCOL_TITLES, SHORT_TITLES, heading, rules, unknown_items
 from bert4rec.runtime.wording import rounded
 
 FINDING = "NDCG@10"  # what the first sentence is about, of the first protocol that was measured
@@ -56,6 +56,7 @@ def compare(runs: Sequence[Run], *, split: str = TEST) -> Comparison:
         for letter, of_column in found.items()
         if of_column.problem
     ]
+    sentences += [f"{column.letter}: {text}" for column in compared if (text := unknown_items(column.first.report))]
     tables = [_runs(compared), _settings(compared), *_metrics(compared, differences, split), _cost(compared)]
     shown = [table for table in tables if table.rows]
     return Comparison(compared, list(filter(None, sentences)), shown, _notes(compared, differences))

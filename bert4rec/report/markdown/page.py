@@ -86,6 +86,20 @@ def rules(report: Mapping[str, Any]) -> str:
     return f"{held_out}{times}{_repeats(report)} {SEEN_AND_TIES}" if held_out else ""
 
 
+def unknown_items(report: Mapping[str, Any]) -> str:
+    """Return a sentence on the items of the dataset that the model does not know; "" where it knows all."""
+    if not (unknown := report.get("evaluation", {}).get("unknown")):
+        return ""
+    items, targets, histories = unknown["items"], unknown["targets"], unknown["histories"]
+    missed = [_share(targets[split], f"{split} targets") for split in ("test", "validation") if split in targets]
+    n_histories = sum(count["users"] for count in histories.values())
+    without = f", and the targets of {counted(n_histories, 'history')} without a known item" if n_histories else ""
+    return (
+        f"The model does not know {items['items']:,} of {counted(items['of'], 'item')}: {', '.join(missed)} are such "
+        f"items{without}; they count as missed."
+    )
+
+
 def _model(report: Mapping[str, Any]) -> str:
     """What was trained; reports of an older version had one kind."""
     return str(report.get("model", "Bert4Rec"))

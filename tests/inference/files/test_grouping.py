@@ -25,9 +25,25 @@ def test_each_user_has_its_items_in_their_order(rows: list[tuple[str, int]], cut
     assert list(by_user([])) == []
 
 
+def test_rows_are_put_in_the_order_of_their_times() -> None:
+    """Those of one time stay in the order of the rows."""
+    rows = {"user": ["u", "v", "u", "u", "v"], "item": [1, 2, 3, 4, 5], "time": [7.0, 6.0, 5.0, 7.0, 6.0]}
+    parts = [pa.record_batch(rows).slice(0, 2), pa.record_batch(rows).slice(2)]
+    assert list(by_user(parts)) == [("u", [3, 1, 4]), ("v", [2, 5])]
+    assert list(by_user(parts, with_times=True)) == [
+        ("u", TimedHistory([3, 1, 4], [5.0, 7.0, 7.0])),
+        ("v", TimedHistory([2, 5], [6.0, 6.0])),
+    ]
+
+
+def test_rows_without_times_may_stand_newest_first() -> None:
+    rows = pa.record_batch({"user": ["u", "v", "u"], "item": [1, 2, 3]})
+    assert list(by_user([rows], newest_first=True)) == [("u", [3, 1]), ("v", [2])]
+
+
 def test_times_go_with_their_items() -> None:
     rows = {"user": ["u", "v", "u"], "item": [1, 2, 3], "time": [5.0, 6.0, 7.5]}
-    assert list(by_user([pa.record_batch(rows)])) == [
+    assert list(by_user([pa.record_batch(rows)], with_times=True)) == [
         ("u", TimedHistory([1, 3], [5.0, 7.5])),
         ("v", ([2], [6.0], None)),
     ]

@@ -8,16 +8,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bert4rec.commands.recommend import _read_rows
+from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.inference.files import histories as module
-from bert4rec.inference.files.histories import read_file
+from bert4rec.inference.files.histories import Rows, read_file
 from bert4rec.inference.history import TimedHistory
 from bert4rec.runtime.errors import DataError
 
 EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]
 
 
+def rows_of(path: str) -> Rows:
+    return _read_rows(path, Data(), Preprocessing(), is_named=False)
+
+
 def read(path: Path | str) -> list[tuple[object, object]]:
-    return [(user, list(items)) for part in read_file(str(path)) for user, items in part]
+    return [(user, list(items)) for part in read_file(str(path), rows_of) for user, items in part]
 
 
 def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +37,26 @@ def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_csv_rows_may_stand_anywhere(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("user,at,item\nu,1,a\nv,1,c\nu,2,b\n")
     assert read(tmp_path / "x.csv") == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ("9", "1", "2"),
+        ("2024-03-19T10:27:00", "2024-03-18", "2024-03-19 10:26:59"),
+        ("1600000009000", "1600000001000", "1600000002000"),
+    ],
+)
+def test_rows_are_taken_in_the_order_of_their_times(tmp_path: Path, times: tuple[str, str, str]) -> None:
+    """Whether or not the model knows times, as a preparation reads them."""
+    late, first, middle = times
+    (tmp_path / "x.csv").write_text(f"user,item,time\nu,late,{late}\nu,first,{first}\nu,middle,{middle}\n")
+    assert read(tmp_path / "x.csv") == [("u", ["first", "middle", "late"])]
+    ((_, history),) = timed(tmp_path / "x.csv")
+    assert isinstance(history, TimedHistory)
+    assert history.items == ["first", "middle", "late"]
+    assert [*history.times] == sorted(history.times)
+    assert history.times[0] < history.times[2]
 
 
 def test_other_columns_of_a_csv_file_are_not_read(tmp_path: Path) -> None:
@@ -60,7 +86,6 @@ def test_parquet_with_rows_or_with_lists(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ("x.jsonl", '{"items": ["a"]}\n{"items": 7}\n', "x.jsonl: line 2 is no history"),
         ("x.jsonl", "a b c\n", "x.jsonl: line 1 is no history"),
-        ("x.csv", "user,what\nu,a\n", "x.csv: no columns user and item"),
         ("x.parquet", "no parquet", "x.parquet: cannot be read"),
         ("x.jsonl", None, "x.jsonl: cannot be read: No such file or directory"),
     ],
@@ -74,20 +99,20 @@ def test_what_is_no_history_gets_one_line(tmp_path: Path, name: str, text: str |
     assert "\n" not in str(caught.value)
 
 
-TIMED = [("u", TimedHistory(["a", "b"], [5, 7.5])), ("v", TimedHistory(["c"], [6]))]
+TIMED = [("u", TimedHistory(["a", "b"], [5, 7])), ("v", TimedHistory(["c"], [6]))]
 
 
 def timed(path: Path, at: float | None = None) -> list[tuple[object, object]]:
-    return [row for part in read_file(str(path), with_times=True, at=at) for row in part]
+    return [row for part in read_file(str(path), rows_of, with_times=True, at=at) for row in part]
 
 
 def test_times_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
-    lines = '{"user": "u", "items": ["a", "b"], "times": [5, 7.5]}\n{"user": "v", "items": ["c"], "times": [6]}\n'
+    lines = '{"user": "u", "items": ["a", "b"], "times": [5, 7]}\n{"user": "v", "items": ["c"], "times": [6]}\n'
     (tmp_path / "x.jsonl").write_text(lines)
-    (tmp_path / "x.csv").write_text("user,item,time\nu,a,5\nv,c,6\nu,b,7.5\n")
-    rows = {"user": ["u", "v", "u"], "item": ["a", "c", "b"], "time": pa.array([5000, 6000, 7500], pa.timestamp("ms"))}
+    (tmp_path / "x.csv").write_text("user,item,time\nu,a,5\nv,c,6\nu,b,7\n")
+    rows = {"user": ["u", "v", "u"], "item": ["a", "c", "b"], "time": pa.array([5000, 6000, 7000], pa.timestamp("ms"))}
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
-    lists = {"user": ["u", "v"], "items": [["a", "b"], ["c"]], "times": [[5, 7.5], [6]]}
+    lists = {"user": ["u", "v"], "items": [["a", "b"], ["c"]], "times": [[5, 7], [6]]}
     pq.write_table(pa.table(lists), tmp_path / "lists.parquet")
     for name in ("x.jsonl", "x.csv", "rows.parquet", "lists.parquet"):
         assert timed(tmp_path / name) == TIMED
@@ -99,8 +124,8 @@ def test_times_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
     ("name", "text", "problem"),
     [
         ("x.jsonl", '{"items": ["a"]}\n', "x.jsonl: line 1 is no history; it must be JSON lines such as .*times"),
-        ("x.csv", "user,item\nu,a\n", "x.csv: no columns user, item and time; it must be"),
-        ("x.csv", "user,item,time\nu,a,noon\n", "x.csv: cannot be read: .*; it must be"),
+        ("x.csv", "user,item\nu,a\n", "x.csv: no column with times, which this model needs; it must be"),
+        ("x.csv", "user,item,time\nu,a,noon\n", 'x.csv, line 2: time "noon": must be a time'),
     ],
 )
 def test_a_file_without_times_is_refused_where_they_are_asked_for(

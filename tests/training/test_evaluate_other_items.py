@@ -1,0 +1,212 @@
+"""An evaluation on a dataset with items that the model does not know, and without some that it knows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bert4rec import load
+from bert4rec.__main__ import main
+from bert4rec.checkpoint.trained import find_trained
+from bert4rec.commands.jobs.evaluate import settings_of
+from bert4rec.config.load import load_config
+from bert4rec.evaluation.lists import Lists
+from bert4rec.export.export import export
+from bert4rec.inference.source import find_source
+from bert4rec.report.markdown.page import unknown_items
+from bert4rec.runtime.errors import DataError
+from bert4rec.training.evaluate import Evaluation, evaluate
+from bert4rec.training.run import run
+from tests.conftest import BY_HAND, LOG, SMALL, leave_group, prepare_log
+from tests.processes import jobs
+from tests.runs import report_of
+
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
+]
+
+# Without the items 7 and 8. The model does not know 9 and 10: targets of g and k, and the whole history of h.
+OTHER_LOG = {
+    "a": LOG["a"],
+    "b": LOG["b"],
+    "e": [5, 6, 5, 4],
+    "g": [1, 2, 3, 9],
+    "h": [9, 10, 9, 1],
+    "i": [9, 1, 10, 9, 2, 5],
+    "k": [3, 4, 5, 6, 1, 2, 3, 10],
+}
+
+
+@pytest.fixture(scope="module")
+def old(log_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the items 1 to 8."""
+    return trained_on(log_folder, tmp_path_factory.mktemp("runs"))
+
+
+def trained_on(dataset: Path, runs: Path, **changes: Any) -> Path:
+    places = {"data.dataset_dir": str(dataset), "run.dir": str(runs), "run.name": "run"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.device_count", lambda: 0)
+        patch.setattr("bert4rec.report.html.page.charts", lambda contents: ())
+        return run(load_config(None, SMALL | BY_HAND | places | changes))
+
+
+@pytest.fixture(scope="module")
+def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset of `OTHER_LOG`, which numbers the items in its own way."""
+    return prepare_log(tmp_path_factory.mktemp("other"), OTHER_LOG)
+
+
+def evaluated(model: Path, dataset: Path, output: Path, *options: str) -> Evaluation:
+    trained = find_trained(model)
+    return evaluate(settings_of(trained, [f"--data.dataset_dir={dataset}", *options]), trained, output)
+
+
+def rows_of(folder: Path | None, split: str = "test") -> list[dict[str, Any]]:
+    assert folder is not None
+    return pq.read_table(folder / f"ranks-{split}.parquet").to_pylist()
+
+
+def rank_by_sorting(model: Path, history: list[int], target: int, candidates: set[int]) -> int:
+    """The rank of `target` among the unseen `candidates` that the model knows; 0 where it is missed."""
+    recommender = load(model)
+    items = recommender.items
+    known = [item for item in history if item in items.ids]
+    if target not in items.ids or not known:
+        return 0
+    vectors = recommender.network.item_vectors
+    (hidden,) = recommender.encode([known])
+    scores = vectors[:, : len(hidden)] @ hidden + vectors[:, len(hidden) :].sum(1)  # the last column is the bias
+    score = dict(zip(items.ids, scores.tolist(), strict=True))
+    others = [item for item in candidates if item in score and item != target and item not in history]
+    return 1 + sum(score[item] > score[target] for item in others)
+
+
+@pytest.mark.parametrize("kind", ["bert4rec", "sasrec"])
+def test_ranks_are_those_of_a_written_out_reference(
+    log_folder: Path, other_folder: Path, tmp_path: Path, kind: str
+) -> None:
+    old = trained_on(log_folder, tmp_path / "runs", **{"model.kind": kind})
+    found = evaluated(old, other_folder, tmp_path / "out")
+    candidates = {item for items in OTHER_LOG.values() for item in items}
+    for split, last in (("test", 1), ("validation", 2)):
+        rows = rows_of(found.folder, split)
+        assert rows
+        for row in rows:
+            items = OTHER_LOG[row["original_user"]]
+            history, target = items[:-last], items[-last]
+            assert row["original_item"] == target
+            assert row["full"] == rank_by_sorting(old, history, target, candidates), row["original_user"]
+            if row["full"] == 0:
+                assert row["popular"] in (None, 0)
+                assert row["uniform"] in (None, 0)
+    missed = {row["original_user"] for row in rows_of(found.folder) if row["full"] == 0}
+    assert missed == {"g", "h", "k"}
+
+
+def test_the_report_says_how_many_are_unknown(old: Path, other_folder: Path, tmp_path: Path) -> None:
+    report = evaluated(old, other_folder, tmp_path / "out").report
+    assert report["evaluation"]["unknown"] == {
+        "items": {"items": 2, "of": 8},
+        "targets": {"validation": {"users": 1, "of": 7}, "test": {"users": 2, "of": 7}},
+        "histories": {"validation": {"users": 1, "of": 7}, "test": {"users": 1, "of": 7}},
+    }
+    assert report["test"]["full"]["users"] == 7
+    assert "2 of 8 items" in unknown_items(report)
+    assert "2 of 7 test targets" in unknown_items(report)
+    assert unknown_items(report_of(old)) == ""
+
+
+def test_unknown_items_are_in_no_list(
+    old: Path, other_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    means = Lists._means
+    monkeypatch.setattr(Lists, "_means", lambda lists, items: shown.append(items) or means(lists, items))
+    evaluated(old, other_folder, tmp_path / "out", "--evaluation.protocols=['full']", "--evaluation.baselines=[]")
+    items = pq.read_table(other_folder / "items.parquet").to_pydict()
+    originals = dict(zip(items["item"], items["original"], strict=True))
+    lists = shown[1]  # the validation comes first, popularity last
+    assert len(shown) == 3
+    listed = {originals[item + 2] for item in lists.flatten().tolist() if item >= 0}
+    assert listed
+    assert listed <= {1, 2, 3, 4, 5, 6}
+    n_empty = int((lists < 0).all(axis=1).sum())
+    assert n_empty >= 1  # of the user h
+
+
+def test_baselines_are_those_of_the_dataset(old: Path, other_folder: Path, tmp_path: Path) -> None:
+    of_old = evaluated(old, other_folder, tmp_path / "a").report
+    of_own = report_of(trained_on(other_folder, tmp_path / "runs"))
+    for name in ("popularity_baseline", "baselines"):
+        assert of_old[name] == of_own[name]
+
+
+@pytest.mark.parametrize("times", ["history", "target"])
+def test_times_of_unknown_items_are_dropped_with_them(
+    log_folder: Path, other_folder: Path, tmp_path: Path, times: str
+) -> None:
+    model = trained_on(log_folder, tmp_path / "runs", **{"model.times": times})
+    found = evaluated(model, other_folder, tmp_path / "out")
+    assert {row["original_user"] for row in rows_of(found.folder) if row["full"] == 0} == {"g", "h", "k"}
+
+
+def test_two_processes_give_the_same_ranks(
+    pools: Callable[[int], Any], old: Path, other_folder: Path, tmp_path: Path
+) -> None:
+    alone = evaluated(old, other_folder, tmp_path / "alone")
+    leave_group()
+    trained = find_trained(old)
+    settings = settings_of(trained, [f"--data.dataset_dir={other_folder}"])
+    (report, folder), _ = pools(2).run(jobs.evaluate, settings, trained, tmp_path / "two")
+    assert rows_of(folder) == rows_of(alone.folder)
+    assert report["test"] == alone.report["test"]
+
+
+def test_a_model_package_brings_its_own_ids(old: Path, other_folder: Path, tmp_path: Path) -> None:
+    export(find_source(old), tmp_path / "package", ["safetensors"], k=10, leaves_out_seen=True)
+    of_run = evaluated(old, other_folder, tmp_path / "a")
+    assert rows_of(evaluated(tmp_path / "package", other_folder, tmp_path / "b").folder) == rows_of(of_run.folder)
+
+
+def test_an_old_run_whose_dataset_is_gone(
+    old: Path, log_folder: Path, grown_folder: Path, other_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dataset that extends that of the run needs no map of ids."""
+    there = evaluated(old, grown_folder, tmp_path / "a")
+    monkeypatch.setattr("bert4rec.checkpoint.trained.Trained.dataset", tmp_path / "gone")
+    assert rows_of(evaluated(old, grown_folder, tmp_path / "b").folder) == rows_of(there.folder)
+    with pytest.raises(DataError, match=r"move that dataset back there") as caught:
+        evaluated(old, other_folder, tmp_path / "c")
+    leave_group()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dataset_without_a_known_item_is_refused(old: Path, tmp_path: Path) -> None:
+    strange = prepare_log(tmp_path, {user: [item + 100 for item in items] for user, items in LOG.items()})
+    with pytest.raises(DataError, match=r"the model knows none of its 8 items"):
+        evaluated(old, strange, tmp_path / "out")
+    leave_group()
+
+
+def test_the_old_and_the_extended_run_are_paired_on_the_new_dataset(
+    log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = trained_on(log_folder, tmp_path / "runs")
+    assert main(["extend", str(old), f"--data.dataset_dir={grown_folder}"]) == 0
+    new = old.with_name("run-2")
+    assert main(["evaluate", str(old), f"--data.dataset_dir={grown_folder}"]) == 0
+    assert "does not know 2 of 10 items" in capsys.readouterr().out
+    assert main(["evaluate", str(new)]) == 0
+    assert "does not know" not in capsys.readouterr().out
+    assert main(["compare", str(old / "evaluation"), str(new / "evaluation")]) == 0
+    out = capsys.readouterr().out
+    assert "is not paired" not in out
+    assert "B − A" in out
+    assert "A: The model does not know 2 of 10 items" in out
+    ranks = [np.array([row["full"] for row in rows_of(folder / "evaluation")]) for folder in (old, new)]
+    assert ranks[0].shape == ranks[1].shape
