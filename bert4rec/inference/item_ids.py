@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from bert4rec.dataset.originals import one_array
 from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS
 from bert4rec.runtime.errors import DataError
 
@@ -19,6 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 UNKNOWN = -1  # in the place of an index
 LINES_AT_ONCE = 65_536
+COLUMNS = ("item", "original", "title")  # of the items' table
 
 
 class ItemIds:
@@ -31,11 +34,13 @@ class ItemIds:
     def read(cls, folder: Path) -> "ItemIds":
         """From a dataset folder. Raises `DataError`."""
         try:
-            table = pq.read_table(folder / ITEMS).sort_by("item").combine_chunks()
+            table = pq.read_table(folder / ITEMS)
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{folder / ITEMS}: cannot be read: {error}") from None
-        titles = _array(table["title"].fill_null("")) if "title" in table.column_names else None
-        return cls(_array(table["original"]), titles)
+        columns = {name: one_array(table[name]) for name in table.column_names if name in COLUMNS}
+        order = pc.sort_indices(columns["item"])
+        titles = columns["title"].fill_null("").take(order) if "title" in columns else None
+        return cls(columns["original"].take(order), titles)
 
     @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
@@ -43,12 +48,12 @@ class ItemIds:
         schema = pa.schema([("id", pa.int64() if are_numbers else pa.string()), ("title", pa.string())])
         options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         try:
-            table = pa.json.read_json(path, parse_options=options).combine_chunks()
+            table = pa.json.read_json(path, parse_options=options)
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{path}: cannot be read: {error}") from None
         titles = table["title"]
         has_titles = titles.null_count < len(titles)
-        return cls(_array(table["id"]), _array(titles.fill_null("")) if has_titles else None)
+        return cls(one_array(table["id"]), one_array(titles).fill_null("") if has_titles else None)
 
     def write_lines(self, path: Path) -> None:
         """A line an item, in the order of their indices: {"id": …, "title": …}, the title where one is known."""
@@ -97,11 +102,6 @@ class ItemIds:
         except (TypeError, ValueError, OverflowError):
             return None
         return number if isinstance(value, str) or number == value else None  # 1.7 is no item 1
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array, a column without a chunk as an empty one."""
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def as_ids(indices: Ints) -> Ints:

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bert4rec.dataset.originals import one_array
 from bert4rec.dataset.reader import Rows, Split, read_metadata, require_times
 from bert4rec.dataset.schema import FIRST_ITEM_ID, SPLITS, TEST, TRAIN, USERS, VALIDATION, table_rows
 from bert4rec.inference.files.histories import AT_ONCE, Histories
@@ -39,7 +41,9 @@ class UserHistories:
         self._step = metadata["preprocessing"]["sliding_step"] or metadata["max_len"]
         n_rows = table_rows(metadata["items"])
         self._splits = {name: Split(folder / name, n_rows, with_times=with_times) for name in SPLITS}
-        self._users = pq.read_table(folder / USERS, columns=["user", "original"]).sort_by("user")["original"]
+        users = pq.read_table(folder / USERS, columns=["user", "original"])
+        order = pc.sort_indices(users["user"])
+        self._users = one_array(users["original"]).take(order)
         self._ids = ids
 
     def __len__(self) -> int:
