@@ -61,7 +61,7 @@ class Program(nn.Module):
         instants = newest if at is None else at
         places = torch.arange(is_item.shape[1], device=is_item.device)
         is_before = is_item[:, None, :] & (places[None, :] < places[:, None])
-        if self.network.encoder.is_causal and at is not None:
+        if self.network.mask is None and at is not None:
             is_behind = is_item[:, None, :] & (places[None, :] > places[:, None])
             following = torch.where(is_behind, times[:, None, :], NEVER).amin(2)
             return torch.where(is_behind.any(2), following, instants[:, None]) - times, instants

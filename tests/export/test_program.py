@@ -20,14 +20,14 @@ from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
 from bert4rec.runtime.errors import SettingsError
-from tests.inference.test_network import network_of
+from tests.inference.test_network import AskingByMask, BothWays, network_of
 from tests.models.networks import MAX_LEN, N_ITEMS, model
 
 # Longer than a history may be, of one item, of none, and with gaps.
 HISTORIES = [[*range(MAX_LEN + 5)], [37], [], [3, -1, 1, -1, -1, 9], [5, 5, 5, 7]]
 K = 10
 POSITIONS: dict[type[SequenceModel], str] = {Bert4Rec: "rotary", SASRec: "learned"}
-KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
+KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec, BothWays, AskingByMask])
 
 
 def matrix(histories: list[list[int]], *, on_the_left: bool = False) -> Tensor:
