@@ -19,5 +19,7 @@ def test_every_kind_can_be_set() -> None:
 def test_what_is_known_of_a_kind_without_its_class_is_so() -> None:
     check_kinds(KINDS)
     for kinds in ({"new": SASRec}, {"sasrec": Bert4Rec}, {"bert4rec": SASRec}, {"sasrec": MatrixFactorization}):
-        with pytest.raises(TypeError, match=rf'in config/abilities.py says otherwise; (add|remove) "{[*kinds][0]}"'):
+        with pytest.raises(
+            TypeError, match=rf'in config/abilities.py says otherwise; (add|remove) "{next(iter(kinds))}"'
+        ):
             check_kinds(kinds)
