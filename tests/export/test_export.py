@@ -42,7 +42,7 @@ def test_a_folder_holds_what_was_asked_for_and_what_explains_it(made: Path, tmp_
     assert f"HR@10 {report_of(made)['test']['full']['HR@10']:.4f}" in (folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("times", ["none", "target"])
+@pytest.mark.parametrize("times", ["none", pytest.param("target", marks=pytest.mark.long)])
 def test_the_examples_of_the_card_run_and_an_unknown_user_gets_the_most_popular_items(
     times: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

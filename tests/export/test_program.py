@@ -187,7 +187,7 @@ def test_onnxruntime_finds_the_same(
     assert session.run(None, {"items": np.array([[4]]), "k": np.array(K)})[0].shape == (1, K)
 
 
-@pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
+@pytest.mark.parametrize("kind", [Bert4Rec, pytest.param(SASRec, marks=pytest.mark.long)])
 def test_files_take_k_and_whatever_is_no_item(kind: type[SequenceModel], tmp_path: Path) -> None:
     program = Program(network_of(model(kind, positions=POSITIONS[kind])), leaves_out_seen=True)
     save_pt2(tmp_path / "program.pt2", program)
