@@ -126,12 +126,16 @@ def _by_python(recommender: Any, histories: Sequence[Sequence[Any]]) -> Found:
 def _by_program(folder: Path, indices: Sequence[np.ndarray]) -> Found:
     program = torch.export.load(folder / "program.pt2").module()
     with torch.inference_mode():
-        return _together([tuple(part.numpy() for part in program(_matrix(part))) for part in _cut(indices)])
+        return _together(
+            [tuple(part.numpy() for part in program(_matrix(part), torch.tensor(K))) for part in _cut(indices)]
+        )
 
 
 def _by_onnx(folder: Path, indices: Sequence[np.ndarray]) -> Found:
     session = onnxruntime.InferenceSession(folder / "model.onnx")
-    return _together([tuple(session.run(None, {"items": _matrix(part).numpy()})) for part in _cut(indices)])
+    return _together(
+        [tuple(session.run(None, {"items": _matrix(part).numpy(), "k": np.array(K)})) for part in _cut(indices)]
+    )
 
 
 def _compare_hits(run: Path, source: Source, ids: Any, place: str) -> bool:

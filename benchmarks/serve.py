@@ -19,6 +19,7 @@ import torch
 from benchmarks.recommend import random_network
 from bert4rec.export.program import Program, save_onnx, save_pt2
 
+K = 10
 WARM_UP = 100  # calls that are not counted
 
 
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=20)
     parser.add_argument("--calls", type=int, default=2000)
     options = parser.parse_args()
-    program = Program(random_network(options.items), k=10, leaves_out_seen=True).eval()
+    program = Program(random_network(options.items), leaves_out_seen=True).eval()
     with tempfile.TemporaryDirectory() as place:
         save_pt2(Path(place, "program.pt2"), program)
         save_onnx(Path(place, "model.onnx"), program)
@@ -40,8 +41,8 @@ def main() -> None:
         by_onnx = onnxruntime.InferenceSession(Path(place, "model.onnx"), single)
     histories = np.random.default_rng(1).integers(0, options.items, (WARM_UP + options.calls, 1, options.length))
     roads: dict[str, Callable[[np.ndarray], object]] = {
-        "program.pt2": lambda history: by_torch(torch.from_numpy(history)),
-        "model.onnx": lambda history: by_onnx.run(None, {"items": history}),
+        "program.pt2": lambda history: by_torch(torch.from_numpy(history), torch.tensor(K)),
+        "model.onnx": lambda history: by_onnx.run(None, {"items": history, "k": np.array(K)}),
     }
     seconds = {name: np.empty(len(histories)) for name in roads}
     with torch.inference_mode():

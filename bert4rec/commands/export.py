@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "take as they take a run, without TorchRec. One process; tables are read and written a block of rows at a "
         "time, but for pt2 and onnx, which hold the table in memory."
     )
-    add_model_arguments(parser, top="items that the programs (pt2, onnx) find")
+    add_model_arguments(parser, top="k in the example of README.md; programs (pt2, onnx) take any k")
     parser.add_argument(
         "--format", metavar="NAME,NAME,…", default="safetensors,pt2",
         help="safetensors: all weights; vectors: of the items, as Parquet and npy; pt2: a program for torch alone; "

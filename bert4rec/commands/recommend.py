@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(settings=[])
     add_model_arguments(parser)
     asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--items", metavar="ID,ID,…", help="one history, the oldest item first")
+    asked.add_argument(
+        "--items", metavar="ID,ID,…", help="one history, the oldest item first; empty: the most popular items"
+    )
     asked.add_argument("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
     asked.add_argument("--all", action="store_true", help="all users of the dataset")
     asked.add_argument(
@@ -228,7 +230,7 @@ def _histories(
     network = model.require_histories()
     timed: dict[str, Any] = {"with_times": network.knows_times, "at": _instant(arguments.at, network.times)}
     if arguments.items is not None:
-        return 1, [[(1, arguments.items.split(","))]]
+        return 1, [[(1, [item for item in arguments.items.split(",") if item])]]
     if arguments.histories is not None:
         return None, read_file(arguments.histories, read_rows, **timed)
     if model.dataset is None:

@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 def export(source: Source, folder: Path, formats: Collection[str], *, k: int, leaves_out_seen: bool) -> Path:
     """Write `folder`, whole or not at all, with what the `formats` need and what explains it; where it is in the end.
 
-    The programs find `k` items, not those of the history itself if `leaves_out_seen`. Tables are read and written a
-    block at a time, but for the programs, which take the table's size in memory. Raises `DataError` where `folder`
-    is there, or cannot be written.
+    The programs do not find items of the history itself if `leaves_out_seen`; the examples of the card ask for `k`.
+    Tables are read and written a block at a time, but for the programs, which take the table's size in memory. Raises
+    `DataError` where `folder` is there, or cannot be written.
     """
     if not source.trained.takes_histories:
         raise DataError(
@@ -70,11 +70,11 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         write_vectors(folder, stored, ids, source.trained.model["embed_dim"])
         logger.info(f"vectors: {len(ids):,} items")
     if {"pt2", "onnx"} & {*formats}:
-        program = Program(_network_of(source), k=k, leaves_out_seen=leaves_out_seen).eval()
+        program = Program(_network_of(source), leaves_out_seen=leaves_out_seen).eval()
         for name, file, save in (("pt2", PT2, save_pt2), ("onnx", ONNX, save_onnx)):
             if name in formats:
                 save(folder / file, program)
-                logger.info(f"{file}: histories → the {program.k} best items")
+                logger.info(f"{file}: histories and k → the k best items")
 
 
 def _network_of(source: Source) -> Network:

@@ -21,38 +21,47 @@ from bert4rec.models.transformer import Block, Rotation, with_one
 from bert4rec.runtime.errors import SettingsError
 
 PT2, ONNX = "program.pt2", "model.onnx"
-INPUTS = ("items", "times", "at")
+INPUTS = ("items", "k", "times", "at")
 NOTHING = -1  # in the place of an item
 NEVER = 2**62  # seconds, later than any
 OPSET = 18  # of ONNX: the first whose ScatterElements takes a minimum
 
 
 class Program(nn.Module):
-    """Histories → the `k` best items and their scores. Items are numbers from 0, as lines of the list of ids.
+    """Find the best items for histories, and their scores. Items are numbers from 0, as lines of the list of ids.
 
     With `leaves_out_seen` no item of a history is found for it. `inputs`: what it is called with, by name; a network
     that knows times wants those of the items, too, and with that of the target the instants for which is asked.
     """
 
-    def __init__(self, network: Network, *, k: int, leaves_out_seen: bool) -> None:
+    def __init__(self, network: Network, *, leaves_out_seen: bool) -> None:
         super().__init__()
         self.network, self.leaves_out_seen = network, leaves_out_seen
-        self.k = min(k, len(network.item_vectors))
-        self.inputs = INPUTS[: 1 + ("none", "history", "target").index(network.times)]
+        self.inputs = INPUTS[: 2 + ("none", "history", "target").index(network.times)]
 
-    def forward(self, items: Tensor, times: Tensor | None = None, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """`items` [B, L] int64, the oldest first, -1 anywhere for nothing → items [B, k] int64, scores [B, k].
+    def forward(
+        self, items: Tensor, k: Tensor, times: Tensor | None = None, at: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the `k` best items [B, k] int64 and their scores [B, k] for `items` [B, L] int64, the oldest first.
 
-        Best first; -1 and -inf where there are fewer, and for a history without items. `times` [B, L] and `at` [B]
-        int64 are seconds; those of nothing are not looked at.
+        Any number outside of the list of ids, such as -1, stands for nothing. `k` [] int64 counts for all histories: at
+        least 1, at most all items. Best first; -1 and -inf where there are fewer, and for a history without items.
+        `times` [B, L] and `at` [B] int64 are seconds; those of nothing are not looked at.
         """
-        is_item = items != NOTHING
+        n_items = len(self.network.item_vectors)
+        items = F.pad(items, (1, 0), value=NOTHING)  # runtimes differ in what they do with histories of length zero
+        times = None if times is None else F.pad(times, (1, 0))
+        is_item = (items >= 0) & (items < n_items)
+        items = items.clamp(0, n_items - 1)
         scores = self._hidden(items, is_item, times, at) @ self.network.item_vectors.T
         if self.leaves_out_seen:
             limits = torch.where(is_item, -torch.inf, torch.inf)
-            scores = scores.scatter_reduce(1, items.clamp(min=0), limits, "amin")
+            scores = scores.scatter_reduce(1, items, limits, "amin")
         scores = torch.where(is_item.any(1, keepdim=True), scores, -torch.inf)
-        best, indices = scores.topk(self.k)
+        n_best = cast(int, k.clamp(1, n_items).item())  # of whatever size: int() would fix it in an export
+        torch._check(n_best >= 1)
+        torch._check(n_best <= n_items)
+        best, indices = scores.topk(n_best)
         return torch.where(best > -torch.inf, indices, NOTHING), best
 
     def _times(self, is_item: Tensor, times: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -61,7 +70,7 @@ class Program(nn.Module):
         instants = newest if at is None else at
         places = torch.arange(is_item.shape[1], device=is_item.device)
         is_before = is_item[:, None, :] & (places[None, :] < places[:, None])
-        if self.network.encoder.is_causal and at is not None:
+        if self.network.mask is None and at is not None:
             is_behind = is_item[:, None, :] & (places[None, :] > places[:, None])
             following = torch.where(is_behind, times[:, None, :], NEVER).amin(2)
             return torch.where(is_behind.any(2), following, instants[:, None]) - times, instants
@@ -76,7 +85,7 @@ class Program(nn.Module):
         """Hidden states [B, D] after the histories, as `Network` has them."""
         gaps, instants = (None, None) if times is None else self._times(is_item, times, at)
         encoder, mask = self.network.encoder, self.network.mask
-        vectors, most = self.network.shown_vectors[items.clamp(min=0)], self.network.max_len
+        vectors, most = self.network.shown_vectors[items], self.network.max_len
         if mask is not None:
             vectors = torch.cat([vectors, mask.expand(items.shape[0], 1, -1)], dim=1)
             is_item, most = F.pad(is_item, (0, 1), value=True), most + 1
@@ -126,13 +135,15 @@ def require_onnx() -> None:
 
 def _example(program: Program) -> tuple[Tensor, ...]:
     histories = torch.tensor([[0, 0, 0], [NOTHING, 0, 0]])
-    return (histories, torch.tensor([[0, 1, 2], [0, 1, 2]]), torch.tensor([3, 3]))[: len(program.inputs)]
+    times, at = torch.tensor([[0, 1, 2], [0, 1, 2]]), torch.tensor([3, 3])
+    return (histories, torch.tensor(1), times, at)[: len(program.inputs)]
 
 
 def _dynamic(program: Program) -> tuple[Any, ...]:
     """Any number of histories, of any length."""
     histories, length = torch.export.Dim("histories"), torch.export.Dim("length")
-    return ({0: histories, 1: length}, {0: histories, 1: length}, {0: histories})[: len(program.inputs)]
+    matrix = {0: histories, 1: length}
+    return (matrix, None, matrix, {0: histories})[: len(program.inputs)]
 
 
 def _seen_within(is_real: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def _has_bias(stored: StoredTensors, embed_dim: int) -> bool:
 
 
 def _schema(ids: ItemIds, width: int, embed_dim: int) -> pa.Schema:
-    fields = {"item": ids.originals.type, "title": pa.string(), "vector": pa.list_(pa.float32(), embed_dim)}
+    fields = {"item": ids.originals.type, "title": pa.large_string(), "vector": pa.list_(pa.float32(), embed_dim)}
     if ids.titles is None:
         del fields["title"]
     if width > embed_dim:

@@ -45,6 +45,8 @@ class Known:
         is_known = indices != UNKNOWN
         if not with_times:
             return cls(indices[is_known]), indices
+        if not isinstance(history, TimedHistory) and not len(history):
+            history = TimedHistory([], [])
         if not isinstance(history, TimedHistory):
             raise DataError(
                 "this model knows times, and a history has none; give it those of its items: in Python as "

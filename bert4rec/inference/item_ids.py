@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from bert4rec.dataset.originals import one_array
 from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS
 from bert4rec.runtime.errors import DataError
 
@@ -19,44 +21,59 @@ Ints = npt.NDArray[np.int64]
 
 UNKNOWN = -1  # in the place of an index
 LINES_AT_ONCE = 65_536
+TRAIN_COUNT = "train_count"
+COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the items' table
 
 
 class ItemIds:
-    """The original ids of items 0 … V - 1, and their titles where they have some ("" for one that has none)."""
+    """The original ids of items 0 … V - 1, and their titles where they have some ("" for one that has none).
 
-    def __init__(self, originals: pa.Array, titles: pa.Array | None = None) -> None:
-        self.originals, self.titles = originals, titles
+    `train_counts` [V]: the training positions of each item; None where they are not known.
+    """
+
+    def __init__(self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Ints | None = None) -> None:
+        self.originals, self.titles, self.train_counts = originals, titles, train_counts
 
     @classmethod
     def read(cls, folder: Path) -> "ItemIds":
         """From a dataset folder. Raises `DataError`."""
         try:
-            table = pq.read_table(folder / ITEMS).sort_by("item").combine_chunks()
+            table = pq.read_table(folder / ITEMS)
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{folder / ITEMS}: cannot be read: {error}") from None
-        titles = _array(table["title"].fill_null("")) if "title" in table.column_names else None
-        return cls(_array(table["original"]), titles)
+        columns = {name: one_array(table[name]) for name in table.column_names if name in COLUMNS}
+        order = pc.sort_indices(columns["item"])
+        titles = columns["title"].fill_null("").take(order) if "title" in columns else None
+        counts = columns[TRAIN_COUNT].take(order) if TRAIN_COUNT in columns else None
+        return cls(columns["original"].take(order), titles, _counts(counts))
 
     @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
         """From JSON lines, as `write_lines` makes them. Raises `DataError`."""
-        schema = pa.schema([("id", pa.int64() if are_numbers else pa.string()), ("title", pa.string())])
+        own = pa.int64() if are_numbers else pa.string()
+        schema = pa.schema([("id", own), ("title", pa.string()), (TRAIN_COUNT, pa.int64())])
         options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         try:
-            table = pa.json.read_json(path, parse_options=options).combine_chunks()
+            table = pa.json.read_json(path, parse_options=options)
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{path}: cannot be read: {error}") from None
         titles = table["title"]
         has_titles = titles.null_count < len(titles)
-        return cls(_array(table["id"]), _array(titles.fill_null("")) if has_titles else None)
+        filled = one_array(titles).fill_null("") if has_titles else None
+        return cls(one_array(table["id"]), filled, _counts(one_array(table[TRAIN_COUNT])))
 
     def write_lines(self, path: Path) -> None:
-        """A line an item, in the order of their indices: {"id": …, "title": …}, the title where one is known."""
+        """Write a line an item, in the order of their indices: {"id": …, "title": …, "train_count": …}.
+
+        Without the title where an item has none, and without the count where none is known.
+        """
         with path.open("w", encoding="utf-8") as file:
             for first in range(0, len(self), LINES_AT_ONCE):
                 indices = range(first, min(first + LINES_AT_ONCE, len(self)))
-                for item, title in zip(self.of(indices), self.titles_of(indices), strict=True):
+                for index, item, title in zip(indices, self.of(indices), self.titles_of(indices), strict=True):
                     line = {"id": item, "title": title} if title else {"id": item}
+                    if self.train_counts is not None:
+                        line[TRAIN_COUNT] = int(self.train_counts[index])
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
     @property
@@ -84,6 +101,20 @@ class ItemIds:
             else [""] * len(indices)
         )
 
+    def most_popular(self, k: int, hidden: npt.NDArray[np.bool_] | None = None) -> Ints:
+        """Return the indices of the `k` items with most training positions, without those that are `hidden` [V].
+
+        The most popular comes first, of equal ones the lower index. There are none where counts are not known.
+        """
+        if self.train_counts is None:
+            return np.empty(0, np.int64)
+        shown = np.arange(len(self)) if hidden is None else np.flatnonzero(~hidden)
+        counts = self.train_counts[shown]
+        if k < len(shown):
+            is_high = counts >= np.partition(counts, -k)[-k]
+            shown, counts = shown[is_high], counts[is_high]
+        return shown[np.argsort(-counts, kind="stable")][:k]
+
     @cached_property
     def _index(self) -> dict[Any, int]:
         return {original: index for index, original in enumerate(self.originals.to_pylist())}
@@ -99,9 +130,12 @@ class ItemIds:
         return number if isinstance(value, str) or number == value else None  # 1.7 is no item 1
 
 
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array, a column without a chunk as an empty one."""
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+def _counts(column: pa.Array | None) -> Ints | None:
+    """Return the numbers of a column; None where one is missing."""
+    # Not by to_numpy, which imports pandas.
+    if column is None or column.null_count:
+        return None
+    return np.from_dlpack(column.cast(pa.int64())).astype(np.int64, copy=False)
 
 
 def as_ids(indices: Ints) -> Ints:

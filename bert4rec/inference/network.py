@@ -74,7 +74,7 @@ class Network(nn.Module):
         if self.knows_times:
             assert seconds is not None, "this network knows times"
             asked_at = at if self.times == "target" else None
-            gaps, instants = while_asking(seconds, lengths, asked_at, is_causal=self.encoder.is_causal)
+            gaps, instants = while_asking(seconds, lengths, asked_at, is_causal=self.mask is None)
         vectors = self.shown_vectors[ids - FIRST_ITEM_ID]
         if self.mask is not None:
             vectors, lengths = _with_mask(vectors, lengths, self.mask)
@@ -103,7 +103,7 @@ class ItemVectors(nn.Module):
 def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_causal: bool) -> Network:
     """The network of a model's `tensors`, by the settings `model` that it was trained with.
 
-    Where the mask token's vector is missing, it is a row of the table, as in earlier versions of this program.
+    Where the mask token's vector of a Bert4Rec is missing, it is a row of the table, as in earlier versions.
     """
     known: dict[str, Any] = {"input_norm": False, "times": "none", **model}  # both are younger than some runs
     encoder = Encoder(**{key: known[key] for key in OF_ENCODER}, is_causal=is_causal)
@@ -113,7 +113,9 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
     if head is not None and bias is not None:
         head = torch.cat([head, bias[:, None]], dim=1)
     rows = tensors[TABLE]
-    mask = None if is_causal else tensors.get(MASK, rows[MASK_ID, : model["embed_dim"]].clone())
+    mask = tensors.get(MASK)
+    if mask is None and not is_causal and model.get("kind", "bert4rec") == "bert4rec":
+        mask = rows[MASK_ID, : model["embed_dim"]].clone()
     return Network(encoder.requires_grad_(False), rows, head, mask=mask, times=known["times"]).eval()
 
 

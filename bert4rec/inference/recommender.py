@@ -58,8 +58,10 @@ class Recommender:
         self, histories: Sequence[History], k: int = 10, *, leave_out_seen: bool | None = None,
         allow: Collection[Any] | None = None, deny: Collection[Any] = (),
     ) -> list[list[Recommendation]]:  # fmt: skip
-        """The `k` best items for each history, the best first; of a history without a known item nothing.
+        """Return the `k` best items for each history, the best first.
 
+        A history without a known item gets the most popular items, whose scores are their training positions; a
+        warning says so.
         `leave_out_seen` decides whether items of the history itself may come (None: as `leaves_out_seen` says). With
         `allow` only these items may come; those of `deny` never do. Items of a history that the model does not know are
         skipped, with one warning.
@@ -76,10 +78,15 @@ class Recommender:
         self.require_histories()
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items, unknown = self._hidden(allow, deny), UnknownItems()
+        popular = self._popular(k, hidden_items)
+        n_histories = n_empty = 0
         for part in parts:
             known = self._known(part, unknown)
-            yield [found for asked in _cut(known) for found in self._best(asked, k, hidden_items, leave_out=leave_out)]
+            n_histories, n_empty = n_histories + len(known), n_empty + sum(not len(history) for history in known)
+            found = [best for asked in _cut(known) for best in self._best(asked, k, hidden_items, leave_out=leave_out)]
+            yield [best if len(history) else popular for best, history in zip(found, known, strict=True)]
         unknown.warn()
+        self._warn_of_empty(n_empty, n_histories)
 
     def similar(self, items: Sequence[Any], k: int = 10) -> list[list[Recommendation]]:
         """The `k` items nearest to each of `items` by the cosine of their vectors, without the item itself.
@@ -94,6 +101,25 @@ class Recommender:
         exclude = _excluder([indices[row : row + 1] for row in range(len(indices))], None)
         found = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
         return self._named(*found)
+
+    def _popular(self, k: int, hidden_items: Tensor | None) -> list[Recommendation]:
+        """Return the `k` most popular items, with their training positions as scores."""
+        if self.ids.train_counts is None:
+            return []
+        indices = self.ids.most_popular(k, None if hidden_items is None else hidden_items.numpy())
+        items, titles = self.ids.of(indices.tolist()), self.ids.titles_of(indices.tolist())
+        return list(map(Recommendation, items, titles, self.ids.train_counts[indices].astype(float).tolist()))
+
+    def _warn_of_empty(self, n_empty: int, n_histories: int) -> None:
+        """Say in one line what histories without a known item get."""
+        if not n_empty:
+            return
+        found = "the most popular items are recommended"
+        if self.ids.train_counts is None:
+            found = "nothing is recommended; export the model again, and it knows the most popular items"
+        logger.warning(
+            f"{n_empty:,} of {counted(n_histories, 'history')} without an item that the model knows: {found}"
+        )
 
     def _best(
         self, histories: Sequence[Known], k: int, hidden_items: Tensor | None, *, leave_out: bool

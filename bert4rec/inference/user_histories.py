@@ -1,6 +1,7 @@
 """The histories of a dataset's users, put together again from its splits."""
 
 import itertools
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,16 +10,21 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bert4rec.dataset.originals import one_array
 from bert4rec.dataset.reader import Rows, Split, read_metadata, require_times
 from bert4rec.dataset.schema import FIRST_ITEM_ID, SPLITS, TEST, TRAIN, USERS, VALIDATION, table_rows
 from bert4rec.inference.files.histories import AT_ONCE, Histories
 from bert4rec.inference.history import History, TimedHistory
-from bert4rec.inference.item_ids import Ints, ItemIds
-from bert4rec.runtime.errors import DataError
+from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds
+from bert4rec.runtime.wording import counted
 
+NAMED = 3  # unknown users in a warning
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # of 64 bits in any case
+
+logger = logging.getLogger(__name__)
 
 Items: TypeAlias = npt.NDArray[np.int32]
 
@@ -39,7 +45,9 @@ class UserHistories:
         self._step = metadata["preprocessing"]["sliding_step"] or metadata["max_len"]
         n_rows = table_rows(metadata["items"])
         self._splits = {name: Split(folder / name, n_rows, with_times=with_times) for name in SPLITS}
-        self._users = pq.read_table(folder / USERS, columns=["user", "original"]).sort_by("user")["original"]
+        users = pq.read_table(folder / USERS, columns=["user", "original"])
+        order = pc.sort_indices(users["user"])
+        self._users = one_array(users["original"]).take(order)
         self._ids = ids
 
     def __len__(self) -> int:
@@ -52,24 +60,32 @@ class UserHistories:
             yield list(zip(names, self._items(np.arange(first, first + len(names))), strict=True))
 
     def of(self, names: Sequence[str]) -> Histories:
-        """Of the users with these original ids. Raises `DataError` for one who is not there."""
+        """Return the users with these original ids and their histories; without items, and a warning, if unknown."""
         values = [int(name) if self._has_numbers and INTEGER.fullmatch(name) else name for name in names]
-        users = [self._user(value) for value in values]
-        return list(zip(values, self._items(np.array(users, np.int64)), strict=True))
+        users = np.array([self._user(value) for value in values], np.int64)
+        unknown = [name for name, user in zip(names, users, strict=True) if user == UNKNOWN]
+        if unknown:
+            named = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
+            logger.warning(f"{len(unknown):,} of {counted(len(names), 'user')} not in the dataset: {named}")
+        histories = iter(self._items(users[users != UNKNOWN]))
+        nothing: History = TimedHistory([], [], self._at) if self._with_times else []
+        return [
+            (value, nothing if user == UNKNOWN else next(histories)) for value, user in zip(values, users, strict=True)
+        ]
 
     @property
     def _has_numbers(self) -> bool:
         return pa.types.is_integer(self._users.type)
 
     def _user(self, value: Any) -> int:
+        """Return the dense id of a user, `UNKNOWN` for one who is not there."""
         is_possible = isinstance(value, int) == self._has_numbers
-        index = self._users.index(pa.scalar(value, self._users.type)).as_py() if is_possible else -1
-        if index < 0:
-            raise DataError(f"{value}: no such user in the dataset; give the items of others by --items or --histories")
-        return int(index)
+        return int(self._users.index(pa.scalar(value, self._users.type)).as_py()) if is_possible else UNKNOWN
 
     def _items(self, users: Ints) -> list[History]:
-        """The histories of `users`, by dense id."""
+        """Return the histories of `users`, by dense id."""
+        if not len(users):
+            return []
         found = self._of_held_out(users)
         found |= self._of_windows(np.setdiff1d(users, list(found)))
         whole = [found[user] for user in users.tolist()]

@@ -4,10 +4,7 @@ import math
 from dataclasses import fields
 from typing import Any
 
-from bert4rec.dataset.reader import Rows
-from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import MakeExamples
-from bert4rec.feed.inference import with_mask
 from bert4rec.feed.masking import Masking
 from bert4rec.models.sequence_model import SequenceModel
 
@@ -28,8 +25,3 @@ class Bert4Rec(SequenceModel):
     def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
         """The mean, and one more a sequence."""
         return min(n_positions, math.ceil(n_positions * mask_prob) + n_sequences)
-
-    @staticmethod
-    def ask(rows: Rows, max_len: int, times: str = "none") -> Batch:
-        """The mask token after each history."""
-        return with_mask(rows, max_len, times)

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-from bert4rec.dataset.reader import Rows
-from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import MakeExamples
-from bert4rec.feed.inference import as_they_are
 from bert4rec.feed.shifting import Shifting
 from bert4rec.models.sequence_model import SequenceModel
 
@@ -30,8 +27,3 @@ class SASRec(SequenceModel):
     def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
         """All of them."""
         return n_positions
-
-    @staticmethod
-    def ask(rows: Rows, max_len: int, times: str = "none") -> Batch:
-        """The histories themselves."""
-        return as_they_are(rows, max_len, times)

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bert4rec.dataset.reader import Split
+from bert4rec.dataset.reader import Rows, Split
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import Examples, MakeExamples, Windows
+from bert4rec.feed.inference import as_they_are, with_mask
 from bert4rec.feed.lookup import Lookup
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
@@ -35,7 +36,7 @@ class SequenceModel(RankingModel):
     )  # fmt: skip
     unit = "window"
     is_causal: ClassVar[bool]  # whether a position sees only what stands before it, and itself
-    has_mask_token: ClassVar[bool]  # whether it may stand in the place of items
+    has_mask_token: ClassVar[bool]  # whether it may stand in the place of items, and asks for the next one
 
     def __init__(
         self, *, n_items: int, embed_dim: int, head: str, output_bias: bool, loss: str = "softmax",
@@ -57,6 +58,11 @@ class SequenceModel(RankingModel):
     def examples(cls, split: Split, **settings: Any) -> Examples:
         """The windows of the split."""
         return Windows(split, cls.make_examples(**settings))
+
+    @classmethod
+    def ask(cls, rows: Rows, max_len: int, times: str = "none") -> Batch:
+        """Return the histories, each with the mask token behind it if the kind has one."""
+        return with_mask(rows, max_len, times) if cls.has_mask_token else as_they_are(rows, max_len, times)
 
     def n_positions(self, batch_size: int) -> int:
         """Those of the longest sequences."""

@@ -38,7 +38,7 @@ from bert4rec.training.build import (
     training_examples,
 )
 from bert4rec.training.context import Context, describe, make_context
-from bert4rec.training.finish.files import show, write_files
+from bert4rec.training.finish.files import optional, show, write_files
 from bert4rec.training.loop.trainer import Trainer
 from bert4rec.training.results import Findings, about_origin, about_plan, about_training, find, make_report
 from bert4rec.training.untrained import complete_untrained
@@ -110,7 +110,8 @@ def _complete(
         if is_lost:
             show(report)
         else:
-            evaluator.write_ranks(context.folder, found.ranks, found.held_out)
+            with optional(context.folder / "ranks-*.parquet"):
+                evaluator.write_ranks(context.folder, found.ranks, found.held_out)
             write_files(context.folder, report, dataset, examples, log)
         log.close()
     if is_lost:

@@ -23,7 +23,7 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import PATIENCE, Interruption
 from bert4rec.training.build import facts_of_dataset, make_evaluator, metrics_log
 from bert4rec.training.evaluate import RankingProgress
-from bert4rec.training.finish.files import write_files
+from bert4rec.training.finish.files import optional, write_files
 from bert4rec.training.results import find, make_report
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ def complete_untrained(
             report = make_report(evaluator, found, kind=kind, mode=config.parallelism.mode)
             report["training"] = _about_counting(seconds, peaks, n_positions=int(dataset.popularity.sum()))
             with interruption.busy():
-                evaluator.write_ranks(folder, found.ranks, held_out)
+                with optional(folder / "ranks-*.parquet"):
+                    evaluator.write_ranks(folder, found.ranks, held_out)
                 _write(folder, config, world, dataset, report, examples)
     return folder
 

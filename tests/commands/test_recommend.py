@@ -67,11 +67,26 @@ def test_histories_of_a_file_with_allowed_and_denied_items(
     assert LEFT_OUT not in printed.err
 
 
+@pytest.mark.parametrize("options", [["--items="], ["--items=nothing"], ["--user", "nobody"]])
+def test_who_is_unknown_gets_the_most_popular_items(
+    made: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    ids = load(made).ids
+    capsys.readouterr()
+    assert main(["recommend", str(made), *options, "--top=3"]) == 0
+    printed = capsys.readouterr()
+    found = [int(line.split()[1]) for line in printed.out.splitlines() if line.startswith(" ")]
+    assert found == ids.of(ids.most_popular(3).tolist())
+    assert "knows no \n" not in printed.err
+    assert printed.err.splitlines()[-1] == (
+        "warning: 1 of 1 history without an item that the model knows: the most popular items are recommended"
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         (["--items=1", "--top=0"], "--top=0: must be at least 1"),
-        (["--user", "nobody"], "nobody: no such user in the dataset"),
         (["--items=1", "--allow=nowhere"], "nowhere: cannot be read: No such file or directory"),
         ([], "required"),
     ],

@@ -20,14 +20,14 @@ from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
 from bert4rec.runtime.errors import SettingsError
-from tests.inference.test_network import network_of
+from tests.inference.test_network import AskingByMask, BothWays, network_of
 from tests.models.networks import MAX_LEN, N_ITEMS, model
 
 # Longer than a history may be, of one item, of none, and with gaps.
 HISTORIES = [[*range(MAX_LEN + 5)], [37], [], [3, -1, 1, -1, -1, 9], [5, 5, 5, 7]]
 K = 10
 POSITIONS: dict[type[SequenceModel], str] = {Bert4Rec: "rotary", SASRec: "learned"}
-KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
+KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec, BothWays, AskingByMask])
 
 
 def matrix(histories: list[list[int]], *, on_the_left: bool = False) -> Tensor:
@@ -70,10 +70,10 @@ def test_it_finds_what_the_network_finds(
         model(kind, head=head, output_bias=output_bias, positions=positions, input_norm=is_rotary)
     )  # fmt: skip
     network.rows[:FIRST_ITEM_ID] = torch.nan  # of padding and of the mask token, which nobody reads
-    program = Program(network, k=K, leaves_out_seen=leaves_out_seen)
+    program = Program(network, leaves_out_seen=leaves_out_seen)
     wanted = expected(network, leaves_out_seen=leaves_out_seen)
     for on_the_left in (False, True):
-        items, scores = program(matrix(HISTORIES, on_the_left=on_the_left))
+        items, scores = program(matrix(HISTORIES, on_the_left=on_the_left), torch.tensor(K))
         assert torch.equal(items, wanted[0])
         torch.testing.assert_close(scores, wanted[1])
 
@@ -97,12 +97,12 @@ def timed(network: Network) -> tuple[Tensor, tuple[Tensor, ...], list[tuple[Tens
 @torch.no_grad()
 def test_it_finds_what_a_network_that_knows_times_finds(kind: type[SequenceModel], times: str) -> None:
     network = network_of(model(kind, positions="rotary", times=times))
-    program = Program(network, k=K, leaves_out_seen=False)
+    program = Program(network, leaves_out_seen=False)
     histories, known, one_by_one = timed(network)
     wanted = [
         top_k(network(*asked), network.item_vectors, K, exclude=lambda scores, first: None) for asked in one_by_one
     ]
-    items, scores = program(histories, *known[: len(program.inputs) - 1])
+    items, scores = program(histories, torch.tensor(K), *known[: len(program.inputs) - 2])
     assert torch.equal(items, torch.cat([found for _, found in wanted]))
     torch.testing.assert_close(scores, torch.cat([found for found, _ in wanted]))
 
@@ -118,9 +118,9 @@ def test_it_finds_what_a_network_that_knows_times_finds(kind: type[SequenceModel
 )
 def test_files_of_a_network_that_knows_times_take_them(kind: type[SequenceModel], times: str, tmp_path: Path) -> None:
     network = network_of(model(kind, positions="rotary", input_norm=True, times=times))
-    program = Program(network, k=K, leaves_out_seen=True)
+    program = Program(network, leaves_out_seen=True)
     histories, known, _ = timed(network)
-    asked = (histories, *known)[: len(program.inputs)]
+    asked = (histories, torch.tensor(K), *known)[: len(program.inputs)]
     wanted = program(*asked)
     save_pt2(tmp_path / "program.pt2", program)
     items, scores = torch.export.load(tmp_path / "program.pt2").module()(*asked)
@@ -130,12 +130,15 @@ def test_files_of_a_network_that_knows_times_take_them(kind: type[SequenceModel]
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     inputs = {name: values.numpy() for name, values in zip(program.inputs, asked, strict=True)}
     np.testing.assert_array_equal(session.run(None, inputs)[0], wanted[0].numpy())
+    empty = {"items": np.empty((2, 0), np.int64), "times": np.empty((2, 0), np.int64), "k": np.array(2)}
+    empty |= {"at": np.array([5, 6])} if times == "target" else {}
+    assert session.run(None, empty)[0].tolist() == [[-1, -1]] * 2
 
 
 @torch.no_grad()
 def test_where_too_few_are_left_nothing_stands_in_their_place() -> None:
-    program = Program(network_of(model(Bert4Rec)), k=N_ITEMS + 1, leaves_out_seen=True)
-    items, scores = program(torch.arange(N_ITEMS - 2)[None])
+    program = Program(network_of(model(Bert4Rec)), leaves_out_seen=True)
+    items, scores = program(torch.arange(N_ITEMS - 2)[None], torch.tensor(N_ITEMS + 1))
     assert items.shape == (1, N_ITEMS)
     assert {*items[0, :2].tolist()} == {N_ITEMS - 2, N_ITEMS - 1}
     assert items[0, 2:].tolist() == [-1] * (N_ITEMS - 2)
@@ -145,12 +148,13 @@ def test_where_too_few_are_left_nothing_stands_in_their_place() -> None:
 @pytest.mark.parametrize("kind", [Bert4Rec, pytest.param(SASRec, marks=pytest.mark.long)])
 def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(kind: type[SequenceModel], tmp_path: Path) -> None:
     network = network_of(model(kind, positions=POSITIONS[kind]))
-    save_pt2(tmp_path / "program.pt2", Program(network, k=K, leaves_out_seen=True))
+    save_pt2(tmp_path / "program.pt2", Program(network, leaves_out_seen=True))
     for batch in (HISTORIES, [[4]], [[1, 2], [3, 4]]):
         np.save(tmp_path / "histories.npy", matrix(batch).numpy())
         script = (
             "import sys, numpy, torch; "
-            "items, scores = torch.export.load('program.pt2').module()(torch.from_numpy(numpy.load('histories.npy'))); "
+            "items, scores = torch.export.load('program.pt2').module()("
+            f"torch.from_numpy(numpy.load('histories.npy')), torch.tensor({K})); "
             "assert not {'bert4rec', 'torchrec', 'fbgemm_gpu', 'polars', 'datasets'} & {*sys.modules}; "
             "print(items.tolist())"
         )
@@ -160,8 +164,8 @@ def test_a_program_in_a_file_needs_torch_alone_and_holds_no_pickle(kind: type[Se
             )
             assert ran.stdout == f"{expected(network, leaves_out_seen=True)[0].tolist()}\n"
         else:
-            items, _ = torch.export.load(tmp_path / "program.pt2").module()(matrix(batch))
-            assert torch.equal(items, Program(network, k=K, leaves_out_seen=True)(matrix(batch))[0])
+            items, _ = torch.export.load(tmp_path / "program.pt2").module()(matrix(batch), torch.tensor(K))
+            assert torch.equal(items, Program(network, leaves_out_seen=True)(matrix(batch), torch.tensor(K))[0])
     with zipfile.ZipFile(tmp_path / "program.pt2") as archive:
         contents = {Path(name).name: archive.read(name) for name in archive.namelist()}
     assert contents["model.pt"] == b""  # of the inputs, in the only form that torch has for them: a pickle
@@ -173,14 +177,39 @@ def test_onnxruntime_finds_the_same(
     kind: type[SequenceModel], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     network = network_of(model(kind, positions=POSITIONS[kind]))
-    save_onnx(tmp_path / "model.onnx", Program(network, k=K, leaves_out_seen=True))
+    save_onnx(tmp_path / "model.onnx", Program(network, leaves_out_seen=True))
     assert capfd.readouterr() == ("", "")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    items, scores = session.run(None, {"items": matrix(HISTORIES).numpy()})
+    items, scores = session.run(None, {"items": matrix(HISTORIES).numpy(), "k": np.array(K)})
     wanted = expected(network, leaves_out_seen=True)
     np.testing.assert_array_equal(items, wanted[0].numpy())
     np.testing.assert_allclose(scores, wanted[1].numpy(), atol=1e-5)
-    assert session.run(None, {"items": np.array([[4]])})[0].shape == (1, K)
+    assert session.run(None, {"items": np.array([[4]]), "k": np.array(K)})[0].shape == (1, K)
+
+
+@pytest.mark.parametrize("kind", [Bert4Rec, pytest.param(SASRec, marks=pytest.mark.long)])
+def test_files_take_k_and_whatever_is_no_item(kind: type[SequenceModel], tmp_path: Path) -> None:
+    program = Program(network_of(model(kind, positions=POSITIONS[kind])), leaves_out_seen=True)
+    save_pt2(tmp_path / "program.pt2", program)
+    save_onnx(tmp_path / "model.onnx", program)
+    by_torch = torch.export.load(tmp_path / "program.pt2").module()
+    by_onnx = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+
+    def found(histories: Tensor, k: int) -> Tensor:
+        items, _ = program(histories, torch.tensor(k))
+        assert torch.equal(by_torch(histories, torch.tensor(k))[0], items)
+        assert torch.equal(
+            torch.from_numpy(by_onnx.run(None, {"items": histories.numpy(), "k": np.array(k)})[0]), items
+        )
+        return items
+
+    all_items = found(matrix(HISTORIES), N_ITEMS)
+    for k in (1, 2, K, N_ITEMS + 1):
+        assert torch.equal(found(matrix(HISTORIES), k), all_items[:, :k])
+    outside = [[-7, 3, N_ITEMS, 1, 10**9], [N_ITEMS, N_ITEMS + 1, -1, -1, -2]]
+    assert torch.equal(found(torch.tensor(outside), K), found(torch.tensor([[3, 1], [-1, -1]]), K))
+    for nothing in (torch.tensor(outside[1:]), torch.empty((2, 0), dtype=torch.int64)):
+        assert found(nothing, 3).tolist() == [[-1, -1, -1]] * len(nothing)
 
 
 def test_without_the_packages_of_onnx_it_is_said_what_to_install(

@@ -22,8 +22,9 @@ def test_known_items_keep_their_times() -> None:
     assert (last.items.tolist(), last.seconds.tolist(), last.at, len(last)) == ([0], [9], 9, 1)
     later, _ = Known.of(history._replace(at=20.5), IDS, with_times=True)
     assert later.at == 20
-    nothing, _ = Known.of(TimedHistory([], []), IDS, with_times=True)
-    assert (len(nothing), nothing.at) == (0, 0)
+    for empty in (TimedHistory([], []), []):
+        nothing, _ = Known.of(empty, IDS, with_times=True)
+        assert (len(nothing), nothing.at) == (0, 0)
 
 
 def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:

@@ -30,11 +30,23 @@ def network_of(trained: SequenceModel) -> Network:
         "dropout": 0.0,
     }
     shape |= {"positions": "rotary" if trained.encoder.positions is None else "learned", "times": trained.times}
-    shape |= {"input_norm": trained.encoder.input_norm}
+    shape |= {"input_norm": trained.encoder.input_norm, "kind": type(trained).__name__.lower()}
     return make_network(tensors, shape, is_causal=trained.is_causal)
 
 
-@pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
+class BothWays(SASRec):
+    """Sees the whole history, and asks without a mask token."""
+
+    is_causal = False
+
+
+class AskingByMask(Bert4Rec):
+    """Sees what comes before, and asks by a mask token."""
+
+    is_causal = True
+
+
+@pytest.mark.parametrize("kind", [Bert4Rec, SASRec, BothWays, AskingByMask])
 @pytest.mark.parametrize("head", ["tied", "linear"])
 @pytest.mark.parametrize("output_bias", [True, False])
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
@@ -52,7 +64,7 @@ def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, out
     torch.testing.assert_close(found @ network.item_vectors.T, hidden @ vectors.T)
 
 
-@pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
+@pytest.mark.parametrize("kind", [Bert4Rec, SASRec, BothWays, AskingByMask])
 @pytest.mark.parametrize("times", ["history", "target"])
 @torch.no_grad()
 def test_scores_of_a_model_that_knows_times_are_those_of_the_model(kind: type[SequenceModel], times: str) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -84,8 +85,26 @@ def test_unknown_items_are_skipped_with_one_warning(capsys: pytest.CaptureFixtur
     recommender = by_hand()
     found = recommender.recommend([["a", "x"], ["y"], [], ["c"]], 1)
     assert items(found) == [["b"], [], [], ["d"]]
-    assert capsys.readouterr().out == "warning: 2 of 4 items skipped: the model knows no x, y\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "warning: 2 of 4 items skipped: the model knows no x, y",
+        "warning: 2 of 4 histories without an item that the model knows: nothing is recommended; export the model "
+        "again, and it knows the most popular items",
+    ]
     assert recommender.recommend([], 1) == []
+
+
+def test_a_history_without_a_known_item_gets_the_most_popular_items(capsys: pytest.CaptureFixture[str]) -> None:
+    recommender = by_hand()
+    recommender.ids.train_counts = np.array([3, 5, 9, 5])
+    found = recommender.recommend([["y"], ["c"], []], 3)
+    assert items(found) == [["c", "b", "d"], ["d", "b", "a"], ["c", "b", "d"]]
+    assert found[0][0] == Recommendation("c", "Amélie", 9.0)
+    assert capsys.readouterr().out.splitlines() == [
+        "warning: 1 of 2 items skipped: the model knows no y",
+        "warning: 2 of 3 histories without an item that the model knows: the most popular items are recommended",
+    ]
+    assert items(recommender.recommend([[]], 9, deny=["c"])) == [["b", "d", "a"]]
+    assert items(recommender.recommend([[]], 9, allow=["a", "c"])) == [["c", "a"]]
 
 
 def test_the_result_does_not_depend_on_who_is_asked_with_whom(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,17 +24,20 @@ BEGIN = 1_600_000_000  # seconds, of each history
     ],
 )
 def test_histories_of_users_are_those_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], at_once: int
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], at_once: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.setattr(module, "AT_ONCE", at_once)
     folder = prepare_log(tmp_path, **changes)
     users = UserHistories(folder, ItemIds.read(folder))
     found = {user: items for part in users.all() for user, items in part}
     assert found == LOG
     assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
-    with pytest.raises(DataError, match=r"^z: no such user in the dataset"):
-        users.of(["a", "z"])
+    capsys.readouterr()
+    assert users.of(["z", "a", "y"]) == [("z", []), ("a", LOG["a"]), ("y", [])]
+    assert capsys.readouterr().out == "warning: 2 of 3 users not in the dataset: z, y\n"
     timed = UserHistories(folder, ItemIds.read(folder), with_times=True, at=7.0)
+    assert timed.of(["z"]) == [("z", TimedHistory([], [], 7.0))]
     times = {user: [BEGIN + place for place in range(len(items))] for user, items in LOG.items()}
     assert {user: history for part in timed.all() for user, history in part} == {
         user: TimedHistory(items, times[user], 7.0) for user, items in LOG.items()
@@ -51,5 +54,4 @@ def test_users_without_times_are_refused_where_they_are_asked_for(tmp_path: Path
 def test_what_looks_like_a_number_and_is_none_is_no_user(small_folder: Path, name: str) -> None:
     users = UserHistories(small_folder, ItemIds.read(small_folder))
     assert users.of(["7"])[0][0] == 7
-    with pytest.raises(DataError, match="no such user in the dataset"):
-        users.of([name])
+    assert users.of([name]) == [(name, [])]

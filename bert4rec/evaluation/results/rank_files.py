@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.columns import Indices, Ints
+from bert4rec.dataset.originals import one_array
 from bert4rec.dataset.ranks import LEFT_OUT
 from bert4rec.dataset.reader import NO_TIME, Dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS, USERS
@@ -37,7 +38,7 @@ def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], fact
     `ranks`: of the model, by split. Raises `OSError`.
     """
     with pq.ParquetFile(dataset.folder / ITEMS) as items:
-        original_items = items.read(columns=["original"])["original"].combine_chunks()
+        original_items = one_array(items.read(columns=["original"])["original"])
     return [
         _write(folder / rank_file(split), _rows(dataset, split, ranks[split], of_split, original_items))
         for split, of_split in facts.items()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, HTML_PAGE, METRICS, PAGE, PICTURE, PLAN, REPORT
+from bert4rec.checkpoint.run_folder import CONFIG, ENVIRONMENT, HTML_PAGE, METRICS, PICTURE, PLAN
 from bert4rec.config.abilities import POPULARITY, UNTRAINED, examples_of, is_trained
 from bert4rec.evaluation.metric_names import is_of_lists
 from bert4rec.report.contestants import BEST_POSSIBLE, MODEL, contestants
@@ -41,12 +41,6 @@ TIMES = {
     "than that of models without it.",
 }
 NO_TEST = "This dataset holds nothing out: there is no test."
-
-
-def write_report(folder: Path, report: Mapping[str, Any]) -> None:
-    """`report.md`, then `report.json`: where that stands, the run is finished."""
-    (folder / PAGE).write_text(report_page(report))
-    write_json(folder / REPORT, report)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.examples import Example
 from bert4rec.report.html.page import write_html
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
-from bert4rec.report.markdown.page import metrics_table, result_line, write_json, write_report
+from bert4rec.report.markdown.page import metrics_table, report_page, result_line, write_json
 from bert4rec.report.warnings import checks, warnings
+from bert4rec.runtime.errors import in_one_line
 from bert4rec.training.finish.examples import described
 
 logger = logging.getLogger(__name__)
@@ -29,8 +31,11 @@ def write_files(
     found = warnings(checks(report, read_records(folder, "validation")))
     report |= {"warnings": found}
     if examples:
-        write_json(folder / EXAMPLES, described(dataset, examples))
-    write_report(folder, report)
+        with optional(folder / EXAMPLES):
+            write_json(folder / EXAMPLES, described(dataset, examples))
+    with optional(folder / PAGE):
+        (folder / PAGE).write_text(report_page(report))
+    write_json(folder / REPORT, report)
     has_page = write_page(folder)
     results = {name: report[name] for name in RESULTS if name in report}
     files = [folder / name for name in (REPORT, PAGE, HTML_PAGE) if (folder / name).exists()]
@@ -45,14 +50,28 @@ def write_files(
         logger.info(f"recommendations: bert4rec recommend {named} --all --output=recommendations.parquet")
 
 
+@contextmanager
+def optional(path: Path) -> Iterator[None]:
+    """Warn in one line where `path` cannot be written: `report.json` is written all the same."""
+    try:
+        yield
+    except Exception as error:
+        logger.warning(f"{path}: is not written: {_reason(error)}")
+
+
 def write_page(folder: Path) -> bool:
-    """Write `report.html`; whether that was possible. What it shows is safe in other files already."""
+    """Write `report.html`; return whether that was possible. What it shows is safe in other files already."""
     try:
         write_html(folder, Config().model_dump(mode="json"))
-    except OSError as error:
-        logger.warning(f"{folder / HTML_PAGE}: {error.strerror}; bert4rec report {shlex.quote(str(folder))} writes it")
+    except Exception as error:
+        logger.warning(f"{folder / HTML_PAGE}: {_reason(error)}; bert4rec report {shlex.quote(str(folder))} writes it")
         return False
     return True
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, with its kind where the system does not say it."""
+    return getattr(error, "strerror", None) or f"{type(error).__name__}: {in_one_line(error)}"
 
 
 def show(report: Mapping[str, Any]) -> None:

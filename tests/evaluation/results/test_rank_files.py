@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,7 +14,7 @@ from bert4rec.evaluation.results import rank_files
 from bert4rec.evaluation.results.rank_files import write_ranks
 from bert4rec.evaluation.results.slices import Facts
 from bert4rec.runtime.collectives import Partition
-from tests.conftest import LOG
+from tests.conftest import LOG, prepare_log
 
 
 @pytest.fixture
@@ -53,6 +54,19 @@ def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch:
     assert rows["last_time"] == [1_600_000_000 + len(items) - 2 for items in LOG.values()]
     assert rows["full"] == [1, 2, 3, 4, 5, 6]
     assert rows["popular"] == [1, 2, 3, None, 5, None]
+
+
+def test_text_ids_of_items_may_be_longer_than_32_bits_can_count(tmp_path: Path) -> None:
+    folder = prepare_log(tmp_path, {user: [f"item {item}" for item in items] for user, items in LOG.items()})
+    metadata = read_metadata(folder)
+    dataset = open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+    items = pq.read_table(folder / "items.parquet")
+    place = items.schema.get_field_index("original")
+    pq.write_table(items.set_column(place, "original", items["original"].cast(pa.string())), folder / "items.parquet")
+    write_ranks(tmp_path, dataset, {"test": RANKS}, facts_of(dataset))
+    table = pq.read_table(tmp_path / "ranks-test.parquet")
+    assert table["original_item"].type == pa.large_string()
+    assert table["original_item"].to_pylist() == [f"item {items[-1]}" for items in LOG.values()]
 
 
 def test_a_write_that_fails_leaves_nothing(

@@ -1,13 +1,18 @@
 """What a finished run leaves, and what it says where a part of that cannot be written."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from bert4rec.config.tables import Config
+from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.report.html.contents import read_contents
 from bert4rec.training.finish import files
+from bert4rec.training.run import run
 from tests.runs import report_of
 
 
@@ -47,3 +52,30 @@ def test_a_page_that_cannot_be_written_loses_no_figure(
     page = whole / "report.html"
     assert capsys.readouterr().out == (f"warning: {page}: No space left on device; bert4rec report {whole} writes it\n")
     assert json.loads((whole / "report.json").read_text())["test"]
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+@pytest.mark.parametrize("kind", ["bert4rec", "popularity"])
+def test_what_is_optional_never_costs_the_report(
+    make: Callable[..., Config], whole: Path, kind: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    before = report_of(whole)
+    (whole / "report.json").unlink()
+
+    def fail(*_: Any) -> None:
+        raise pa.ArrowInvalid("offset overflow\nwhile concatenating arrays")
+
+    monkeypatch.setattr(Evaluator, "write_ranks", fail)
+    for name in ("described", "report_page", "write_html"):
+        monkeypatch.setattr(files, name, fail)
+    folder = run(make(**({"run.resume": str(whole)} if kind == "bert4rec" else {"model.kind": kind})))
+    if kind == "bert4rec":
+        assert (folder, report_of(folder)["test"]) == (whole, before["test"])
+    assert report_of(folder)["test"]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "ArrowInvalid" in line]
+    assert [line.split(":")[1].strip() for line in lines] == [
+        str(folder / name) for name in ("ranks-*.parquet", "examples.json", "report.md", "report.html")
+    ]
+    assert all("offset overflow while concatenating arrays" in line for line in lines)
