@@ -51,6 +51,20 @@ def test_without_an_answer_a_signal_ends_the_process_all_the_same(
     assert capsys.readouterr().err == "SIGTERM: no answer from the other processes, left without saving\n"
 
 
+def test_a_signal_in_the_last_moment_does_not_end_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    def end(status: int) -> None:
+        ended.append(status)
+        interruption.answered()
+
+    monkeypatch.setattr("os._exit", end)
+    with Interruption(patience=0.1) as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+    join_watches()
+    assert ended == []
+
+
 def test_what_was_ignored_stays_so_and_afterwards_all_is_as_before() -> None:
     """As under nohup, which ignores SIGHUP."""
     handlers = {
