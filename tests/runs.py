@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.runtime.processes import group_of_one
+from bert4rec.runtime.signals import Interruption
 from bert4rec.training.run import run
 from tests.conftest import leave_group
 
@@ -43,16 +45,27 @@ def interrupted(config: Config) -> str:
 
 
 def in_step(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, number: int) -> None:
-    """Send this process a SIGTERM when `target.name` is called for the time `number`."""
-    original, calls = getattr(target, name), 0
+    """Send this process a SIGTERM when `target.name` is called for the time `number`, and wait until it is noticed.
+
+    A thread notices it, which on a busy machine may come too late for a short run.
+    """
+    original, enter, calls = getattr(target, name), Interruption.__enter__, 0
+    entered: list[Interruption] = []
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == number:
             os.kill(os.getpid(), signal.SIGTERM)
+            while not entered[-1].number:
+                time.sleep(0.001)
         return original(*args, **kwargs)
 
+    def remembered(self: Interruption) -> Interruption:
+        entered.append(self)
+        return enter(self)
+
+    monkeypatch.setattr(Interruption, "__enter__", remembered)
     monkeypatch.setattr(target, name, wrapped)
 
 

@@ -175,7 +175,7 @@ def test_a_trial_that_is_worse_than_others_is_stopped_early(options: list[str], 
     assert not (folder / "trial-000/report.json").exists()
 
 
-def wait_until(is_so: Callable[[], object], seconds: float = 120) -> None:
+def wait_until(is_so: Callable[[], object], seconds: float = 200) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end

@@ -316,5 +316,5 @@ def with_one(hidden: Tensor, width: int) -> Tensor:
     if width == hidden.shape[1]:
         return hidden
     one = torch.zeros(width - hidden.shape[1], dtype=hidden.dtype, device=hidden.device)
-    one[0] = 1
+    one[:1].fill_(1)  # `one[0] = 1` copies a number, for which the host waits on CUDA
     return torch.cat([hidden, one.expand(hidden.shape[0], -1)], dim=1)  # len() of it would be fixed in an export

@@ -45,7 +45,7 @@ class Interruption:
 
     def __init__(self, patience: float | None = PATIENCE) -> None:
         self.number = 0
-        self._patience, self._is_busy = patience, False
+        self._patience, self._is_busy, self._is_over = patience, False, False
         self._answered = threading.Event()
         self._before: dict[signal.Signals, object] = {}
 
@@ -61,13 +61,14 @@ class Interruption:
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self._before:
             for number, handler in self._before.items():
                 signal.signal(number, handler)  # type: ignore[arg-type]
             signal.set_wakeup_fd(self._wakeup_before)  # perhaps of an event loop
             os.close(self._write)
-            if self._patience is None:
+            if self._patience is None or error is None:  # no answer will come, nor is one needed
+                self._is_over = True
                 self._answered.set()  # for the thread that may be waiting
 
     def answered(self) -> None:
@@ -93,7 +94,7 @@ class Interruption:
     def _obey(self, number: int) -> None:
         self._answered.clear()
         self.number = number
-        while not self._answered.wait(self._patience):
+        while not self._is_over and not self._answered.wait(self._patience):
             if not self._is_busy:
                 name = signal.Signals(number).name
                 print(f"{name}: no answer from the other processes, left without saving", file=sys.stderr, flush=True)

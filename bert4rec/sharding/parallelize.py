@@ -28,7 +28,7 @@ from bert4rec.sharding.initialization import initialize
 from bert4rec.sharding.placement import sharder
 from bert4rec.sharding.plan import Plan
 from bert4rec.sharding.sharded_tensors import local_bytes, local_parts
-from bert4rec.sharding.torchrec_internals import give_a_row_to_empty_kernel, kernels, move_plan
+from bert4rec.sharding.torchrec_internals import give_a_row_to_empty_kernel, kernels, move_plan, place_on_first_gpus
 
 
 def parallelize(
@@ -88,7 +88,10 @@ def _plan_of_group(plan: Plan, groups: Groups) -> ShardingPlan | None:
     if plan.sharding_plan is None or groups.copies.n_processes == 1:
         return plan.sharding_plan
     first = groups.copies.rank * groups.shards.n_processes
-    return move_plan(plan.sharding_plan, first, plan.job.local_world_size)
+    moved = move_plan(plan.sharding_plan, first, plan.job.local_world_size)
+    if plan.job.device_type == "cuda" and torch.cuda.device_count() == 1:
+        place_on_first_gpus(moved)
+    return moved
 
 
 class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]

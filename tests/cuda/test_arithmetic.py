@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of the libraries about themselves
 ]
 
-TOLERANCE = 1e-3  # of losses between 0.5 and 5 over ten steps
+TOLERANCE = 1e-3  # of losses of about 5 over ten steps, and of smaller ones a share: gBCE's are 0.05
 LOSSES = ("softmax", "sampled_softmax", "gbce")
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
@@ -51,8 +51,9 @@ def test_a_sharded_training_has_the_losses_of_a_replicated_one_on_cpu(
     expected = on_cpu[loss, optimizer]
     found = losses(train(**settings(loss, optimizer) | {"parallelism.compute_kernel": kernel}))
     assert len(expected) == 10
-    assert expected[-1] < 0.95 * expected[0]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+    tolerance = TOLERANCE * min(1.0, expected[0])
+    assert expected[0] - expected[-1] > 10 * tolerance  # the training learns, so equal losses say something
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
 
 
 def test_so_has_a_replicated_one(train: Train) -> None:

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.evaluation.item_tiles import Catalogue, Seen
 from bert4rec.runtime.collectives import Partition
 
 
+@settings(deadline=None)
 @given(n_items=st.integers(1, 200_000), n_processes=st.integers(1, 9))
 def test_the_processes_share_the_tiles_in_equally_many_lookups(n_items: int, n_processes: int) -> None:
     catalogue = Catalogue(n_items)
@@ -28,6 +29,7 @@ def test_tiles_end_with_the_catalogue() -> None:
     assert places == [(0, 256), (512, 600), (0, 600), (600, 600)]
 
 
+@settings(deadline=None)
 @given(n_items=st.integers(1, 20_000), n_processes=st.integers(1, 9), item=st.integers(0, 19_999))
 def test_an_item_belongs_to_the_process_that_scores_its_tile(n_items: int, n_processes: int, item: int) -> None:
     catalogue, item = Catalogue(n_items), item % n_items

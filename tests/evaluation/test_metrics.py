@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.dataset.ranks import LEFT_OUT, is_ahead
 from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
 
 
+@settings(deadline=None)
 @given(
     scores=st.lists(st.sampled_from([-1.0, 0.0, 0.5, -math.inf]), min_size=1, max_size=12),
     first=st.integers(2, 9),

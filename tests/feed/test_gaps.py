@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.feed.gaps import since_previous, until_next, while_asking
@@ -20,6 +20,7 @@ def between(history: list[int]) -> list[int]:
     return [later - earlier for earlier, later in pairwise(history)]
 
 
+@settings(deadline=None)
 @given(TIMES)
 def test_gaps_lie_within_sequences(histories: list[list[int]]) -> None:
     seconds, lengths = ragged(histories)
@@ -27,6 +28,7 @@ def test_gaps_lie_within_sequences(histories: list[list[int]]) -> None:
     assert until_next(seconds, lengths).tolist() == [gap for one in histories for gap in [*between(one), 0]]
 
 
+@settings(deadline=None)
 @given(TIMES)
 def test_the_last_gap_is_that_to_the_instant_asked_for(histories: list[list[int]]) -> None:
     before = [history[:-1] or history for history in histories]
@@ -40,6 +42,7 @@ def test_the_last_gap_is_that_to_the_instant_asked_for(histories: list[list[int]
     assert instants.tolist() == same.tolist() == at.tolist()
 
 
+@settings(deadline=None)
 @given(TIMES)
 def test_where_no_instant_is_known_it_is_that_of_the_last_item(histories: list[list[int]]) -> None:
     seconds, lengths = ragged(histories)

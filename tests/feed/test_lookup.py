@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.feed.lookup import ID_ROWS, LARGEST_COUNTED, Lookup, distinct
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3) | st.integers(0, 2**40), max_size=30))
 def test_each_id_comes_once_and_all_come_back(ids: list[int]) -> None:
     """Few and small ones are counted, large ones are sorted."""

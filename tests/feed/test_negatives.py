@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.dataset.schema import FIRST_ITEM_ID
@@ -40,6 +40,7 @@ def test_uniform_draws_have_no_repeats_and_reach_all_alike() -> None:
     np.testing.assert_allclose(steps[0].log_expected, np.log(3 / 8), rtol=1e-6)
 
 
+@settings(deadline=None)
 @given(
     counts=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=400),
     power=st.sampled_from([0.0, 0.3, 0.75, 1.0]),

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.dataset.schema import PAD_ID
@@ -29,6 +29,7 @@ def test_each_position_has_the_next_item_as_its_target() -> None:
     assert batch.targets.tolist() == [3, 4, PAD_ID, 7]
 
 
+@settings(deadline=None)
 @given(SEQUENCES)
 def test_every_pair_of_neighbours_is_there_once(sequences: list[list[int]]) -> None:
     batch = shift(sequences)

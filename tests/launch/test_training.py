@@ -155,7 +155,7 @@ def processes_of(folder: Path) -> list[str]:
     return [line for line in found if "bert4rec train" in line and f"--run.name={folder.name}" in line]
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 90) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 200) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end

@@ -1,16 +1,19 @@
 """The network: ragged = padded by hand, and a sequence's output does not depend on its neighbours."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert4rec.models import transformer
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.sasrec import SASRec
 from bert4rec.models.sequence_model import SequenceModel
 from bert4rec.models.times import kind_of_gap
-from bert4rec.models.transformer import Dropout, Rotation
+from bert4rec.models.transformer import Dropout, Rotation, with_one
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
@@ -142,6 +145,21 @@ def test_gradients_are_those_of_a_plain_transformer(
     ours, plain = (torch.autograd.grad((hidden * factors).sum(), weights) for hidden in (found, expected))
     for one, other in zip(ours, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_one_is_filled_in_and_not_copied_from_the_host() -> None:
+    """A copy of a number makes the host wait for a GPU in every forward pass."""
+    called: list[str] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.append(func.overloadpacket.__name__)
+            return func(*args, **kwargs or {})
+
+    with Recorder():
+        widened = with_one(torch.full((2, 3), 5.0), 6)
+    assert widened.tolist() == [[5.0, 5.0, 5.0, 1.0, 0.0, 0.0]] * 2
+    assert not {"copy_", "_to_copy", "_copy_from", "lift_fresh", "_local_scalar_dense"} & set(called)
 
 
 def test_dropout_keeps_its_share_scaled_and_follows_the_seed() -> None:

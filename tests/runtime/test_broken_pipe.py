@@ -16,7 +16,7 @@ def run_without_reader(command: list[str]) -> subprocess.CompletedProcess[str]:
     os.close(reading)
     try:
         return subprocess.run(
-            [sys.executable, *command], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120,
+            [sys.executable, *command], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=280,
             check=False,
         )  # fmt: skip
     finally:

@@ -18,7 +18,7 @@ VERSION = ".".join(map(str, sys.version_info[:3]))
 
 
 def start(*command: str, **variables: str) -> tuple[int, str]:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | variables)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, env=os.environ | variables)
     assert done.stdout == ""
     return done.returncode, done.stderr
 
@@ -103,5 +103,7 @@ print(gc.get_freeze_count() <= frozen)
 
 
 def test_no_garbage_is_looked_for_while_large_packages_are_imported() -> None:
-    done = subprocess.run([sys.executable, "-c", WHILE_IMPORTING], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", WHILE_IMPORTING], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
     assert (done.stdout, done.stderr) == ("False 0\nTrue True\nTrue\nTrue\n", "")

@@ -30,7 +30,7 @@ with PeakMemory(torch.device("cpu")) as peak:
     del block
     print(during - before, peak.read() - during)
     (watch,) = (thread for thread in threading.enumerate() if thread.name == "peak memory")
-watch.join(timeout=60)
+watch.join(timeout=200)
 assert not watch.is_alive()
 """
 

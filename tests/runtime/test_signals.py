@@ -4,10 +4,24 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from bert4rec.runtime.signals import SIGNALS, Interruption
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    """However slow the machine is; pytest's own time limit ends a test that waits in vain."""
+    while not is_so():
+        time.sleep(0.01)
+
+
+def join_watches() -> None:
+    """Wait for the threads of contexts that have ended: each closes a file as its last act."""
+    for thread in threading.enumerate():
+        if thread.name == "signals":
+            thread.join()
 
 
 def test_without_an_answer_a_signal_ends_the_process_all_the_same(
@@ -28,12 +42,27 @@ def test_without_an_answer_a_signal_ends_the_process_all_the_same(
         assert interruption.number == 0
         with interruption.busy():
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.5)
+            wait_until(lambda: interruption.number)
+            time.sleep(0.3)
             assert (ended, interruption.number) == ([], signal.SIGTERM)
-        time.sleep(0.5)
+        wait_until(lambda: ended)
     signal.signal(signal.SIGUSR1, before)
     assert ended == [143]
     assert capsys.readouterr().err == "SIGTERM: no answer from the other processes, left without saving\n"
+
+
+def test_a_signal_in_the_last_moment_does_not_end_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    def end(status: int) -> None:
+        ended.append(status)
+        interruption.answered()
+
+    monkeypatch.setattr("os._exit", end)
+    with Interruption(patience=0.1) as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+    join_watches()
+    assert ended == []
 
 
 def test_what_was_ignored_stays_so_and_afterwards_all_is_as_before() -> None:
@@ -67,11 +96,12 @@ def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
 
 
 def test_nothing_is_left_open() -> None:
+    join_watches()
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with Interruption():
             (watch,) = (thread for thread in threading.enumerate() if thread.name == "signals")
-        watch.join(timeout=60)
+        watch.join()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
@@ -82,12 +112,12 @@ def test_in_the_program_of_others_nothing_ends_and_its_own_way_to_hear_of_signal
     try:
         with Interruption(patience=None) as interruption:
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.2)
+            wait_until(lambda: interruption.number)
             assert interruption.number == signal.SIGTERM
         assert signal.set_wakeup_fd(-1) == writing
     finally:
         signal.set_wakeup_fd(-1)
         os.close(reading)
         os.close(writing)
-    time.sleep(0.2)
+    join_watches()
     assert not [thread for thread in threading.enumerate() if thread.name == "signals"]

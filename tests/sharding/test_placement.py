@@ -4,6 +4,9 @@ import itertools
 
 import pytest
 
+from bert4rec.runtime.collectives import Partition
+from bert4rec.sharding.groups import Groups
+from bert4rec.sharding.parallelize import _plan_of_group
 from bert4rec.sharding.placement import allowed_types
 from bert4rec.sharding.plan import make_plan
 from tests.sharding.make_job import NO_LIMIT, make_job
@@ -29,6 +32,21 @@ def test_a_gpu_that_each_process_sees_alone_is_the_first_of_each(monkeypatch: py
     assert devices() == ["rank:0/cuda:0", "rank:1/cuda:1", "rank:2/cuda:2"]
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     assert devices() == ["rank:0/cuda:0", "rank:1/cuda:0", "rank:2/cuda:0"]
+
+
+def test_it_is_the_first_of_each_in_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices() -> list[str]:
+        plan = make_plan(make_job(20, 4, "cuda", loss="sampled_softmax", sharding_group_size=2), NO_LIMIT)
+        second = Groups(Partition(0, 2), Partition(1, 2), Partition(2, 4))
+        of_group = _plan_of_group(plan, second)
+        assert of_group is not None
+        ((table,),) = (tables.values() for tables in of_group.plan.values())
+        return [str(shard.placement) for shard in table.sharding_spec.shards]
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert devices() == ["rank:2/cuda:2", "rank:3/cuda:3"]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert devices() == ["rank:2/cuda:0", "rank:3/cuda:0"]
 
 
 def test_no_row_is_lost_or_held_twice() -> None:

@@ -1,5 +1,6 @@
 """TensorBoard: event files in the run folder, `tensorboard --logdir=runs`."""
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ class TensorBoard:
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, purge_from: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        # TensorBoard reads files in the order of their names, which begin with the second.
+        while any(folder.glob(f"events.out.tfevents.{int(time.time())}.*")):
+            time.sleep(0.01)
         self._settings = {name: _plain(value) for name, value in settings.items()}
         self._events = SummaryWriter(str(folder), purge_step=purge_from + 1 if purge_from else None)
 

@@ -1,7 +1,11 @@
 """What TensorBoard reads in a run folder."""
 
+import itertools
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
@@ -27,7 +31,12 @@ def test_numbers_by_step_and_settings_beside_results(tmp_path: Path) -> None:
     assert started.hparams["evaluation.ks"].string_value == "[1, 10]"
 
 
-def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path) -> None:
+def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the same second and process, after nine other files: 10 comes before 9 in the names."""
+    numbers = itertools.count(9)
+    writer = "tensorboard.summary.writer.event_file_writer._global_uid"
+    monkeypatch.setattr(writer, SimpleNamespace(get=lambda: next(numbers)))
+    time.sleep(1 - time.time() % 1)
     first = TensorBoard(tmp_path, {})
     for step in (1, 2, 3):
         first.add(step, {"train/loss": 1.0})
