@@ -34,6 +34,7 @@ def main() -> None:
             with loops(usable_cores() if busy else 0):
                 for way in ways:
                     found[way, busy].append(milliseconds(way, options.shape))
+                    print(f"{way}, {'busy' if busy else 'quiet'}: {found[way, busy][-1]} ms", file=sys.stderr)
     print(f"{'spin count':>10} | quiet: median (least) ms, × | busy: median (least) ms, ×")
     for way in ways:
         cells = []

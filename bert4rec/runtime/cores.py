@@ -8,7 +8,7 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 # Between two parallel regions a thread of libgomp spins, by default some milliseconds: on cores that other programs use
 # too it takes the time of those that it waits for. benchmarks/busy_cores.py has both conditions.
-SPIN_COUNT = "10000"
+SPIN_COUNT = "1000"
 
 
 def set_thread_defaults() -> None:
