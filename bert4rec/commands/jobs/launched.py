@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue
+from bert4rec.checkpoint.next_command import how_to_continue
 from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 from bert4rec.runtime.installation import exit_for_missing, importing
@@ -96,8 +96,8 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
         if error.errno not in FULL:
             raise
         where = error.filename or "the run folder"
-        advice = free_the_disk() if resumes else "free the disk, then start it again"
-        return show(RunInterruptedError(f"{where}: {error.strerror}; {advice}"))
+        advice = how_to_continue() if resumes else "start it again"
+        return show(RunInterruptedError(f"{where}: {error.strerror}; free the disk, then {advice}"))
     except RuntimeError as error:
         gone = next((said for words, said in GONE.items() if words in str(error)), None)
         if gone is None:
