@@ -32,7 +32,7 @@ COMMANDS = {
     "export": "a trained model for other programs: safetensors, item vectors, torch.export, ONNX",
     "extend": "a new run for a dataset with new items, which keeps what a run has learnt",
     "plan": "who would hold what on a cluster that need not be there, and whether it fits",
-    "doctor": "whether this machine can train what the settings say: versions, devices, network, disk, dataset, plan",
+    "doctor": "whether this machine can train what the settings say: packages, devices, network, memory, plan",
     "check": "whether a dataset folder is whole and leaks nothing, proven row by row",
 }
 OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # of other programs
