@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
-from bert4rec.runtime.console import EVENT, EVENTS
+from bert4rec.runtime.console import EVENT, EVENTS, SECONDS_BETWEEN_LINES
 from bert4rec.runtime.errors import UserError
 from bert4rec.runtime.signals import PARENT, SIGNALS
 
@@ -40,15 +41,19 @@ class View(Protocol):
 
 
 class LogView:
-    """Log the lines and the progress; `log_to_terminal` shows them."""
+    """Log the lines and, now and then, the progress; `log_to_terminal` shows them."""
+
+    _shown_at = float("-inf")
 
     def line(self, text: str) -> None:
         """Log a line."""
         logger.info(text)
 
     def progress(self, done: int, total: int, figures: str) -> None:
-        """Log the progress."""
-        logger.info(f"{done:,}/{total:,}  {figures}")
+        """Log the progress if the last time is some seconds ago."""
+        if time.monotonic() - self._shown_at >= SECONDS_BETWEEN_LINES:
+            self._shown_at = time.monotonic()
+            logger.info(f"{done:,}/{total:,}  {figures}")
 
 
 class CellView:
@@ -138,7 +143,7 @@ def _how_to_continue(name: str, events: dict[str, Any], n_processes: int) -> str
 
 @contextmanager
 def _signals_passed_to(child: "subprocess.Popen[str]") -> Iterator[list[int]]:
-    """Pass the signals that this process receives on to `child`, and return their list; end `child` with the context."""
+    """Pass the signals of this process on to `child`, and yield their list; `child` ends with the context."""
     received: list[int] = []
 
     def pass_on(number: int, _: Any) -> None:
@@ -152,11 +157,12 @@ def _signals_passed_to(child: "subprocess.Popen[str]") -> Iterator[list[int]]:
     try:
         yield received
     finally:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.close()  # first: a child that writes to a full pipe would not end
         if child.poll() is None:
             child.terminate()
             child.wait()
+        child.stdin.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                pipe.close()
