@@ -116,7 +116,7 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp
     assert started.process.returncode != 0
     assert "leaked" not in started.output
     folder = tmp_path / "runs" / "synthetic-dmp"
-    command = f"torchrun --standalone --nproc_per_node=2 train.py --resume={folder}"
+    command = f"torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume={folder}"
     steps = re.findall(rf"stopped by SIGTERM: saved after step (\d+); continue with: {command}\n", started.output)
     assert len(steps) == 1, started.output
     (step,) = steps
@@ -155,8 +155,8 @@ def test_a_checkpoint_that_the_disk_does_not_take(
     done = start([*command, "--run.name=stop", "--checkpoint.on_error=stop"])
     assert done.returncode == 1
     assert re.fullmatch(
-        rf"error: cannot save: {NOT_WRITTEN}; there is no checkpoint; free the disk, then start again with: python "
-        r"train\.py --config=.* --checkpoint\.on_error=stop\n",
+        rf"error: cannot save: {NOT_WRITTEN}; there is no checkpoint; free the disk, then start again with: bert4rec "
+        r"train --config=.*/stop/config\.toml\n",
         done.stderr,
     )
 
@@ -178,7 +178,7 @@ def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Callable[..., C
         assert re.search(rf"cannot save: {NOT_WRITTEN}; step-\d+ is the last checkpoint; free", done.stderr)
         last = found(disk / "synthetic-dmp" / "checkpoints")[-1]
         resume = f"--resume={disk / 'synthetic-dmp'}"
-        assert f"; free the disk, then continue with: python train.py {resume}\n" in done.stderr
+        assert f"; free the disk, then continue with: bert4rec train {resume}\n" in done.stderr
         resumed = start([*ALONE, "--checkpoint.keep=1", resume])
         assert f"from {last}\n" in resumed.stdout
     finally:
