@@ -14,7 +14,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.ranks import LEFT_OUT
 from bert4rec.dataset.reader import Dataset, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.evaluation.batches import dealt
+from bert4rec.evaluation.batches import assigned
 from bert4rec.evaluation.item_tiles import Catalogue, Seen
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics
@@ -307,7 +307,7 @@ def test_tiles_come_in_groups_of_about_a_large_one(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("n_batches", [0, 1, 2, 3, 7])
 @pytest.mark.parametrize("n_processes", [1, 2, 3, 5])
 def test_batches_are_dealt(n_batches: int, n_processes: int) -> None:
-    runs = [list(dealt(n_batches, Partition(rank, n_processes))) for rank in range(n_processes)]
+    runs = [list(assigned(n_batches, Partition(rank, n_processes))) for rank in range(n_processes)]
     assert len({len(of_process) for of_process in runs}) == 1
     assert sorted(number for of_process in runs for number, is_own in of_process if is_own) == list(range(n_batches))
     assert all(0 <= number < n_batches for of_process in runs for number, _ in of_process)
