@@ -1,15 +1,59 @@
-"""Histories of a dataset's users put together again."""
+"""Histories of known items, and those of a dataset's users put together again."""
 
+import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from bert4rec import TimedHistory
 from bert4rec.inference import user_histories as module
-from bert4rec.inference.history import TimedHistory
+from bert4rec.inference.history import Known
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.user_histories import UserHistories
 from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG, prepare_log
+
+IDS = ItemIds(pa.array(["a", "b", "c"]))
+
+
+def test_known_items_keep_their_times() -> None:
+    history = TimedHistory(["c", "z", "a"], [1, 2.5, 9])
+    known, indices = Known.of(history, IDS, with_times=True)
+    assert indices.tolist() == [2, -1, 0]
+    assert known.seconds is not None
+    assert (known.items.tolist(), known.seconds.tolist(), known.at) == ([2, 0], [1, 9], 9)
+    last = known.last(1)
+    assert last.seconds is not None
+    assert (last.items.tolist(), last.seconds.tolist(), last.at, len(last)) == ([0], [9], 9, 1)
+    later, _ = Known.of(history._replace(at=20.5), IDS, with_times=True)
+    assert later.at == 20
+    for empty in (TimedHistory([], []), []):
+        nothing, _ = Known.of(empty, IDS, with_times=True)
+        assert (len(nothing), nothing.at) == (0, 0)
+
+
+def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
+    for history in (["a", "b"], TimedHistory(["a", "b"], [2, 1])):
+        known, _ = Known.of(history, IDS, with_times=False)
+        assert (known.items.tolist(), known.seconds) == ([0, 1], None)
+
+
+@pytest.mark.parametrize(
+    ("history", "problem"),
+    [
+        (["a"], "time"),
+        (TimedHistory(["a", "b"], [1]), "2 .* 1 "),
+        (TimedHistory(["a", "b"], [2, 1]), "descend"),
+        (TimedHistory(["a"], ["now"]), "seconds"),  # type: ignore[list-item]
+        (TimedHistory(["a", "b"], [1, float("nan")]), "seconds"),
+        (TimedHistory(["a"], [5], at=4), "4.* 5"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(history: TimedHistory | list[str], problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        Known.of(history, IDS, with_times=True)
+
 
 BEGIN = 1_600_000_000  # seconds, of each history
 
@@ -35,7 +79,7 @@ def test_histories_of_users_are_those_of_the_log(
     assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
     capsys.readouterr()
     assert users.of(["z", "a", "y"]) == [("z", []), ("a", LOG["a"]), ("y", [])]
-    assert capsys.readouterr().out == "warning: 2 of 3 users not in the dataset: z, y\n"
+    assert re.search(r"2 of 3 users .*: z, y\n$", capsys.readouterr().out)
     timed = UserHistories(folder, ItemIds.read(folder), with_times=True, at=7.0)
     assert timed.of(["z"]) == [("z", TimedHistory([], [], 7.0))]
     times = {user: [BEGIN + place for place in range(len(items))] for user, items in LOG.items()}
@@ -46,7 +90,7 @@ def test_histories_of_users_are_those_of_the_log(
 
 def test_users_without_times_are_refused_where_they_are_asked_for(tmp_path: Path) -> None:
     folder = prepare_log(tmp_path, **{"data.time_column": ""})
-    with pytest.raises(DataError, match="does not say when items were taken"):
+    with pytest.raises(DataError, match="time"):
         UserHistories(folder, ItemIds.read(folder), with_times=True)
 
 
