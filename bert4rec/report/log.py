@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bert4rec.checkpoint.run_folder import METRICS
-from bert4rec.report.trackers.tracker import Numbers, Tracker
+from bert4rec.report.trackers import Numbers, Tracker
 
 logger = logging.getLogger(__name__)
 
