@@ -16,7 +16,7 @@ from bert4rec.commands.jobs.contest import ALL_UNTRAINED, KINDS, SPLITS, Contest
 from bert4rec.commands.jobs.earlier_runs import earlier_run, is_finished
 from bert4rec.config.load import NO_FILE, USUAL_FILE, parse_command_line
 from bert4rec.launch.child import StoppedError, run_child
-from bert4rec.report.reading import read_report
+from bert4rec.report.figures import read_report
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.runtime.files import write_whole
@@ -203,8 +203,7 @@ def _report(output: Path, results: "Sequence[Result]") -> None:
 def _compared(output: Path, split: str, folders: Sequence[Path]) -> Path:
     """The page of `bert4rec compare` for the runs on a split."""
     with quiet_libraries():
-        from bert4rec.report.compare.contents import compare
-        from bert4rec.report.compare.pages import html_page
+        from bert4rec.report.compare.comparison import compare, html_page
         from bert4rec.report.compare.runs import read_run
 
         page = output / COMPARISON.format(split=split)

@@ -19,9 +19,9 @@ from bert4rec.evaluation.metrics import gains
 from bert4rec.evaluation.results.intervals import mean_interval
 from bert4rec.evaluation.results.rank_files import rank_file
 from bert4rec.report.compare.paired import ranked_users
-from bert4rec.report.html.published import known_file, published
-from bert4rec.report.markdown.page import HELD_OUT, LISTED_AT, PROTOCOL_TITLES, heading
-from bert4rec.report.markdown.table import markdown_table
+from bert4rec.report.markdown import markdown_table
+from bert4rec.report.summary import HELD_OUT, PROTOCOL_TITLES, heading
+from bert4rec.report.tables import LISTED_AT, known_file, published
 
 FORMAT_VERSION = 1
 HOW_TO_READ = (

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bert4rec.__main__ import main
-from bert4rec.report.markdown.page import metrics_table, rules
+from bert4rec.report.markdown import metrics_table
+from bert4rec.report.summary import rules
 from bert4rec.runtime.errors import Interrupted
 from tests.runs import report_of
 
