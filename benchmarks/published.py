@@ -32,9 +32,9 @@ from bert4rec.evaluation.metrics import gains
 from bert4rec.evaluation.results.intervals import mean_interval
 from bert4rec.report.compare.paired import ranked_users
 from bert4rec.report.compare.runs import Run, read_run
-from bert4rec.report.html.published import known_file, published
-from bert4rec.report.markdown.page import PROTOCOL_TITLES, heading
-from bert4rec.report.markdown.table import markdown_table
+from bert4rec.report.markdown import markdown_table
+from bert4rec.report.summary import PROTOCOL_TITLES, heading
+from bert4rec.report.tables import known_file, published
 from bert4rec.runtime.errors import SettingsError, UserError
 
 METRICS = ["HR@10", "NDCG@10", "MRR"]

@@ -30,7 +30,7 @@ from bert4rec.config.load import Overrides, flat, load_config, parse_command_lin
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.launch import train_on
-from bert4rec.report.reading import read_report
+from bert4rec.report.figures import read_report
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import SettingsError, UserError
 from bert4rec.runtime.files import locked

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from optuna.trial import FrozenTrial, TrialState
 
-from bert4rec.report.html.drawing import BEST, MODEL, MUTED, POPULARITY, STYLE, write_png
+from bert4rec.report.charts import BEST, MODEL, MUTED, POPULARITY, STYLE, write_png
 
 COLUMNS = 4
 ENOUGH = 10  # finished trials, to say which settings matter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.bench.record import Record
 from benchmarks.bench.table import PARTS, ratios
 from benchmarks.bench.timing import OURS, WHOLE, Figure
-from bert4rec.report.html.drawing import BAND, INK, MODEL, MUTED, OTHERS, POPULARITY, new_figure, write_png
+from bert4rec.report.charts import BAND, INK, MODEL, MUTED, OTHERS, POPULARITY, new_figure, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

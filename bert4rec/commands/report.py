@@ -12,8 +12,9 @@ from bert4rec.checkpoint.run_settings import options_to_train_longer
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED, Config
-from bert4rec.report.markdown.page import metrics_table, rules
-from bert4rec.report.reading import read_report
+from bert4rec.report.figures import read_report
+from bert4rec.report.markdown import metrics_table
+from bert4rec.report.summary import rules
 from bert4rec.runtime.errors import UserError
 
 SUMMARY = "the test metrics of a run folder, and what to type next"
@@ -67,7 +68,7 @@ def _page(folder: Path) -> Path:
     page, shown = folder / HTML_PAGE, [folder / REPORT, *folder.glob(f"*/{REPORT}")]
     if page.exists() and page.stat().st_mtime >= max(path.stat().st_mtime for path in shown):
         return page
-    from bert4rec.report.html.page import write_html
+    from bert4rec.report.html_page import write_html
 
     try:
         return write_html(folder, Config().model_dump(mode="json"))

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from bert4rec.inference.load import load
 from bert4rec.inference.recommender import Recommender
-from bert4rec.report.contestants import contestants
-from bert4rec.report.html.charts import learning_curve
+from bert4rec.report.charts import learning_curve
+from bert4rec.report.figures import contestants, read_report
 from bert4rec.report.log import read_records
-from bert4rec.report.markdown.page import metrics_table, result_line
-from bert4rec.report.reading import read_report
-from bert4rec.report.summary import summary
+from bert4rec.report.markdown import metrics_table
+from bert4rec.report.summary import result_line, summary
 from bert4rec.runtime.console import quiet_libraries
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a run stood on."""
+"""The environment of a run."""
 
 import platform
 import sys
@@ -11,7 +11,7 @@ from bert4rec.config.urls import without_secrets
 
 
 def environment(device: torch.device, world_size: int) -> dict[str, Any]:
-    """Versions, machine, processes."""
+    """Return the versions, the machine, the processes, and the command without secrets."""
     packages = ("torch", "torchrec", "datasets", "polars", "numpy", "pyarrow")
     return {
         "python": platform.python_version(),

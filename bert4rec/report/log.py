@@ -1,4 +1,4 @@
-"""The records of a run: metrics.jsonl, and what trackers get of it."""
+"""The records of a run: metrics.jsonl, and the numbers that trackers get."""
 
 import json
 import logging
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bert4rec.checkpoint.run_folder import METRICS
-from bert4rec.report.trackers.tracker import Numbers, Tracker
+from bert4rec.report.trackers import Numbers, Tracker
 
 logger = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Appends records to `metrics.jsonl`, and gives their numbers to the `trackers`."""
+    """Append records to `metrics.jsonl`, and send their numbers to the `trackers`."""
 
     def __init__(self, folder: Path, trackers: Sequence[Tracker] = ()) -> None:
         self._is_full = False
@@ -23,24 +23,24 @@ class MetricsLog:
         self._trackers = trackers
 
     def add(self, kind: str, step: int, **values: Any) -> None:
-        """One record: its kind ("train", "validation"), the step, and numbers or mappings of numbers."""
+        """Write a record: its kind ("train", "validation"), the step, and numbers or mappings of numbers."""
         self.add_note(kind, step, **values)
         for tracker in self._trackers:
             tracker.add(step, flat_numbers({kind: values}))
 
     def add_note(self, kind: str, step: int, **values: Any) -> None:
-        """A record that is no measurement, such as "resume"."""
+        """Write a record that is no measurement, such as "resume"."""
         with self._unless_full():
             self._file.write((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
-            self._file.flush()  # what the disk does not take stays in the file's buffer, for the next time
+            self._file.flush()  # what a full disk refuses stays in the buffer until the next write
 
     def finish(self, results: Numbers, files: Sequence[Path]) -> None:
-        """What came out of the run, for the trackers, and the files that show it."""
+        """Send the results of the run, and the files that show them, to the trackers."""
         for tracker in self._trackers:
             tracker.finish(results, files)
 
     def close(self, *, is_finished: bool = True) -> None:
-        """Write what is still held back; `is_finished`: whether the run came to its end."""
+        """Write all that is buffered; `is_finished`: whether the run came to its end."""
         with self._unless_full():
             self._file.close()
         for tracker in self._trackers:
@@ -48,7 +48,7 @@ class MetricsLog:
 
     @contextmanager
     def _unless_full(self) -> Iterator[None]:
-        """A training does not end since its log cannot be written; said once."""
+        """Let a training continue if its log cannot be written, with one message."""
         try:
             yield
         except OSError as error:
@@ -58,7 +58,7 @@ class MetricsLog:
 
 
 def flat_numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The numbers of nested mappings, by the path to each.
+    """Return the numbers of nested mappings by their paths.
 
     >>> flat_numbers({"train": {"loss": 0.5, "full": {"HR@1": 1.0}}})
     {'train/loss': 0.5, 'train/full/HR@1': 1.0}
@@ -70,14 +70,14 @@ def flat_numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float
 
 
 def _cut_torn_line(file: BinaryIO) -> None:
-    """Cut what a process wrote that was killed in the middle of a line."""
+    """Cut the last line if a process was killed while it wrote it."""
     file.seek(0)
     content = file.read()
     file.truncate(content.rfind(b"\n") + 1)
 
 
 def read_records(folder: Path, *kinds: str) -> list[dict[str, Any]]:
-    """The records of some kinds from a run's `metrics.jsonl`, in order; not those of steps that were made once more."""
+    """Return the records of some kinds in order, without those of steps that a resumed run repeated."""
     records: list[dict[str, Any]] = []
     for line in (folder / METRICS).read_text().splitlines():
         record = json.loads(line)

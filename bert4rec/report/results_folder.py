@@ -1,4 +1,4 @@
-"""A folder of results that is there whole or not at all, and takes the place of no other."""
+"""A folder of results that is complete or absent, and replaces no other."""
 
 import errno
 import os
@@ -15,13 +15,13 @@ TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
 class ResultsFolder:
-    """As a context: the folder `unfinished`, which becomes `folder` by `finish`, and is gone at the end if it has not.
+    """Hold a folder `unfinished`, which `finish` renames to `folder`; without that, the context removes it.
 
-    `folder`-2, -3, … where something stands there. Raises `SettingsError` where nothing can be made there.
+    The name is `folder`-2, -3, … if `folder` exists. Raises `SettingsError` if no folder can be created there.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = Path(os.path.abspath(folder))  # of "..", and not of links
+        self._folder = Path(os.path.abspath(folder))  # resolves "..", but no links
         self._shown = folder
 
     def __enter__(self) -> Self:
@@ -38,11 +38,11 @@ class ResultsFolder:
         return self
 
     def finish(self) -> Path:
-        """Give the folder its name; which one that is."""
+        """Rename the folder; return its name."""
         for number in numbers():
             folder = self._folder.with_name(f"{self._folder.name}{number}")
             try:
-                self.unfinished.rename(folder)  # an empty folder may stand there
+                self.unfinished.rename(folder)  # an empty folder is replaced
             except OSError as error:
                 if error.errno not in TAKEN:
                     raise

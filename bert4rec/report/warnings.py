@@ -1,22 +1,21 @@
-"""What is suspicious in a finished run, and what was looked at and is not: each a sentence with what was observed."""
+"""The checks of a finished run: what is suspicious and what is not, each a sentence with its figures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert4rec.config.abilities import is_trained
-from bert4rec.report.contestants import MODEL, contestants
-from bert4rec.report.curve import Curve, curve_of
+from bert4rec.report.figures import MODEL, Curve, contestants, curve_of
 from bert4rec.runtime.wording import counted, rounded
 
-GAIN = 0.01  # of the last quarter of the validations: less is taken for noise
-DROP, N_WORSE = 0.05, 5  # below the best, and for so many validations: less is no fall
-FEW_STEPS = 5  # of an epoch
+GAIN = 0.01  # in the last quarter of the validations; less is noise
+DROP, N_WORSE = 0.05, 5  # below the best, for so many validations; less is no fall
+FEW_STEPS = 5  # in an epoch
 
 Record = Mapping[str, Any]
 
 
 class Check(NamedTuple):
-    """One thing that was looked at, `name` for programs and `text` for people."""
+    """A check, with its `name` for programs and its `text` for people."""
 
     name: str
     text: str
@@ -24,12 +23,12 @@ class Check(NamedTuple):
 
 
 def checks(report: Record, validations: Sequence[Record], *, n_evaluated: int = 0) -> list[Check]:
-    """All of them, as far as the `report` and the records of its `validations` allow.
+    """Return all checks that the `report` and the records of its `validations` allow.
 
     `n_evaluated`: how many other checkpoints of the run have been evaluated on the test.
     """
-    training = report.get("training") or {}
-    if not is_trained(report.get("kind", "bert4rec")):
+    training = report["training"]
+    if not is_trained(report["kind"]):
         return []
     found = [*_of_curve(validations, training), *_of_baselines(report)]
     if training.get("epochs"):
@@ -38,12 +37,12 @@ def checks(report: Record, validations: Sequence[Record], *, n_evaluated: int = 
 
 
 def warnings(found: Sequence[Check]) -> list[dict[str, str]]:
-    """Those that warn, as report.json has them."""
+    """Return the checks that warn, as report.json has them."""
     return [{"name": check.name, "text": check.text} for check in found if check.is_warning]
 
 
 def _of_curve(validations: Sequence[Record], training: Record) -> Iterator[Check]:
-    """Whether it ended too early, or long after its best."""
+    """Check whether the training ended too early, or long after its best validation."""
     curve = curve_of(validations)
     if curve is None or len(curve.values) < 3 or not max(curve.scores):
         return
@@ -67,7 +66,7 @@ def _still_improving(curve: Curve, training: Record) -> Check:
     n_last = max(1, len(scores) // 4)
     before = max(scores[:-n_last])
     gain = scores[best] / before - 1 if before else 1.0
-    stopped_by = training.get("stopped_by", "")
+    stopped_by = training["stopped_by"]
     if stopped_by in ("n_epochs", "max_minutes") and best >= len(scores) - n_last and gain >= GAIN:
         text = (
             f"It was still improving when it ended: validation {curve.metric} got better by {100 * gain:.1f} % in the "
@@ -84,7 +83,7 @@ def _still_improving(curve: Curve, training: Record) -> Check:
 
 
 def _of_baselines(report: Record) -> Iterator[Check]:
-    """Whether the training was worth it: the paired difference from the strongest baseline, which the summary names."""
+    """Check the paired difference from the strongest baseline."""
     comparison = report.get("strongest_baseline")
     found = {one.kind: one for one in contestants(report)}
     if not comparison or comparison["kind"] not in found:
@@ -106,7 +105,7 @@ def _of_baselines(report: Record) -> Iterator[Check]:
 
 
 def _of_steps(training: Record) -> Iterator[Check]:
-    """Whether the batch is so large that little is learnt from it."""
+    """Check whether the batch is too large for the data."""
     steps = training["steps"] / training["epochs"]
     text = f"An epoch has {counted(steps, 'step')}, the training had {training['steps']:,} in all."
     if steps < FEW_STEPS:
@@ -118,7 +117,7 @@ def _of_steps(training: Record) -> Iterator[Check]:
 
 
 def _of_selection(report: Record, validations: Sequence[Record], n_evaluated: int) -> Iterator[Check]:
-    """Whether the test has had a say in what was chosen."""
+    """Check whether the test influenced the choice of the weights."""
     if "test" not in report:
         return
     if not validations:
@@ -140,7 +139,7 @@ def _of_selection(report: Record, validations: Sequence[Record], n_evaluated: in
 
 
 def _judges(validation: Record) -> str:
-    """Who has chosen, as far as the record tells."""
+    """Return what the weights were chosen by."""
     for protocol, key, noun in (("full", "users", "validation user"), ("ratings", "pairs", "held-out rating")):
         if key in validation.get(protocol, {}):
             return counted(validation[protocol][key], noun)
@@ -148,7 +147,7 @@ def _judges(validation: Record) -> str:
 
 
 def _of_start(report: Record) -> Iterator[Check]:
-    """Whether it began with weights that may know the test."""
+    """Check whether the initial weights may know the test."""
     origin = report["training"].get("init_from")
     if not origin:
         return

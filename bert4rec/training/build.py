@@ -24,7 +24,7 @@ from bert4rec.feed.pairs import PairExamples, parts_of_pairs
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.report.log import MetricsLog
-from bert4rec.report.trackers.opening import open_trackers
+from bert4rec.report.trackers import open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes

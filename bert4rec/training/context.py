@@ -19,7 +19,7 @@ from bert4rec.dataset.reader import Dataset, Split
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.models.kinds import KINDS
 from bert4rec.report.environment import environment
-from bert4rec.report.markdown.page import write_json
+from bert4rec.report.figures import write_json
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import SettingsError

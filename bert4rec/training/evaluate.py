@@ -25,8 +25,7 @@ from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.inference.item_ids import UNKNOWN, ItemIds
 from bert4rec.inference.package import read_ids
-from bert4rec.report.comparison import common_figures, differences
-from bert4rec.report.markdown.page import write_json
+from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.console import ProgressBar

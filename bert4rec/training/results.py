@@ -17,8 +17,8 @@ from bert4rec.evaluation.results.hits_by_rank import hits_by_rank
 from bert4rec.evaluation.results.ranking import Ranking
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.models.kinds import KINDS
-from bert4rec.report.markdown.page import FORMAT_VERSION
-from bert4rec.report.protocols import protocols
+from bert4rec.report.figures import FORMAT_VERSION
+from bert4rec.report.summary import protocols
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.loop.trainer import Trainer
 

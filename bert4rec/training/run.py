@@ -17,7 +17,7 @@ from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.examples import Example
 from bert4rec.report.log import MetricsLog, read_records
-from bert4rec.report.trackers.opening import require_packages
+from bert4rec.report.trackers import require_packages
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory

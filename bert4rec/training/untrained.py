@@ -14,7 +14,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.examples import Example
 from bert4rec.report.environment import environment
-from bert4rec.report.markdown.page import write_json
+from bert4rec.report.figures import write_json
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import Interrupted

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bert4rec.__main__ import main
-from tests.report.compare.run_folders import make_run
+from tests.report.runs_by_hand import make_run
 
 
 def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.commands.jobs import launched
-from bert4rec.report.markdown.page import metrics_table
+from bert4rec.report.markdown import metrics_table
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, SettingsError
 from tests.runs import report_of
 

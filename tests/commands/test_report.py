@@ -9,8 +9,8 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.config.load import load_config
-from tests.report.html.run_by_hand import write_run
-from tests.report.markdown.test_page import REPORT
+from tests.report.runs_by_hand import SMALL_REPORT as REPORT
+from tests.report.runs_by_hand import write_run
 
 
 @pytest.mark.parametrize("source", ["table", "sequences", "ml-1m"])
@@ -51,7 +51,7 @@ def test_who_has_generated_data_is_told_of_real_ones(
 def test_the_page_is_written_where_it_is_missing_or_older_than_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bert4rec.report.html.page.charts", lambda contents: ())
+    monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     run = write_run(tmp_path / "one run", dataset=REPORT["dataset"] | {"source": "synthetic"})
@@ -69,7 +69,7 @@ def test_the_page_is_written_where_it_is_missing_or_older_than_its_figures(
 def test_no_browser_and_files_that_are_damaged_are_one_line_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bert4rec.report.html.page.charts", lambda contents: ())
+    monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     run = write_run(tmp_path / "one", dataset=REPORT["dataset"] | {"source": "synthetic"})
     assert main(["report", str(run), "--open"]) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bert4rec.report.log import MetricsLog, read_records
-from bert4rec.report.trackers.opening import open_trackers
+from bert4rec.report.trackers import open_trackers
 
 
 class Recorder:

@@ -1,9 +1,12 @@
-"""Results stand where they were wanted, or beside what stands there, or nowhere."""
+"""Results take the place of no others and are complete or absent; the environment of a run has no secrets."""
 
+import platform
 from pathlib import Path
 
 import pytest
+import torch
 
+from bert4rec.report.environment import environment
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.errors import SettingsError
 
@@ -15,25 +18,20 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    wanted = tmp_path / "new" / "results"
-    assert [write(wanted, text).name for text in "xyz"] == ["results", "results-2", "results-3"]
-    assert [path.read_text() for path in sorted(wanted.parent.glob("*/a"))] == ["x", "y", "z"]
+    folder = tmp_path / "new" / "results"
+    assert [write(folder, text).name for text in "xyz"] == ["results", "results-2", "results-3"]
+    assert [path.read_text() for path in sorted(folder.parent.glob("*/a"))] == ["x", "y", "z"]
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     assert write(tmp_path / "file", "x").name == "file-2"
     assert write(tmp_path / "empty", "x").name == "empty"
 
 
-@pytest.mark.parametrize("folder", [".", "/"])
-def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("file").touch()
-    if folder == "/":
-        with pytest.raises(SettingsError, match=r"^/: cannot be made: Is a directory; name another folder"):
-            write(Path(folder), "x")
-    else:
-        assert write(Path(folder), "x") == tmp_path / "here-2"
+    assert write(Path("."), "x") == tmp_path / "here-2"
 
 
 def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
@@ -43,7 +41,17 @@ def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match=r"^.*/file/results: cannot be made: File exists; .* --output=FOLDER$"):
-        write(tmp_path / "file" / "results", "")
+    for folder in (Path("/"), tmp_path / "file" / "results"):
+        with pytest.raises(SettingsError, match=rf"^{folder}: .*--output"):
+            write(folder, "")
+
+
+def test_the_environment_has_versions_and_the_command_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", "--data.path=https://ann:pw@host/log.csv?sig=5ec2e7", "--mode=ddp"])
+    found = environment(torch.device("cpu"), 3)
+    assert found["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    assert (found["python"], found["world_size"]) == (platform.python_version(), 3)
+    assert found["command"] == ["train.py", "--data.path=https://host/log.csv", "--mode=ddp"]
+    assert {"torchrec", "datasets", "polars", "numpy", "pyarrow", "system", "threads_per_process"} <= found.keys()

@@ -18,7 +18,7 @@ from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
 from bert4rec.export.export import export
 from bert4rec.inference.source import find_source
-from bert4rec.report.comparison import SPLITS
+from bert4rec.report.figures import SPLITS
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError, UserError
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.training.evaluate import Evaluation, evaluate

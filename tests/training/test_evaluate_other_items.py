@@ -16,7 +16,7 @@ from bert4rec.config.load import load_config
 from bert4rec.evaluation.lists import Lists
 from bert4rec.export.export import export
 from bert4rec.inference.source import find_source
-from bert4rec.report.markdown.page import unknown_items
+from bert4rec.report.summary import unknown_items
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.evaluate import Evaluation, evaluate
 from bert4rec.training.run import run
@@ -51,7 +51,7 @@ def trained_on(dataset: Path, runs: Path, **changes: Any) -> Path:
     places = {"data.dataset_dir": str(dataset), "run.dir": str(runs), "run.name": "run"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.cuda.device_count", lambda: 0)
-        patch.setattr("bert4rec.report.html.page.charts", lambda contents: ())
+        patch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
         return run(load_config(None, SMALL | BY_HAND | places | changes))
 
 

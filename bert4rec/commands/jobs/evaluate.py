@@ -11,7 +11,8 @@ from bert4rec.checkpoint.trained import Trained, find_trained
 from bert4rec.commands.jobs import launched
 from bert4rec.config.load import Overrides, flat, load_config, load_saved, parse_command_line, read_options
 from bert4rec.config.tables import Config
-from bert4rec.report.markdown.page import metrics_table, ratings_line, rules, unknown_items
+from bert4rec.report.markdown import metrics_table
+from bert4rec.report.summary import ratings_line, rules, unknown_items
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.installation import importing

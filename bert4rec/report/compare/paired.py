@@ -1,4 +1,4 @@
-"""The same users under two recommenders: differences of their metrics, user by user."""
+"""Paired differences: the metrics of the same users under two recommenders."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from bert4rec.evaluation.metrics import gains
 from bert4rec.evaluation.ranker import Ranks
 from bert4rec.evaluation.results.intervals import Difference, paired_difference
 from bert4rec.evaluation.results.rank_files import rank_file
-from bert4rec.report.compare.columns import Column
+from bert4rec.report.compare.runs import Column
 from bert4rec.runtime.errors import DataError
 
 WHO = ("user", "target")
@@ -28,7 +28,7 @@ Differences: TypeAlias = dict[str, dict[str, Difference]]
 
 
 class RankedUsers(NamedTuple):
-    """The rows of a file of ranks: who they are (`users`, `targets`), and the ranks by protocol."""
+    """The rows of a file of ranks: `users` [U], `targets` [U], and the ranks [U] by protocol."""
 
     users: Ints
     targets: Ints
@@ -36,21 +36,21 @@ class RankedUsers(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """How a column differs from the first one, for the better where positive; or why that cannot be said."""
+    """The differences of a column from the first one, positive if it is better; or why they are unknown."""
 
     differences: Differences
     problem: str = ""
 
 
 def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, split: str) -> Pairs:
-    """Of all protocols that both have, at the cut-offs `ks` of each: a user's value is the mean over a column's runs.
+    """Return the differences by all common protocols at their cut-offs `ks`; a user's value is the mean over the runs.
 
     Raises `DataError` for a file that cannot be read.
     """
     runs = [*first.runs, *other.runs]
     if len({run.fingerprint for run in runs}) > 1:
         return Pairs({}, "they were measured on different datasets")
-    if len({run.report.get("seen_items") for run in runs}) > 1:
+    if len({run.report["seen_items"] for run in runs}) > 1:
         return Pairs({}, SEEN_DIFFERS)
     if missing := next((run for run in runs if not (run.folder / rank_file(split)).is_file()), None):
         return Pairs(
@@ -66,7 +66,7 @@ def pairs(first: Column, other: Column, ks: Mapping[str, Sequence[int]], *, spli
 def _differences(
     protocol: str, ours: Sequence[RankedUsers], theirs: Sequence[RankedUsers], ks: Sequence[int]
 ) -> Iterator[tuple[str, Difference]]:
-    """Metric by metric, so that the values of one at a time are in memory."""
+    """Yield metric by metric, so that only the values of one are in memory."""
     before, after = ([gains(_counted(ranked.ranks[protocol]), ks) for ranked in column] for column in (ours, theirs))
     for of_before, of_after in zip(zip(*before, strict=True), zip(*after, strict=True), strict=True):
         difference = _mean([values for _, values in of_after]) - _mean([values for _, values in of_before])
@@ -83,7 +83,7 @@ def _counted(ranks: Ints) -> Ints:
 
 
 def ranked_users(folder: Path, report: Mapping[str, Any], split: str) -> RankedUsers:
-    """Of a `split`, as the run in `folder` has left them. Raises `DataError`."""
+    """Return the ranks of a `split` of the run in `folder`. Raises `DataError`."""
     path = folder / rank_file(split)
     try:
         table = pq.read_table(path)

@@ -1,51 +1,51 @@
-"""What a finished run has left behind, as far as it can be compared."""
+"""The runs of a comparison, and its columns: runs that differ only in their seed share one."""
 
-from collections.abc import Mapping
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli
 
-from bert4rec.checkpoint.run_folder import CONFIG, METRICS, REPORT
+from bert4rec.checkpoint.run_folder import CONFIG, METRICS
 from bert4rec.config.load import flat
+from bert4rec.report.figures import Report, read_report
 from bert4rec.report.log import read_records
-from bert4rec.report.reading import read_report
 from bert4rec.runtime.errors import DataError
+
+SEED = "training.seed"
+PLACES = ("data.dataset_dir", "data.path")  # the fingerprint identifies the dataset better
+MISSING = "–"
+SEPARATOR = "; "
 
 
 @dataclass(frozen=True)
 class Run:
-    """The `folder` of a run or of an evaluation, its report, and the settings by "table.key", {} where none are there.
+    """A finished run or an evaluation, with its settings by "table.key", {} if they are unknown.
 
-    `curve`: the epochs and what was measured on validation after each, by metric.
+    `curve`: the epochs, and the metrics of the validation after each.
     """
 
     folder: Path
-    report: Mapping[str, Any]
+    report: Report
     settings: Mapping[str, Any]
     curve: list[tuple[float, Mapping[str, float]]]
 
     @property
     def fingerprint(self) -> str:
-        """Of the dataset."""
+        """Return the fingerprint of the dataset."""
         return str(self.report["dataset"]["fingerprint"])
 
     @property
     def seed(self) -> Any:
-        """Of the training."""
+        """Return the seed of the training."""
         return self.settings.get("training.seed")
 
 
 def read_run(folder: Path) -> Run:
-    """The run in `folder`, or an evaluation there, whose settings are those of the run around it. Raises `DataError`.
-
-    Settings are read as they stand, whichever version has written them.
-    """
-    report = read_report(folder)
-    if "fingerprint" not in report["dataset"]:
-        raise DataError(f"{folder / REPORT}: does not name its dataset, so that it cannot be compared")
-    return Run(folder, report, _settings(folder), _curve(folder))
+    """Return the run in `folder`, or the evaluation, with the settings of the run around it. Raises `DataError`."""
+    return Run(folder, read_report(folder), _settings(folder), _curve(folder))
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -66,3 +66,87 @@ def _curve(folder: Path) -> list[tuple[float, Mapping[str, float]]]:
         return [(float(record["epoch"]), record["full"]) for record in records if "full" in record]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / METRICS}: cannot be read: {error}") from None
+
+
+@dataclass(frozen=True)
+class Column:
+    """The runs of one setting, named by a letter."""
+
+    letter: str
+    runs: Sequence[Run]
+
+    @property
+    def title(self) -> str:
+        """Return the head of the column."""
+        return self.letter if len(self.runs) == 1 else f"{self.letter} ({len(self.runs)} runs)"
+
+    @property
+    def first(self) -> Run:
+        """Return the first run: what all runs have in common is read from it."""
+        return self.runs[0]
+
+    @property
+    def model(self) -> str:
+        """Return the name of the model."""
+        return str(self.first.report["model"])
+
+    @property
+    def folders(self) -> str:
+        """Return the folders of the runs."""
+        return ", ".join(str(run.folder) for run in self.runs)
+
+    @property
+    def trainings(self) -> list[Mapping[str, Any]]:
+        """Return what each report says of its training; an evaluation has none."""
+        return [run.report["training"] for run in self.runs if "training" in run.report]
+
+
+def columns(runs: Sequence[Run]) -> list[Column]:
+    """Return the columns, in the order of their first runs."""
+    groups: list[tuple[dict[str, Any], list[Run]]] = []
+    for run in runs:
+        key = {"fingerprint": run.fingerprint, "settings": bool(run.settings), **_comparable(run, with_seed=False)}
+        equal = (group for other, group in groups if other == key and run.seed not in [one.seed for one in group])
+        group = next(equal, None) if run.settings else None
+        if group is None:
+            groups.append((key, [run]))
+        else:
+            group.append(run)
+    return [Column(letter, group) for letter, (_, group) in zip(_letters(), groups, strict=False)]
+
+
+def differing_settings(compared: Sequence[Column]) -> dict[str, list[str]]:
+    """Return setting → its value in each column, or all values of its runs, for settings that differ."""
+    values = [[_comparable(run, with_seed=True) for run in column.runs] for column in compared]
+    names = dict.fromkeys(name for of_column in values for of_run in of_column for name in of_run)
+    found = {name: [_distinct(of_run.get(name) for of_run in of_column) for of_column in values] for name in names}
+    return {name: shown for name, shown in found.items() if len({*shown}) > 1 or SEPARATOR in shown[0]}
+
+
+def _distinct(values: Iterable[Any]) -> str:
+    return SEPARATOR.join(dict.fromkeys(map(_shown, values)))
+
+
+def _comparable(run: Run, *, with_seed: bool) -> dict[str, Any]:
+    """Return the settings that can change the figures, the number of processes, and the dataset."""
+    settings = {
+        name: value
+        for name, value in run.settings.items()
+        if not name.startswith("run.") and name not in PLACES and (with_seed or name != SEED)
+    }
+    dataset = f"{run.report['dataset']['source']} {run.fingerprint[:12]}"
+    return settings | {"processes": run.report["world_size"], "dataset": dataset}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return MISSING if value is None else str(value)
+
+
+def _letters() -> Iterator[str]:
+    """Yield A, B, …, Z, A1, B1, …"""
+    number = 0
+    while True:
+        yield from (f"{letter}{number or ''}" for letter in string.ascii_uppercase)
+        number += 1

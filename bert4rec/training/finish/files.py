@@ -12,9 +12,11 @@ from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.examples import Example
-from bert4rec.report.html.page import write_html
+from bert4rec.report.figures import write_json
+from bert4rec.report.html_page import write_html
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
-from bert4rec.report.markdown.page import metrics_table, report_page, result_line, write_json
+from bert4rec.report.markdown import metrics_table, report_page
+from bert4rec.report.summary import result_line
 from bert4rec.report.warnings import checks, warnings
 from bert4rec.runtime.errors import in_one_line
 from bert4rec.training.finish.examples import described

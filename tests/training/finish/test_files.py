@@ -10,7 +10,7 @@ import pytest
 
 from bert4rec.config.tables import Config
 from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.report.html.contents import read_contents
+from bert4rec.report.contents import read_contents
 from bert4rec.training.finish import files
 from bert4rec.training.run import run
 from tests.runs import report_of

@@ -1,0 +1,347 @@
+"""The pictures of a report, as PNG and as SVG in the colours of the page."""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bert4rec.report.contents import Contents
+from bert4rec.report.figures import BEST_POSSIBLE, Report, contestants, curve_of, main_protocol
+from bert4rec.report.figures import MODEL as MODEL_KIND
+from bert4rec.runtime.wording import counted, rounded
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MODEL, POPULARITY, BEST, INK, MUTED, GRID, BAND = (
+    "#2563c9", "#b4690e", "#4d7c0f", "#22262e", "#69707d", "#e2e4e9", "#dbe6f8",
+)  # fmt: skip
+OTHERS = ("#0e7c86", "#8b46c1", "#b5306f")
+VARIABLES = {
+    MODEL: "model", POPULARITY: "popularity", BEST: "best", INK: "ink", MUTED: "muted", GRID: "grid", BAND: "band",
+    **{colour: f"other-{number}" for number, colour in enumerate(OTHERS, 1)},
+}  # fmt: skip
+"""Colour → its CSS variable, which has another value in the dark."""
+
+STYLE: Any = {
+    "font.family": "sans-serif", "font.size": 9.5, "axes.titlesize": 10, "axes.labelsize": 9.5, "legend.fontsize": 9,
+    "xtick.labelsize": 9, "ytick.labelsize": 9,
+    "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.titlecolor": INK, "text.color": INK,
+    "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": GRID, "axes.grid": True, "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8, "grid.linewidth": 0.8,
+    "xtick.major.width": 0.8, "ytick.major.width": 0.8, "lines.linewidth": 1.8, "legend.frameon": False,
+    "svg.fonttype": "none", "svg.hashsalt": "bert4rec",
+}  # fmt: skip
+SIZE = (5.0, 3.0)  # inches: text stays readable on a phone, and with two pictures in a row
+DPI = 120
+
+ATTRIBUTE, DIGITS = re.compile(r'="[^"]*"'), re.compile(r"(\.\d\d)\d+")
+REWRITTEN = [
+    (re.compile(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL), ""),
+    (re.compile(r' id="(?![mp][0-9a-f]{10}")[^"]*"'), ""),  # without a reference to them
+    *[(re.compile(rf'(<svg[^>]*?) {name}="[^"]*"'), r"\1") for name in ("width", "height")],
+    (re.compile(r" font-family: [^;]*;"), ""),
+    (re.compile(r"\s+"), " "),
+]
+
+METRICS = {
+    "full": (("HR@10", OTHERS[0]), ("NDCG@10", MODEL)),
+    "ratings": (("MAE", OTHERS[0]), ("RMSE", MODEL)),
+}
+COLOURS = {
+    MODEL_KIND: MODEL, "popularity": POPULARITY, BEST_POSSIBLE: BEST, "markov": OTHERS[0],
+    "recent_popularity": OTHERS[1], "transition_graph": OTHERS[2],
+}  # fmt: skip
+"""Kind → its colour, which is that of its dot in the tables."""
+MOST_POINTS = 600  # of a curve: more are not seen, and make the file large
+MOST_PROCESSES = 16  # that are drawn
+
+
+@contextmanager
+def new_figure(
+    width: float = SIZE[0], height: float = SIZE[1], columns: int = 1
+) -> Iterator[tuple["Figure", list["Axes"]]]:
+    """Yield a figure with plots side by side, each `width` wide, in inches; a notebook shows it.
+
+    Without pyplot, whose state belongs to the caller.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        """A figure that Jupyter shows: by itself it knows only those of pyplot."""
+
+        def _repr_png_(self, **_: Any) -> bytes:
+            content = io.BytesIO()
+            self.savefig(content, format="png")
+            return content.getvalue()
+
+    with rc_context(STYLE):
+        figure = Picture(figsize=(columns * width, height), layout="constrained")
+        yield figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def write_png(figure: "Figure", path: Path) -> None:
+    """Write the picture on white."""
+    figure.savefig(path, dpi=DPI)
+    figure.set_layout_engine("none")  # a second drawing keeps the layout, which is slow to compute
+
+
+def to_svg(figure: "Figure", name: str, description: str) -> str:
+    """Return the picture as an element of the page: no background, its colours CSS variables, its font the page's.
+
+    `name` makes the ids of its parts unique on the page; `description` is its alternative text, already escaped.
+    """
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context(STYLE):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    for pattern, replacement in REWRITTEN:
+        text = pattern.sub(replacement, text)
+    text = ATTRIBUTE.sub(lambda match: DIGITS.sub(r"\1", match[0]), text)
+    text = re.sub(r'(id="|#)([mp][0-9a-f]{10})', rf"\1{name}-\2", text)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, f"var(--{variable})")
+    return text.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1)
+
+
+class Chart(NamedTuple):
+    """A picture: the `name` of its file, its `title`, and a sentence as its alternative text."""
+
+    name: str
+    title: str
+    description: str
+    figure: "Figure"
+
+
+def charts(contents: Contents) -> Iterator[Chart]:
+    """Yield the charts that the run has figures for."""
+    for draw in (_comparison, _loss, _validation, _hits, _scores, _lengths, _plan):
+        if chart := draw(contents):
+            yield chart
+
+
+def learning_curve(train: Sequence[Report], validations: Sequence[Report], report: Report) -> "Figure":
+    """Return a figure of the loss and of the validations by epoch, side by side."""
+    with new_figure(5, 3.6, columns=2 if validations else 1) as (figure, (left, *right)):
+        _draw_loss(left, train)
+        left.set_title("Training loss")
+        for axes in right:
+            _draw_validation(axes, validations, report)
+            axes.set_title(_validation_title(validations))
+    return figure
+
+
+def _comparison(contents: Contents) -> Chart | None:
+    """Draw the model and its baselines as points on lines, with their intervals."""
+    protocol, metric = main_protocol(contents.report), "NDCG@10"
+    found = [one for one in contestants(contents.report) if protocol and metric in one.metrics.get(protocol, {})]
+    if protocol is None or len(found) < 2:
+        return None
+    found.sort(key=lambda one: one.metrics[protocol][metric])
+    with new_figure(height=0.75 + 0.36 * len(found)) as (figure, (axes,)):
+        for place, one in enumerate(found):
+            value, colour = one.metrics[protocol][metric], COLOURS.get(one.kind, MUTED)
+            if interval := one.interval(protocol, metric):
+                axes.plot(interval, [place, place], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round")
+            axes.plot(value, place, marker="o", markersize=7, color=colour)
+            axes.annotate(f"{value:.4f}", (max(value, interval[1]) if interval else value, place), xytext=(9, 0),
+                          textcoords="offset points", va="center", color=INK)  # fmt: skip
+        axes.set_yticks(range(len(found)), [one.title for one in found])
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.set(xlabel=f"{metric} on the test", ylim=(-0.6, len(found) - 0.4))
+        axes.set_xlim(0, 1.22 * max(one.metrics[protocol][metric] for one in found) or 1)
+        axes.grid(visible=False, axis="y")
+    values = ", ".join(f"{one.title} {one.metrics[protocol][metric]:.4f}" for one in reversed(found))
+    return Chart("comparison", "Beside the baselines", f"{metric} on the test: {values}.", figure)
+
+
+def _loss(contents: Contents) -> Chart | None:
+    if not contents.train:
+        return None
+    with new_figure() as (figure, (axes,)):
+        _draw_loss(axes, contents.train)
+    first, last = contents.train[0]["loss"], contents.train[-1]["loss"]
+    text = f"The training loss went from {first:.3f} to {last:.3f} at epoch {rounded(contents.train[-1]['epoch'])}."
+    return Chart("loss", "Training loss", text, figure)
+
+
+def _validation(contents: Contents) -> Chart | None:
+    records = contents.validations
+    if not records or not contents.train:  # a model without training is measured once
+        return None
+    with new_figure() as (figure, (axes,)):
+        _draw_validation(axes, records, contents.report)
+    curve = curve_of(records)
+    assert curve is not None, "there are validations"
+    text = (
+        f"The best of {counted(len(records), 'validation')} was at epoch {curve.epochs[curve.best]}: {curve.metric} "
+        f"{curve.values[curve.best]:.4f}."
+    )
+    return Chart("validation", _validation_title(records), text, figure)
+
+
+def _validation_title(records: Sequence[Report]) -> str:
+    return f"Validation, {'full catalogue' if 'full' in records[0] else 'held-out ratings'}"
+
+
+def _draw_loss(axes: "Axes", train: Sequence[Report]) -> None:
+    records = _thinned(train)
+    axes.plot([r["epoch"] for r in records], [r["loss"] for r in records], color=MODEL)
+    axes.set(xlabel="epoch", ylabel="loss")
+    _integers(axes)
+
+
+def _draw_validation(axes: "Axes", records: Sequence[Report], report: Report) -> None:
+    """Draw the metrics, with a star on the best validation, and popularity's as lines."""
+    curve, key = curve_of(records), "full" if "full" in records[0] else "ratings"
+    assert curve is not None, "there are validations"
+    best, thinned = records[curve.best], _thinned(records)
+    popularity = report.get("popularity_baseline", {}).get(key, {})
+    for metric, colour in METRICS[key]:
+        axes.plot([r["epoch"] for r in thinned], [r[key][metric] for r in thinned], color=colour, label=metric,
+                  marker="o" if len(thinned) < 60 else None, markersize=3)  # fmt: skip
+        axes.plot(best["epoch"], best[key][metric], marker="*", markersize=13, color=colour, zorder=5,
+                  markeredgecolor="white", markeredgewidth=0.8)  # fmt: skip
+        if metric in popularity:
+            axes.axhline(popularity[metric], color=colour, linestyle=(0, (4, 3)), linewidth=1.1)
+    handles, labels = axes.get_legend_handles_labels()
+    if popularity:
+        handles += axes.plot([], [], color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
+        labels += ["popularity (test)"]
+    handles += axes.plot([], [], color=MUTED, marker="*", markersize=9, linestyle="none")
+    labels += [f"best (epoch {curve.epochs[curve.best]})"]
+    axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+    axes.set(xlabel="epoch")
+    if key == "full":
+        axes.set_ylim(bottom=0)
+    _integers(axes)
+
+
+def _hits(contents: Contents) -> Chart | None:
+    """Draw HR@k over k."""
+    if not (hits := contents.report.get("hits_by_rank")):
+        return None
+    ks = hits["ks"]
+    found = {one.kind: one for one in contestants(contents.report)}
+    names = {"test": MODEL_KIND, "popularity_baseline": "popularity", BEST_POSSIBLE: BEST_POSSIBLE}
+    with new_figure() as (figure, (axes,)):
+        for key, shares in hits.items():
+            kind = names.get(key, key)
+            if key != "ks" and kind in found:
+                axes.plot(ks, shares, color=COLOURS.get(kind, MUTED), label=found[kind].title)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set(xlabel="length of the list", ylabel="share of users", ylim=(0, 1.02))
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
+    text = "The share of test users whose next item stands within a list, by its length: " + ", ".join(
+        f"{100 * share:.1f} % within {k:,}"
+        for k, share in zip(ks, hits["test"], strict=True)
+        if k in (1, 10, 100, 1000)
+    )
+    return Chart("hits_by_rank", "Hits by the length of the list", f"{text}.", figure)
+
+
+def _scores(contents: Contents) -> Chart | None:
+    """Draw the scores of the recommended items by their places."""
+    users = [user for user in contents.examples.get("users", []) if user["recommendations"]]
+    if not users:
+        return None
+    with new_figure() as (figure, (axes,)):
+        for user in users:
+            scores = [item["score"] for item in user["recommendations"]]
+            axes.plot(range(1, len(scores) + 1), scores, color=MODEL, linewidth=1.2, alpha=0.55)
+            if user["rank"] <= len(scores) and user["rank"] > 0:
+                axes.plot(user["rank"], scores[user["rank"] - 1], marker="o", markersize=6, color=POPULARITY, zorder=5)
+        handles = [*axes.plot([], [], color=MODEL), *axes.plot([], [], "o", color=POPULARITY)]
+        axes.legend(handles, ["a user", "the item that came next"], loc="lower left", bbox_to_anchor=(0, 1), ncols=2,
+                    borderaxespad=0.2)  # fmt: skip
+        axes.set(xlabel="place in the list", ylabel="score")
+        _integers(axes)
+    n_hits = sum(0 < user["rank"] <= len(user["recommendations"]) for user in users)
+    of = counted(len(users), "user")
+    text = f"The scores of the recommendations of {of}; {n_hits} of them have their next item there."
+    return Chart("score_by_rank", "Score by place", text, figure)
+
+
+def _lengths(contents: Contents) -> Chart | None:
+    if not (lengths := contents.report["dataset"].get("lengths")):
+        return None
+    bars = lengths["histogram"]
+    with new_figure(height=2.6) as (figure, (axes,)):
+        axes.bar(range(len(bars)), [n for *_, n in bars], color=MODEL, width=0.8)
+        labels = [f"{low:,}–{high:,}" if low < high else f"{low:,}" for low, high, _ in bars]
+        axes.set_xticks(range(len(bars)), labels)
+        if len(bars) > 6:
+            axes.tick_params(axis="x", labelrotation=30)
+        axes.tick_params(axis="x", length=0)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set(xlabel="interactions of a user", ylabel="users")
+        axes.grid(visible=False, axis="x")
+    text = (
+        f"Users have {lengths['min']:,} to {lengths['max']:,} interactions, the median is {lengths['median']:,.0f}, "
+        f"the mean {lengths['mean']:,.1f}."
+    )
+    return Chart("history_lengths", "How long histories are", text, figure)
+
+
+def _plan(contents: Contents) -> Chart | None:
+    """Draw each process as a band with the tables on their sides: rows to the right, columns downwards."""
+    if not (plan := contents.report.get("plan")):
+        return None
+    from matplotlib.patches import Rectangle
+
+    tables, shards = plan["tables"], plan["shards"]
+    band = 0.72  # of the distance between two processes
+    n_processes = contents.report["world_size"]
+    n_shown, starts, total = min(n_processes, MOST_PROCESSES), {}, 0
+    for name, table in tables.items():
+        starts[name] = total
+        total += table["rows"] * 1.04
+    with new_figure(height=1.0 + 0.42 * n_shown) as (figure, (axes,)):
+
+        def add_rectangle(left: float, rank: int, width: float, height: float, colour: str, top: float = 0.0) -> None:
+            corner = (left, rank + band * (top - 0.5))
+            axes.add_patch(Rectangle(corner, width, band * height, facecolor=colour, edgecolor=GRID, linewidth=0.5))
+
+        for rank in range(n_shown):
+            for name, table in tables.items():
+                add_rectangle(starts[name], rank, table["rows"], 1.0, BAND)
+        for part in shards:
+            if part["rank"] < n_shown:
+                height, top = (part[key] / tables[part["table"]]["columns"] for key in ("n_columns", "column"))
+                left = starts[part["table"]] + part["row"]
+                add_rectangle(left, part["rank"], part["n_rows"], height, MODEL, top)
+        axes.set_xlim(-0.005 * total, total)
+        axes.set_ylim(n_shown - 0.3, -0.7)
+        axes.set_yticks(range(n_shown), [f"process {rank}" for rank in range(n_shown)])
+        middles = [starts[name] + table["rows"] / 2 for name, table in tables.items()]
+        axes.set_xticks(middles, [f"{name} table: {t['rows']:,} rows × {t['columns']}" for name, t in tables.items()])
+        axes.tick_params(length=0, labelcolor=INK)
+        axes.grid(visible=False)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+    more = f" {n_processes - n_shown} more processes are not drawn." if n_processes > n_shown else ""
+    held = {part["rank"] for part in shards}
+    text = (
+        f"{counted(len(shards), 'shard')} of {counted(len(tables), 'table')} on {len(held)} of "
+        f"{counted(n_processes, 'process')}: the filled part is what a process holds.{more}"
+    )
+    return Chart("sharding_plan", "Who holds which part of the tables", text, figure)
+
+
+def _thinned(records: Sequence[Report]) -> Sequence[Report]:
+    step = -(-len(records) // MOST_POINTS)
+    return [*records[::step], *([records[-1]] if (len(records) - 1) % step else [])] if records else records
+
+
+def _integers(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))

@@ -1,0 +1,251 @@
+"""A comparison of runs: sentences and tables, as text that is Markdown too and as one HTML file with the curves."""
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bert4rec.dataset.schema import TEST
+from bert4rec.evaluation.results.intervals import CONFIDENCE, PERMUTATIONS, RESAMPLES, Difference
+from bert4rec.report.compare.paired import Differences, pairs
+from bert4rec.report.compare.runs import MISSING, SEPARATOR, Column, Run, columns, differing_settings
+from bert4rec.report.figures import Report
+from bert4rec.report.markdown import markdown_table
+from bert4rec.report.summary import PROTOCOL_TITLES, SHORT_TITLES, heading, rules, unknown_items
+from bert4rec.report.templates import render
+from bert4rec.runtime.wording import rounded
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GREY = "#808080"  # readable on light and on dark
+FINDING = "NDCG@10"  # the metric of the first sentence, by the first protocol that was measured
+LEVEL = f"{100 * CONFIDENCE:.0f} %"
+INTERVALS = f"In brackets: intervals of {LEVEL}, by the bootstrap over users (percentiles of {RESAMPLES:,} draws)."
+SEEDS = "±: the standard deviation over the runs of a column, which differ in training.seed alone."
+TESTED = (
+    "Differences: the mean over users of each one's own difference (of several runs: between their means), and the "
+    f"two-sided paired permutation test ({PERMUTATIONS:,} random choices of signs), each metric by itself. They "
+    "tell how sure the difference is for other users, not for other seeds."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells below a title and a `header`."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The columns that are compared, the results in `sentences` and tables, and `notes` on how to read them."""
+
+    columns: Sequence[Column]
+    sentences: Sequence[str]
+    tables: Sequence[Table]
+    notes: Sequence[str]
+
+
+def compare(runs: Sequence[Run], *, split: str = TEST) -> Comparison:
+    """Return what can be said of `runs`, measured on a `split`. Raises `DataError` for files that cannot be read."""
+    compared = columns(runs)
+    found = {other.letter: pairs(compared[0], other, _cut_offs(compared, split), split=split) for other in compared[1:]}
+    differences = {letter: of_column.differences for letter, of_column in found.items() if not of_column.problem}
+    sentences = [_finding(compared[0].letter, letter, of_column) for letter, of_column in differences.items()]
+    sentences += [
+        f"{letter} is not paired with {compared[0].letter}: {of_column.problem}."
+        for letter, of_column in found.items()
+        if of_column.problem
+    ]
+    sentences += [f"{column.letter}: {text}" for column in compared if (text := unknown_items(column.first.report))]
+    tables = [_runs(compared), _settings(compared), *_metrics(compared, differences, split), _cost(compared)]
+    shown = [table for table in tables if table.rows]
+    return Comparison(compared, list(filter(None, sentences)), shown, _notes(compared, differences))
+
+
+def _notes(compared: Sequence[Column], differences: Mapping[str, Differences]) -> list[str]:
+    of_protocols = dict.fromkeys(rules(column.first.report) for column in compared)
+    has_seeds, is_paired = any(len(column.runs) > 1 for column in compared), any(differences.values())
+    return [*filter(None, of_protocols), INTERVALS, *([SEEDS] if has_seeds else []), *([TESTED] if is_paired else [])]
+
+
+def _runs(compared: Sequence[Column]) -> Table:
+    rows = [[column.letter, column.model, _dataset(column.first.report), column.folders] for column in compared]
+    return Table("Runs", ["", "model", "dataset", "folder"], rows)
+
+
+def _dataset(report: Report) -> str:
+    return f"{report['dataset']['source']}, {report['dataset']['split']}"
+
+
+def _settings(compared: Sequence[Column]) -> Table:
+    rows = [[name, *values] for name, values in differing_settings(compared).items()]
+    return Table("Settings that differ", ["", *(column.title for column in compared)], rows)
+
+
+def _metrics(compared: Sequence[Column], differences: Mapping[str, Differences], split: str) -> Iterator[Table]:
+    """Yield for each protocol the metrics side by side, and the differences of the paired columns."""
+    first, header = compared[0].letter, ["", *(column.title for column in compared)]
+    for protocol in PROTOCOL_TITLES:
+        measured = [column for column in compared if all(protocol in run.report.get(split, {}) for run in column.runs)]
+        if not measured:
+            continue
+        title = heading(measured[0].first.report, split, protocol)
+        names = dict.fromkeys(name for column in measured for name in column.first.report[split][protocol])
+        rows = [[name, *(_figure(column, split, protocol, name) for column in compared)] for name in names]
+        yield Table(f"{split.capitalize()}: {title}", header, rows)
+        paired = {letter: found[protocol] for letter, found in differences.items() if protocol in found}
+        tested = next(iter(paired.values()), {})
+        rows = [[name, *(_difference(found[name]) for found in paired.values())] for name in tested]
+        yield Table(f"Differences: {title}", ["", *(f"{letter} − {first}" for letter in paired)], rows)
+
+
+def _figure(column: Column, split: str, protocol: str, name: str) -> str:
+    """Return a metric with its interval, or the mean of several runs with the standard deviation."""
+    of_runs = [run.report.get(split, {}).get(protocol, {}) for run in column.runs]
+    values = [of_run[name] for of_run in of_runs if name in of_run]
+    if not values:
+        return MISSING
+    if name == "users":
+        return SEPARATOR.join(dict.fromkeys(f"{value:,}" for value in values))
+    mean = float(np.mean(values))
+    digits = 4 if abs(mean) < 100 else 1
+    if len(values) > 1:
+        return f"{mean:,.{digits}f} ± {np.std(values, ddof=1):,.{digits}f}"
+    interval = column.first.report.get("intervals", {}).get(split, {}).get(protocol, {}).get(name)
+    bounds = ", ".join(f"{bound:,.{digits}f}" for bound in interval or [])
+    return f"{mean:,.{digits}f} [{bounds}]" if bounds else f"{mean:,.{digits}f}"
+
+
+def _difference(found: Difference) -> str:
+    return f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}], {_p(found.p)}"
+
+
+def _p(value: float) -> str:
+    smallest = 1 / (1 + PERMUTATIONS)
+    return f"p ≤ {smallest:.4f}" if value <= smallest else f"p = {value:.4f}"
+
+
+def _finding(first: str, other: str, differences: Differences) -> str:
+    """Return a sentence on which column is better; "" if nothing can be paired."""
+    protocol = next((name for name in SHORT_TITLES if name in differences), "")
+    found = differences.get(protocol, {}).get(FINDING)
+    if found is None:
+        return ""
+    bounds = f"{LEVEL} interval {found.low:+.4f} to {found.high:+.4f}, {_p(found.p)}"
+    where = f"in {FINDING} ({SHORT_TITLES[protocol]})"
+    if found.low <= 0 <= found.high:
+        return f"{other} and {first} do not clearly differ {where}: {found.value:+.4f} ({bounds})."
+    better = "better" if found.value > 0 else "worse"
+    return f"{other} is {better} than {first} {where}: {found.value:+.4f} ({bounds})."
+
+
+COST: Mapping[str, Callable[[Report], float]] = {
+    "minutes of training": lambda training: training["seconds"] / 60,
+    "epochs": lambda training: training["epochs"],
+    "sequences a second": lambda training: training["sequences_per_second"],
+    "peak memory, MiB a process": lambda training: max(training["peak_memory_bytes"]) / 2**20,
+}
+
+
+def _cost(compared: Sequence[Column]) -> Table:
+    """Return the costs of the trainings, as means over the runs of a column."""
+    rows = []
+    for name, cost in COST.items():
+        of_columns = [[cost(training) for training in column.trainings] for column in compared]
+        rows.append([name, *(rounded(float(np.mean(costs))) if costs else MISSING for costs in of_columns)])
+    rows.append(["processes", *(str(column.first.report["world_size"]) for column in compared)])
+    has_any = any(column.trainings for column in compared)
+    return Table("Cost", ["", *(column.title for column in compared)], rows if has_any else [])
+
+
+def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
+    """Return protocol → the cut-offs that all runs have that were measured by it on the `split`."""
+    cut_offs = {}
+    for protocol in PROTOCOL_TITLES:
+        of_runs = [
+            {int(found[1]) for name in run.report[split][protocol] if (found := re.fullmatch(r"HR@(\d+)", name))}
+            for column in compared
+            for run in column.runs
+            if protocol in run.report.get(split, {})
+        ]
+        if of_runs:
+            cut_offs[protocol] = sorted(set.intersection(*of_runs))
+    return cut_offs
+
+
+def text_page(comparison: Comparison, *, picture: str = "") -> str:
+    """Return Markdown whose tables are aligned for a terminal; `picture`: the file of the curves."""
+    sections = [_list(comparison.sentences), *map(_section, comparison.tables)]
+    if picture:
+        sections.append(f"## Learning curves\n\n![Validation {FINDING} by epoch]({picture})")
+    sections.append(f"## How to read this\n\n{_list(comparison.notes)}")
+    return "\n\n".join(filter(None, sections)) + "\n"
+
+
+def html_page(comparison: Comparison) -> str:
+    """Return one HTML file without scripts, light or dark as the reader's system; all text is escaped."""
+    picture = curves_svg(comparison.columns) if has_curves(comparison.columns) else ""
+    return render("comparison.html.j2", comparison=comparison, picture=picture)
+
+
+def _section(table: Table) -> str:
+    return f"## {table.title}\n\n{markdown_table(table.header, table.rows, of_numbers=False)}"
+
+
+def _list(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def has_curves(compared: Sequence[Column]) -> bool:
+    """Return whether a run has validations to draw."""
+    return any(run.curve for column in compared for run in column.runs)
+
+
+def curves_png(compared: Sequence[Column]) -> bytes:
+    """Return the curves as a picture on white."""
+    content = io.BytesIO()
+    _draw(compared).savefig(content, format="png", dpi=120)
+    return content.getvalue()
+
+
+def curves_svg(compared: Sequence[Column]) -> str:
+    """Return the curves as an element of a page, without a background; the same curves give the same text."""
+    from matplotlib import rc_context
+
+    content = io.StringIO()
+    with rc_context({"svg.hashsalt": FINDING, "svg.fonttype": "none"}):
+        _draw(compared).savefig(content, format="svg", transparent=True, metadata={"Date": None})
+    text = content.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _draw(compared: Sequence[Column]) -> "Figure":
+    """Draw a line for each run; the runs of a column share a colour."""
+    from matplotlib.figure import Figure  # here, since it is slow to import
+
+    # Without pyplot, whose state belongs to the caller.
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for number, column in enumerate(compared):
+        label = column.letter
+        for run in column.runs:
+            points = [(epoch, metrics[FINDING]) for epoch, metrics in run.curve if FINDING in metrics]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker=".", color=f"C{number}", label=label)
+                label = "_"  # in the legend once
+    axes.set_title(f"Validation {FINDING}, full catalogue", color=GREY)
+    axes.set_xlabel("epoch", color=GREY)
+    axes.set_ylim(bottom=0)
+    axes.tick_params(colors=GREY)
+    axes.grid(alpha=0.3)
+    axes.legend(labelcolor=GREY, framealpha=0)
+    for spine in axes.spines.values():
+        spine.set_color(GREY)
+    return figure

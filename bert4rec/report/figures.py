@@ -1,0 +1,159 @@
+"""The figures of a report: its file, model and baselines, the curve of validations, and the equality of two reports."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert4rec.checkpoint.run_folder import REPORT
+from bert4rec.config.abilities import POPULARITY, UNTRAINED
+from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.files import write_whole
+from bert4rec.runtime.wording import rounded
+
+FORMAT_VERSION = 1
+MODEL, BEST_POSSIBLE = "model", "best_possible"
+SPLITS = ("validation", "test", "popularity_baseline", "best_possible")
+MAX_NAMED_DIFFERENCES = 3
+
+Report = Mapping[str, Any]
+Metrics = Mapping[str, Mapping[str, float]]
+"""Protocol → metric → value."""
+
+
+def write_json(path: Path, content: Report) -> None:
+    """Write indented JSON, all or nothing: a report.json that exists is complete."""
+    write_whole(path, json.dumps(content, indent=2) + "\n")
+
+
+def read_report(run: Path) -> dict[str, Any]:
+    """Return the report of the finished run in the folder `run`. Raises `DataError` if it is missing or damaged."""
+    try:
+        report = json.loads((run / REPORT).read_text(encoding="utf-8"))
+        if not isinstance(report, dict) or "dataset" not in report:
+            raise ValueError("it does not name its dataset")
+    except FileNotFoundError:
+        raise DataError(f"{run}: no finished run (it has no {REPORT}); name the folder of one") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{run / REPORT}: cannot be read: {error}") from None
+    return report
+
+
+class Contestant(NamedTuple):
+    """What was measured on the test of the model, of a baseline, or of the best possible ranking.
+
+    `intervals`: protocol → metric → (low, high), where known.
+    """
+
+    kind: str
+    title: str
+    metrics: Metrics
+    intervals: Mapping[str, Mapping[str, Sequence[float]]]
+
+    def interval(self, protocol: str, metric: str) -> tuple[float, float] | None:
+        """Return the interval of one figure; None if it is not known."""
+        found = self.intervals.get(protocol, {}).get(metric)
+        return (found[0], found[1]) if found else None
+
+
+def contestants(report: Report) -> list[Contestant]:
+    """Return the model, the baselines, and the best possible ranking if it is known; [] without a test."""
+    if not report.get("test"):
+        return []
+    title, intervals = report["model"], report.get("intervals", {})
+    metrics = {POPULARITY: report.get("popularity_baseline"), **report.get("baselines", {})}
+    of_baselines = {POPULARITY: intervals.get("popularity_baseline", {}), **intervals.get("baselines", {})}
+    found = [
+        Contestant(kind, UNTRAINED.get(kind, kind), metrics[kind], of_baselines.get(kind, {}))
+        for kind in dict.fromkeys([*UNTRAINED, *metrics])
+        if metrics.get(kind)
+    ]
+    if best := report.get(BEST_POSSIBLE):
+        found.append(Contestant(BEST_POSSIBLE, "best possible", best, intervals.get(BEST_POSSIBLE, {})))
+    others = (one for one in found if one.title.lower() != title.lower())
+    return [Contestant(MODEL, title, report["test"], intervals.get("test", {})), *others]
+
+
+def main_protocol(report: Report) -> str | None:
+    """Return the protocol whose figures are shown first: the full catalogue, if that was measured."""
+    test = report.get("test", {})
+    return next((name for name in ("full", *test) if name in test), None)
+
+
+class Curve(NamedTuple):
+    """The `metric` that validations are judged by, its `values`, the `epochs` as text, and `scores`, of which higher
+    is better; all [validations].
+    """
+
+    metric: str
+    values: list[float]
+    epochs: list[str]
+    scores: list[float]
+
+    @property
+    def best(self) -> int:
+        """Return the index of the best validation; the first of equal ones."""
+        return self.scores.index(max(self.scores))
+
+
+def curve_of(validations: Sequence[Report]) -> Curve | None:
+    """Return the curve of NDCG@10 on the full catalogue, or of the RMSE of ratings; None without validations.
+
+    >>> curve_of([{"epoch": 1.0, "ratings": {"RMSE": 0.5}}, {"epoch": 2.0, "ratings": {"RMSE": 0.25}}])
+    Curve(metric='RMSE', values=[0.5, 0.25], epochs=['1', '2'], scores=[2.0, 4.0])
+    """
+    if not validations:
+        return None
+    epochs = [rounded(record["epoch"]) for record in validations]
+    if all("full" in record for record in validations):
+        values = [record["full"]["NDCG@10"] for record in validations]
+        return Curve("NDCG@10", values, epochs, values)
+    errors = [record["ratings"]["RMSE"] for record in validations]
+    return Curve("RMSE", errors, epochs, [1 / error if error else float("inf") for error in errors])
+
+
+class Figure(NamedTuple):
+    """One number that two reports have: whose it is ("test", …, "markov"), its protocol, and both values."""
+
+    of: str
+    protocol: str
+    metric: str
+    value: float
+    other: float
+
+    def __str__(self) -> str:
+        return f"{self.of} {self.protocol} {self.metric} {self.value:.6g}, not {self.other:.6g}"
+
+
+def common_figures(report: Report, other: Report) -> Iterator[Figure]:
+    """Yield every figure that both reports have."""
+    ours, theirs = (
+        {
+            **{of: each.get(of, {}) for of in SPLITS},
+            **each.get("baselines", {}),
+            "ratings": {"held-out": each.get("ratings", {})},
+        }
+        for each in (report, other)
+    )
+    for of, protocols in ours.items():
+        for protocol, metrics in protocols.items():
+            others = theirs.get(of, {}).get(protocol, {})
+            for metric in metrics.keys() & others.keys():
+                yield Figure(of, protocol, metric, metrics[metric], others[metric])
+
+
+def differences(report: Report, other: Report) -> str:
+    """Return a line with the first figures that differ, to the last bit; "" if all common figures are equal.
+
+    >>> one = {"test": {"full": {"users": 4, "HR@1": 0.25}}}
+    >>> differences(one, {"test": {"full": {"users": 4, "HR@1": 0.5, "HR@5": 1.0}}})
+    '1 of 2 figures differ: test full HR@1 0.25, not 0.5'
+    """
+    figures = list(common_figures(report, other))
+    different = sorted(figure for figure in figures if figure.value != figure.other)
+    if not different:
+        return ""
+    n_more = len(different) - MAX_NAMED_DIFFERENCES
+    named = "; ".join(map(str, different[:MAX_NAMED_DIFFERENCES]))
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return f"{len(different)} of {len(figures)} figures differ: {named}{more}"

@@ -1,1 +1,0 @@
-"""Reports as Markdown, for terminals and files."""

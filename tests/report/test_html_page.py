@@ -1,0 +1,182 @@
+"""The page of a run: well-formed, escaped, in one file; a section for everything that was measured."""
+
+import re
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib import image
+
+from bert4rec.config.tables import Config
+from bert4rec.report.contents import read_contents
+from bert4rec.report.html_page import write_html
+from tests.report.runs_by_hand import EXAMPLES, HOSTILE, REPORT, write_run
+
+DEFAULTS = Config().model_dump(mode="json")
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Reader(HTMLParser):
+    """The texts, tags and links of a page; fails if an element is not closed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.texts: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open = self.open[:-1] if tag not in VOID else self.open
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.texts.append(data.strip().replace("\N{NO-BREAK SPACE}", " "))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("runs") / "one")
+    assert write_html(folder, DEFAULTS) == folder / "report.html"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Reader:
+    return Reader(run / "report.html")
+
+
+def test_it_is_one_small_file_that_needs_nothing_else(run: Path, page: Reader) -> None:
+    assert (run / "report.html").stat().st_size < 400_000
+    assert {"script", "img", "link", "iframe"}.isdisjoint(page.tags)
+    of_others = {link for link in page.links if not link.startswith("#")}
+    assert all(re.match(r"https://(arxiv\.org/abs/\d|github\.com/)", link) for link in of_others)
+    assert "url(http" not in (run / "report.html").read_text()
+    assert len(page.ids) == len(set(page.ids))
+    assert {link[1:] for link in page.links if link.startswith("#")} <= {*page.ids}
+
+
+def test_what_comes_from_data_is_text(run: Path, page: Reader) -> None:
+    """Names of files, users, items, slices, and settings; the plan and the command."""
+    assert "<script" not in (run / "report.html").read_text().lower()
+    shown = " ".join(page.texts)
+    assert shown.count(HOSTILE) >= 10
+    assert f"Bert4Rec on {HOSTILE}" in page.texts
+    assert f"User {HOSTILE}" in page.texts
+
+
+def test_what_is_shown(page: Reader) -> None:
+    text = " ".join(filter(None, page.texts))
+    for words in (
+        "out of 3,416 items (between 30.1 % and 32.1 %",
+        "by 33.3 % in the last quarter",
+        "test NDCG@10 0.1754",
+        "Bert4Rec 0.0700 0.3113 0.3013 – 0.3213 0.1754 0.1654 – 0.1854 0.1500",
+        "Markov 0.0500 0.2000 0.1900 – 0.2100",
+        "MovieLens 1M, as SASRec, BERT4Rec and gSASRec have it",
+        "BERT4Rec 0.2843 0.1537 Klenitskiy, Vasilev 2023, Turning Dross Into Gold Loss",
+        "Bert4Rec, this run 0.3113 0.1754",
+        "users HR@10 NDCG@10 1 to 5 40 0.2000 0.1000 – 0.3000 0.1000",
+        "place 2 of 3,416 The last 2 of 9 items",
+        "place 400 of 3,416 1 item item 7 then item 9",
+        "training steps 1:20 50.0 %",
+        "0 1.5 MB 800 kB 537 MB",
+        "model.embed_dim 32 64",
+        ': parallelism.device = "cpu"',
+        "from, to 2001-09-09, 2002-09-12",
+        "python 3.11.7",
+    ):
+        assert words in text
+    assert "run.name x" not in text
+
+
+def test_pictures_are_files_too(run: Path, page: Reader) -> None:
+    names = ["comparison", "history_lengths", "hits_by_rank", "loss", "score_by_rank", "sharding_plan", "validation"]
+    assert sorted(path.stem for path in (run / "pictures").iterdir()) == names
+    assert page.tags.count("svg") == len(names)
+    assert image.imread(run / "learning_curve.png").shape[1] == 1200  # 5 inches a plot, 120 dots an inch
+
+
+SECTIONS = ["test", "published", "learning", "slices", "examples", "data", "run"]
+COUNTING = {
+    "epochs": 0.0, "steps": 0, "seconds": 2.0, "best_epoch": 0.0, "stopped_by": "nothing to train",
+    "sequences_per_second": 0.0, "peak_memory_bytes": [2**28], "resumed": [], "positions": 9,
+}  # fmt: skip
+UNTRAINED = {"kind": "popularity", "model": "popularity", "training": COUNTING, "sharding": None, "plan": None}
+MEASURED = ("test", "validation", "popularity_baseline", "baselines", "intervals", "slices", "hits_by_rank")
+
+
+@pytest.mark.parametrize(
+    ("changes", "files", "missing"),
+    [
+        ({}, [], []),
+        ({"slices": None}, ["examples.json", "environment.json", "plan.txt"], ["slices", "examples"]),
+        (UNTRAINED, ["metrics.jsonl", "examples.json"], ["examples"]),
+        (dict.fromkeys(MEASURED), ["metrics.jsonl"], ["published", "learning", "slices"]),
+    ],
+)
+def test_sections_are_what_was_measured(tmp_path: Path, changes: Any, files: list[str], missing: list[str]) -> None:
+    folder = write_run(tmp_path / "one", **changes)
+    for name in files:
+        (folder / name).unlink()
+    page = Reader(write_html(folder, DEFAULTS))
+    shown = [name for name in SECTIONS if name not in missing]
+    assert [link[1:] for link in page.links if link[1:] in SECTIONS] == shown
+    assert [name for name in page.ids if name in SECTIONS] == shown
+    assert ("counting" in page.texts) == (changes == UNTRAINED)
+    assert ("Warning." in page.texts) == ("metrics.jsonl" not in files)
+    assert (folder / "learning_curve.png").exists() == ("metrics.jsonl" not in files)
+
+
+def test_other_checkpoints_that_were_evaluated_are_counted(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one")
+    (folder / "checkpoints" / "step-2").mkdir(parents=True)
+    (folder / "checkpoints" / "best").symlink_to("step-2")
+    for name, step in (("evaluation", "step-1"), ("evaluation-2", "step-2"), ("evaluation-3", "step-1")):
+        (folder / name).mkdir()
+        content = f'{{"test": {{}}, "evaluation": {{"weights": {{"checkpoint": "x/checkpoints/{step}"}}}}}}'
+        (folder / name / "report.json").write_text(content)
+    (folder / "pictures").mkdir()
+    (folder / "pictures" / "report.json").write_text("{")
+    assert read_contents(folder).n_evaluated == 1
+
+
+def test_the_files_of_a_run_of_which_only_the_report_is_needed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one")
+    contents = read_contents(folder)
+    assert (contents.name, contents.report, contents.examples) == ("one", REPORT, EXAMPLES)
+    assert (len(contents.train), len(contents.validations), contents.n_evaluated) == (40, 20, 0)
+    assert contents.settings["model"] == {"embed_dim": 32, "kind": "bert4rec"}
+    for path in folder.iterdir():
+        if path.name != "report.json":
+            path.unlink()
+    contents = read_contents(folder)
+    assert (contents.train, contents.settings, contents.plan, contents.examples) == ([], {}, "", {})
+    (folder / "report.json").unlink()
+    with pytest.raises(FileNotFoundError):
+        read_contents(folder)
+
+
+def test_the_templates_go_into_the_wheel() -> None:
+    root = Path(__file__).parents[2]
+    globs = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["bert4rec"]
+    included = {path for glob in globs for path in (root / "bert4rec").glob(glob)}
+    files = [path for path in (root / "bert4rec" / "report").rglob("*.*") if path.suffix not in (".py", ".pyc")]
+    assert files
+    assert included.issuperset(files)

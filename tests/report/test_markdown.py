@@ -1,0 +1,83 @@
+"""Tables and pages of Markdown: which figures are in which rows and sections."""
+
+from typing import Any
+
+import pytest
+
+from bert4rec.report.markdown import markdown_table, metrics_table, report_page
+from tests.report.runs_by_hand import METRICS
+from tests.report.runs_by_hand import SMALL_REPORT as REPORT
+
+
+def rows(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+
+
+def test_numbers_are_aligned_to_the_right_and_words_to_the_left() -> None:
+    assert markdown_table(["", "k", "HR@10"], [["a", "1", ".5"], ["longer", "10", ".25"]]).splitlines() == [
+        "|        |  k | HR@10 |",
+        "|--------|---:|------:|",
+        "| a      |  1 |    .5 |",
+        "| longer | 10 |   .25 |",
+    ]
+    assert markdown_table(["setting", "run A"], [["x", "a|b"]], of_numbers=False).splitlines() == [
+        "| setting | run A |",
+        "|---------|-------|",
+        r"| x       | a\|b  |",
+    ]
+
+
+def test_baselines_are_before_the_model_and_the_best_possible_after_it() -> None:
+    kinds = ("transition_graph", "markov", "recent_popularity")
+    report = REPORT | {
+        "test": {"popular": METRICS},
+        "popularity_baseline": {"popular": METRICS | {"MRR": 0.125}},
+        "best_possible": {"popular": METRICS},
+        "baselines": {kind: {"popular": METRICS} for kind in kinds},
+    }
+    header, _, *body = rows(metrics_table(report))
+    assert header == ["", "HR@10", "NDCG@10", "MRR"]
+    assert [row[0] for row in body] == [
+        "popularity", "recent popularity", "Markov", "transition graph", "Bert4Rec", "best possible",
+    ]  # fmt: skip
+    assert (body[0][1:], body[4][1:]) == (["0.5000", "0.2500", "0.1250"], ["0.5000", "0.2500", "1.0000"])
+
+
+def test_validation_shows_the_model_alone() -> None:
+    table = metrics_table(REPORT | {"validation": {"full": METRICS, "uniform": METRICS}}, "validation")
+    assert [row[0] for row in rows(table)[::3]] == ["", ""]
+    assert [row[0] for row in rows(table)[2::3]] == ["Bert4Rec"] * 2
+
+
+@pytest.mark.parametrize(("metrics", "n_tables"), [({"full": METRICS}, 1), ({}, 0)])
+def test_a_line_says_that_no_user_has_negatives(metrics: dict[str, dict[str, float]], n_tables: int) -> None:
+    dataset = REPORT["dataset"] | {"n_eval_negatives": 123, "left_out": {"test": {"users": 3, "of": 3}}}
+    table = metrics_table(REPORT | {"dataset": dataset, "test": metrics})
+    assert table.count("| Bert4Rec") == n_tables
+    assert "123" in table.splitlines()[-1]
+
+
+def test_only_what_was_measured_is_in_the_tables() -> None:
+    assert metrics_table(REPORT | {"test": {"full": METRICS}}).count("; 3 users") == 1
+    assert rows(metrics_table({"dataset": REPORT["dataset"]})) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "missing"),
+    [
+        ({}, ["1 user, 1,200 interactions", "Mode dmp, 1 process.", "3.66 epochs (1 step) in 1 second", "max_minutes",
+              "0.412 sequences/s", "1,024 MiB", "step 1,000 on 1 process.", "step 2,000 on 2 processes."], "## Val"),
+        ({"training": REPORT["training"] | {"sequences_per_second": 0.0}}, ["1,024 MiB"], "/s"),
+        ({"baselines_left_out": "Popularity is the only baseline: …"}, ["\n\nPopularity is the only baseline: …\n\n"],
+         "## Val"),
+        ({"validation": {"full": METRICS}}, ["## Validation", "epoch 1 were best"], "Nothing"),
+        ({"warnings": [{"text": "one"}, {"text": "two"}]}, ["** one\n- **Warning.** two\n\n"], "## Val"),
+        ({"kind": "popularity", "training": {"positions": 1234, "seconds": 2.0, "peak_memory_bytes": [2**30]}},
+         ["1,234 training positions", "2 seconds", "1,024 MiB"], "## Learning"),
+    ],
+)  # fmt: skip
+def test_the_page(changes: dict[str, Any], words: list[str], missing: str) -> None:
+    page = report_page(REPORT | {"dataset": REPORT["dataset"] | {"users": 1}} | changes).replace(", 40 items", "")
+    assert [word for word in words if word not in page] == []
+    assert missing not in page
+    assert "\n\n\n" not in page

@@ -1,0 +1,212 @@
+"""What TensorBoard, MLflow and Weights & Biases store of a run, and what a failing tracker does to a training.
+
+MLflow and wandb are tested if they are installed: pip install -r requirements-mlflow.txt -r requirements-wandb.txt.
+"""
+
+import itertools
+import json
+import struct
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+
+from bert4rec.report import trackers
+from bert4rec.report.trackers import Guarded, MLflow, TensorBoard, WeightsAndBiases
+from bert4rec.runtime.errors import SettingsError
+
+HEADER, BLOCK = 7, 32_768  # bytes of a .wandb file: of its header and each record's, and of LevelDB's blocks
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    trackers.require_packages(["tensorboard"])
+    with pytest.raises(SettingsError, match=r"run\.trackers.*requirements-mlflow\.txt"):
+        trackers.require_packages(["tensorboard", "mlflow"])
+
+
+def test_each_gets_the_folder_and_the_settings_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[Any, ...]] = []
+
+    def factory(name: str, *given: Any, **keywords: Any) -> None:
+        opened.append((name, *given, keywords))
+
+    for name in ("TensorBoard", "MLflow", "WeightsAndBiases"):
+        monkeypatch.setattr(trackers, name, partial(factory, name))
+    settings = {"model": {"kind": "sasrec"}, "training": {"n_epochs": 3}}
+    flat = {"model.kind": "sasrec", "training.n_epochs": 3}
+    trackers.open_trackers(["wandb", "tensorboard", "mlflow"], tmp_path, settings, purge_from=7)
+    assert opened == [
+        ("WeightsAndBiases", tmp_path, flat, {}),
+        ("TensorBoard", tmp_path, flat, {"purge_from": 7}),
+        ("MLflow", tmp_path, flat, {}),
+    ]
+    assert trackers.open_trackers([], tmp_path, settings, purge_from=0) == []
+
+
+class Failing:
+    """A tracker that fails in one of its methods, and lists its calls."""
+
+    def __init__(self, method: str) -> None:
+        self.calls: list[str] = []
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: Any, **__: Any) -> None:
+            self.calls.append(name)
+            if name == self._method:
+                raise RuntimeError(f"no server\nfor {name}")
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("method", "calls"),
+    [
+        ("add", ["add"]),
+        ("finish", ["add", "finish"]),
+        ("close", ["add", "finish", "close"]),
+        ("", ["add", "finish", "close"]),
+    ],
+)
+def test_after_its_first_failure_it_gets_no_more(
+    capsys: pytest.CaptureFixture[str], method: str, calls: list[str]
+) -> None:
+    failing = Failing(method)
+    tracker = Guarded("one", lambda: failing)
+    tracker.add(1, {"loss": 0.5})
+    tracker.finish({}, [Path("report.json")])
+    for _ in range(2):
+        tracker.close(is_finished=True)
+    assert failing.calls == calls
+    printed = capsys.readouterr().out
+    assert (printed.count("\n"), "one fails: no server;" in printed) == ((1, True) if method else (0, False))
+
+
+def test_a_tracker_that_cannot_be_opened_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> Any:
+        raise ValueError
+
+    tracker = Guarded("one", fail)
+    tracker.add(1, {})
+    tracker.close(is_finished=True)
+    assert "one fails: ValueError;" in capsys.readouterr().out
+
+
+def test_numbers_by_step_and_settings_beside_results(tmp_path: Path) -> None:
+    settings = {"model.kind": "sasrec", "training.learning_rate": 0.5, "evaluation.ks": [1, 10]}
+    tracker = TensorBoard(tmp_path, settings)
+    tracker.add(1, {"train/loss": 2.0})
+    tracker.add(2, {"train/loss": 1.5})
+    tracker.finish({"test/full/HR@10": 0.25}, [])
+    tracker.close(is_finished=True)
+    events = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    events.Reload()
+    (run,) = events.Runs()
+    assert [(scalar.step, scalar.value) for scalar in events.Scalars(run, "train/loss")] == [(1, 2.0), (2, 1.5)]
+    assert [scalar.value for scalar in events.Scalars(run, "test/full/HR@10")] == [0.25]
+    content = events.SummaryMetadata(run, metadata.SESSION_START_INFO_TAG).plugin_data.content
+    started = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
+    assert started.hparams["model.kind"].string_value == "sasrec"
+    assert started.hparams["training.learning_rate"].number_value == 0.5
+    assert started.hparams["evaluation.ks"].string_value == "[1, 10]"
+
+
+def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the same second and process, after nine other files: 10 comes before 9 in the names."""
+    numbers = itertools.count(9)
+    writer = "tensorboard.summary.writer.event_file_writer._global_uid"
+    monkeypatch.setattr(writer, SimpleNamespace(get=lambda: next(numbers)))
+    time.sleep(1 - time.time() % 1)
+    first = TensorBoard(tmp_path, {})
+    for step in (1, 2, 3):
+        first.add(step, {"train/loss": 1.0})
+    first.close(is_finished=False)
+    second = TensorBoard(tmp_path, {}, purge_from=1)
+    second.add(2, {"train/loss": 0.5})
+    second.close(is_finished=True)
+    events = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    events.Reload()
+    (run,) = events.Runs()
+    assert [(scalar.step, scalar.value) for scalar in events.Scalars(run, "train/loss")] == [(1, 1.0), (2, 0.5)]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
+def test_parameters_metrics_and_files_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_text("{}")
+    settings = {f"table.key{number}": number for number in range(250)} | {"evaluation.ks": [1, 10]}
+    tracker = MLflow(folder, settings)
+    tracker.add(1, {"train/loss": 2.0})
+    tracker.add(2, {"train/loss": 1.5, "validation/full/HR@10": 0.5})
+    tracker.finish({"test/full/HR@10": 0.25}, [folder / "report.json"])
+    tracker.close(is_finished=True)
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("bert4rec").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
+    assert run.data.params == {name: str(value) for name, value in settings.items()}
+    assert run.data.metrics == {"train/loss": 1.5, "validation/full/HR_at_10": 0.5, "test/full/HR_at_10": 0.25}
+    assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "train/loss")] == [
+        (1, 2.0), (2, 1.5),
+    ]  # fmt: skip
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["report.json"]
+    MLflow(folder, settings).close(is_finished=False)  # a part of the same run, in the same experiment
+    found = client.search_runs([run.info.experiment_id])
+    assert sorted(one.info.status for one in found) == ["FINISHED", "KILLED"]
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """Yield the records of a .wandb file: each follows a checksum, its length and its kind, and may span blocks."""
+    content, at, parts = path.read_bytes(), HEADER, b""
+    while at + HEADER <= len(content):
+        if BLOCK - at % BLOCK < HEADER:
+            at += BLOCK - at % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", content[at : at + HEADER])
+        parts += content[at + HEADER : at + HEADER + length]
+        at += HEADER + length
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
+def test_records_of_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    for name in ("WANDB_MODE", "WANDB_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "report.json").write_text("{}")
+    tracker = WeightsAndBiases(tmp_path, {"model.kind": "sasrec", "training.n_epochs": 3})
+    tracker.add(1, {"train/loss": 2.0})
+    tracker.add(2, {"train/loss": 1.5})
+    tracker.add(2, {"validation/full/HR@10": 0.5})
+    tracker.finish({"test/full/HR@10": 0.25}, [tmp_path / "report.json"])
+    tracker.close(is_finished=True)
+    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    history, summary, config = [], {}, {}
+    for record in map(Record.FromString, records(path)):
+        if record.HasField("history"):
+            items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+            history.append({name: value for name, value in items.items() if name == "_step" or name[0] != "_"})
+        summary |= {"/".join(item.nested_key) or item.key: item.value_json for item in record.summary.update}
+        if record.HasField("run"):
+            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+    assert history == [
+        {"train/loss": 2.0, "_step": 1},
+        {"train/loss": 1.5, "validation/full/HR@10": 0.5, "_step": 2},
+    ]
+    assert summary["test/full/HR@10"] == "0.25"
+    assert (config["model.kind"], config["training.n_epochs"]) == ("sasrec", 3)
+    assert (path.parent / "files" / "report.json").read_text() == "{}"
