@@ -118,7 +118,7 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, x: Tensor, seen: "Seen", rotation: "Rotation | None" = None, positions: Tensor | None = None
+        self, x: Tensor, seen: "AttentionMask", rotation: "Rotation | None" = None, positions: Tensor | None = None
     ) -> Tensor:
         """Return outputs [N, d] for inputs [N, d], or [M, d] at `positions` [M] only."""
         h = self.attention_norm(x)
@@ -255,7 +255,7 @@ class _Unpad(Function):
         return padded.index_copy_(0, ctx.padding.targets, gradient).unflatten(0, shape), None
 
 
-class Seen(NamedTuple):
+class AttentionMask(NamedTuple):
     """Hold the padding of queries and keys, and the attention `mask` [R, 1, 1 or queries, keys]."""
 
     queries: Padding
@@ -263,7 +263,9 @@ class Seen(NamedTuple):
     mask: Tensor | None
 
 
-def who_sees_whom(lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool) -> tuple[Seen, Seen]:
+def who_sees_whom(
+    lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool
+) -> tuple[AttentionMask, AttentionMask]:
     """Return masks of sequences of `lengths` [R], `n` positions: for all queries, and for `positions` [M] only.
 
     The device is asked for numbers once.
@@ -275,13 +277,13 @@ def who_sees_whom(lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool
     if not is_causal:
         mask = None if keys.is_full else keys.is_real[:, None, None]
         queries = keys if len(positions) == n else Padding(n_asked, len(positions), most_asked)
-        return Seen(keys, keys, mask), Seen(queries, keys, mask)
-    everywhere = Seen(keys, keys, (keys.places <= keys.places[:, None])[None, None])
+        return AttentionMask(keys, keys, mask), AttentionMask(queries, keys, mask)
+    everywhere = AttentionMask(keys, keys, (keys.places <= keys.places[:, None])[None, None])
     if len(positions) == n:
         return everywhere, everywhere
     queries = Padding(n_asked, len(positions), most_asked)
     places = queries.pad(positions - Padding.of_row(keys.starts, n_asked, len(positions)))
-    return everywhere, Seen(queries, keys, (keys.places <= places[:, :, None])[:, None])
+    return everywhere, AttentionMask(queries, keys, (keys.places <= places[:, :, None])[:, None])
 
 
 def _vectors(n: int, embed_dim: int, device: torch.device | str) -> nn.Embedding:
@@ -301,7 +303,7 @@ def _rows_at_a_time(lengths: list[int]) -> list[int]:
     return groups
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: Seen, n_heads: int) -> Tensor:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: AttentionMask, n_heads: int) -> Tensor:
     """Return attention within each sequence: queries [M, d], keys and values [N, d] → [M, d]."""
     asked, known, told = (
         padding.pad(each).unflatten(-1, (n_heads, -1)).transpose(1, 2)
