@@ -64,7 +64,7 @@ bench-large: setup ## the tables of large catalogues in docs/results.md: half an
 ML_1M = ml-1m.txt
 SEEDS = 1,2,3
 reproduce-ml-1m: setup ## both transformers on the papers' file (ML_1M=…/ml-1m.txt), three seeds of three hours, in one table
-	$(call run,bert4rec benchmark bert4rec sasrec --splits=leave_one_out --seeds=$(SEEDS) --processes=2 --config=configs/ml-1m-best.toml --data.path=$(ML_1M))
+	$(call run,python -m benchmarks.published bert4rec sasrec --seeds=$(SEEDS) --processes=2 --config=configs/ml-1m-best.toml --data.path=$(ML_1M))
 
 clean: ## delete .venv, .venvs, dist and caches; data/, runs/ and logs/ stay
 	rm -rf .venv .venvs dist bert4rec_torchrec.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -13,23 +13,22 @@ import random
 import resource
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
+from itertools import tee
 from pathlib import Path
 
 import pyarrow as pa
 import torch
 
-from bert4rec.commands.recommend import taken
+from bert4rec.commands.history_files import read_histories, writer
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve_model
-from bert4rec.inference.files.histories import read_file
-from bert4rec.inference.files.recommendations import writer
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.tables.item_table import BIAS_COLUMNS
 from bert4rec.models.transformer import Encoder
+from bert4rec.prepare.read.interactions import Interactions
 
 
 def main() -> None:
@@ -48,9 +47,10 @@ def main() -> None:
             file.writelines(_lines(options.histories, options.items, options.length))
         began = time.monotonic()
         with writer(target) as write:
-            names: deque[list[object]] = deque()
-            for found in recommender.recommend_in_parts(taken(read_file(str(source)), names), options.top):
-                write(list(zip(names.popleft(), found, strict=True)))
+            read, parts = tee(read_histories(str(source), _no_rows))
+            histories = ([history for _, history in part] for part in read)
+            for found, part in zip(recommender.recommend_in_parts(histories, options.top), parts, strict=True):
+                write([(user, best) for (user, _), best in zip(part, found, strict=True)])
         seconds = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(
@@ -68,6 +68,10 @@ def random_network(n_items: int) -> Network:
     rows = torch.randn(n_items + 2, shape.embed_dim + BIAS_COLUMNS)
     rows[:, shape.embed_dim + 1 :] = 0
     return Network(encoder.requires_grad_(False), rows, mask=torch.randn(shape.embed_dim)).eval()
+
+
+def _no_rows(path: str) -> Interactions:
+    raise AssertionError(f"{path} holds JSON lines")
 
 
 def _lines(n: int, n_items: int, length: int) -> Iterator[str]:

@@ -24,20 +24,20 @@ COMMANDS = {
     "prepare": "raw interactions → dataset folder",
     "train": "dataset folder → run folder",
     "report": "the test metrics of a run folder, and what to type next",
-    "benchmark": "kinds of models on both splits, over several seeds, in one table",
     "evaluate": "the metrics of a trained model again, on its own or another dataset, and the ranks of all users",
     "compare": "runs side by side: settings, metrics, paired differences with intervals and tests, cost",
     "recommend": "the best next items for histories of items, with the model of a run",
     "similar": "the items most similar to an item, by the vectors that a run has learnt",
     "export": "a trained model for other programs: safetensors, item vectors, torch.export, ONNX",
     "extend": "a new run for a dataset with new items, which keeps what a run has learnt",
-    "plan": "who would hold what on a cluster that need not be there, and whether it fits",
-    "doctor": "whether this machine can train what the settings say: versions, devices, network, disk, dataset, plan",
+    "plan": "memory and embedding time of a training on any cluster, and whether it fits",
+    "doctor": "whether this machine can train what the settings say: packages, devices, network, memory, plan",
     "check": "whether a dataset folder is whole and leaks nothing, proven row by row",
 }
 OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # of other programs
-JOBS = ("train", "evaluate", "benchmark")  # in jobs/
-OUTLIVES_READERS = ("train", "benchmark")  # what it prints is no reason to end where nobody reads it any more
+BENCHMARK = "benchmark: no such command; type: python -m benchmarks.published MODEL … --seeds=1,2,3 --config=FILE"
+JOBS = ("train", "evaluate")  # in jobs/
+OUTLIVES_READERS = ("train",)  # a closed pipe is no reason to end
 
 
 class Parser(argparse.ArgumentParser):
@@ -126,6 +126,8 @@ def _answer(word: str) -> NoReturn:
     if word.startswith("-"):
         parser.parse_known_args([word])  # which ends the process for those that there are
         parser.refuse(word)
+    if word == "benchmark":
+        raise SettingsError(BENCHMARK)
     from bert4rec.config.suggestions import did_you_mean, nearest_values
 
     nearest = did_you_mean(nearest_values(word, [*COMMANDS], OTHER_NAMES))

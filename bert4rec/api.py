@@ -91,8 +91,7 @@ def train(
         if asked.finished is not None:
             return Run(asked.finished)
         if processes is not None:
-            from bert4rec.launch.training import train_on
-            from bert4rec.launch.views import make_view
+            from bert4rec.launch import make_view, train_on
 
             words = [f"--config={file or ''}", *overrides.options]
             return Run(train_on(words, n_processes=processes, view=make_view()))

@@ -29,7 +29,7 @@ from bert4rec.checkpoint.run_folder import CHECKPOINTS, LOCK, METRICS, REPORT, f
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, settings_file
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
-from bert4rec.launch.training import train_on
+from bert4rec.launch import train_on
 from bert4rec.report.reading import read_report
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import SettingsError, UserError

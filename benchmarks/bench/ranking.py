@@ -53,10 +53,8 @@ def plain_metrics(scorer: ModelScorer, split: Split) -> dict[str, float]:
         targets = torch.from_numpy(rows.targets.astype(np.int64)) - FIRST_ITEM_ID
         hidden, _ = scorer.encode(rows, targets[:, None] + FIRST_ITEM_ID)
         scores = hidden @ items.T
-        of_targets = scores.gather(1, targets[:, None])
         for row, history in enumerate(np.split(rows.items, rows.lengths.cumsum()[:-1])):
             scores[row, torch.from_numpy(history.astype(np.int64)) - FIRST_ITEM_ID] = -torch.inf
-        scores.scatter_(1, targets[:, None], of_targets)  # the target itself stays, seen or not
         best = scores.argsort(dim=1, descending=True)[:, :K].tolist()
         for target, found in zip(targets.tolist(), best, strict=True):
             if target in found:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from bert4rec.checkpoint.next_command import free_the_disk
+from bert4rec.checkpoint.next_command import how_to_continue
 from bert4rec.checkpoint.run_folder import BEST, UNFINISHED, found, step_folder
 from bert4rec.checkpoint.store import Copies, SaveError, Tensors, save
 from bert4rec.runtime.collectives import all_agree, all_reduce_min, group_beside
@@ -76,7 +76,7 @@ class CheckpointManager:
         except SaveError as error:
             self.last_step = 0
             if self._stops:
-                advice = free_the_disk(self._folder.parent)
+                advice = f"free the disk, then {how_to_continue(self._folder.parent)}"
                 raise SaveError(f"cannot save: {error}; {self.kept()}; {advice}") from None
             logger.warning(f"cannot save: {error}; {self.kept()}")
 

@@ -12,7 +12,6 @@ from bert4rec.runtime.errors import DataError
 
 FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # of an export; with the first it is a package
 FORMAT, VERSION = "bert4rec model package", 3
-READABLE_VERSIONS = (1, 2, VERSION)  # 1: the mask token's vector is a row of the item table; 3: positions may be rotary
 SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 
 
@@ -32,8 +31,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
         form, version = "something else", 0
     if form != FORMAT:
         raise DataError(f"{folder}: is no model package: {SETTINGS} does not say so")
-    if version not in READABLE_VERSIONS:
-        raise DataError(f"{folder}: has version {version} of the format, this program reads {VERSION}: update it")
+    if version != VERSION:
+        raise DataError(f"{folder}: has version {version} of the format, this program reads {VERSION}; export it again")
     if not (folder / WEIGHTS).is_file():
         raise DataError(f"{folder}: holds no {WEIGHTS}; export it again with --format=safetensors")
     return settings

@@ -5,14 +5,14 @@ All of it before torch is imported and before the processes meet: each of them r
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tomli
 
-from bert4rec.checkpoint.next_command import train_command, without
+from bert4rec.checkpoint.next_command import train_command
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
 from bert4rec.config.load import NO_FILE, Overrides, load_config, load_saved, settings_file
 from bert4rec.config.setting_errors import shown
@@ -61,20 +61,19 @@ def load_run_settings(file: str | None, overrides: Overrides, *, looks_around: b
     return _resumed(*named_run(usual.run.resume), overrides, {"run.resume": usual.run.resume}, file)
 
 
-def how_to_train_longer(run: Path, config: Config, saved: Config, argv: Sequence[str] = ()) -> str:
+def how_to_train_longer(run: Path, config: Config, saved: Config) -> str:
     """Where the finished `run` would stop at once with the settings `config`: how it ended, and what to type.
 
-    `saved` are those with which it ended, `argv` what was typed. "" where there is something left to do. Raises
-    `SettingsError` where the report cannot be read.
+    `saved` are those with which it ended. "" where there is something left to do. Raises `SettingsError` where the
+    report cannot be read.
     """
     training = _training_of(run)
     options = list(_longer(training, config, saved))
     if not options:
         return ""
-    words = [f"--resume={run}", *without(argv, "--config", "--resume", *options), *options]
     return (
         f"{run} is finished ({counted(training['epochs'], 'epoch')}, stopped by {training['stopped_by']}); to train it "
-        f"longer: {train_command(*words)}"
+        f"longer: {train_command(f'--resume={run}', *options)}"
     )
 
 
@@ -96,7 +95,7 @@ def _resumed(
     config = load_saved(run / CONFIG, Overrides(changed, overrides.typed))
     notes = [_unused(file, overrides, saved, run)] if file else []
     is_last = checkpoint is None or checkpoint == found(run.resolve() / CHECKPOINTS)[-1]
-    advice = how_to_train_longer(run, config, saved, overrides.options) if is_last and (run / REPORT).exists() else ""
+    advice = how_to_train_longer(run, config, saved) if is_last and (run / REPORT).exists() else ""
     return RunSettings(config, [note for note in (*notes, advice) if note], finished=run if advice else None)
 
 

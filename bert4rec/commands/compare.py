@@ -11,17 +11,19 @@ SUMMARY = "runs side by side: settings, metrics, paired differences with interva
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The runs, and which files to write."""
+    """Add the runs and the files to write."""
     parser.description = (
         "Puts finished runs side by side: the settings that differ, the metrics with their intervals, for each metric "
         "the difference to the first run over the same users with its interval and a paired permutation test, and the "
-        "cost. Runs that differ in nothing but training.seed become one column with mean and spread. A folder of "
-        "`bert4rec evaluate` can stand in the place of a run."
+        "cost. Runs that differ only in training.seed become one column with mean and spread. A folder of `bert4rec "
+        "evaluate` counts as a run."
     )
-    parser.add_argument("folders", metavar="RUN", nargs="+", type=Path, help="run folders; the first is compared with")
+    parser.add_argument(
+        "folders", metavar="RUN", nargs="+", type=Path, help="run folders; the others are compared with the first"
+    )
     parser.add_argument(
         "--split", choices=("test", "validation"), default="test",
-        help="what the figures are of; settings are chosen on validation, and the test is read once (default: test)",
+        help="split of the figures; choose settings on validation, and read the test once (default: test)",
     )  # fmt: skip
     parser.add_argument("--html", metavar="FILE", type=Path, help="write one HTML file, with the learning curves")
     parser.add_argument(
@@ -30,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the comparison, and write it where that is asked for; the exit status: 0. Raises `UserError`."""
+    """Print the comparison and write the files; return 0. Raises `UserError`."""
     if len(arguments.folders) < 2:
         raise SettingsError(f"{arguments.folders[0]}: compare needs at least two runs; name another one")
     with quiet_libraries():

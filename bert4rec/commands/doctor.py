@@ -1,129 +1,279 @@
 """`bert4rec doctor …`: whether this machine can train what the settings say, a line a check."""
 
 import argparse
+import json
 import logging
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Iterator
+from importlib import import_module, metadata
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file
-from bert4rec.config.resolve import Facts, resolve, resolve_batch
+from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
-from bert4rec.doctor.finding import Finding
+from bert4rec.runtime.cores import usable_cores
 from bert4rec.runtime.errors import SettingsError, UserError
+from bert4rec.runtime.installation import importing
 from bert4rec.runtime.wording import counted
 
-if TYPE_CHECKING:
-    from bert4rec.dataset.reader import Dataset
+SUMMARY = "whether this machine can train what the settings say: packages, devices, network, memory, plan"
 
-SUMMARY = "whether this machine can train what the settings say: versions, devices, network, disk, dataset, plan"
+DISTRIBUTION = "bert4rec-torchrec"
+MATCHING = ("torch", "torchrec", "fbgemm_gpu")  # compiled against one another: modules, in the order of their imports
+PIN = re.compile(r"([\w.-]+)==([\w.]+)")
+SETUP = "`make setup` installs what fits together"
+
+MIB, GB = 2**20, 1e9
+SHARED_MEMORY = 64 * MIB  # the least that batches of loader workers, gloo and NCCL need
+SHM = Path("/dev/shm")
+
+BACKEND = "BERT4REC_BACKEND"  # a variable, for the two processes of an all-reduce
+N_NUMBERS = 4 * MIB  # of 4 bytes: as many as the gradients of a large transformer
+ROUNDS = 5
+TIMEOUT_SECONDS = 120
+NETWORK_ADVICE = {
+    "gloo": "set GLOO_SOCKET_IFNAME to the network interface (`lo` within a host), add this host's name to /etc/hosts, "
+    "let a firewall pass its own processes",
+    "nccl": "NCCL_DEBUG=INFO says where it hangs; NCCL_P2P_DISABLE=1 goes through host memory, NCCL_SOCKET_IFNAME "
+    "names the interface",
+}
+
+
+class Finding(NamedTuple):
+    """The result of the check `name`; `advice` says what to do, and is empty where all is good."""
+
+    name: str
+    text: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"BAD   {self.name}: {self.text}; {self.advice}" if self.advice else f"good  {self.name}: {self.text}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The processes; any setting besides."""
+    """Add the number of processes; any setting besides."""
     parser.usage = "%(prog)s [--processes=N] [--config=FILE] [--table.key=value …]"
     parser.description = (
-        "Looks at what a training needs, and at what has mostly gone wrong where one does not start: each check is a "
-        "line, good or bad, and a bad one says what to do. Nothing is changed. Exit status 1: something is bad."
+        "Checks what a training needs. Each check is a line, good or bad, and a bad one says what to do. Nothing is "
+        "changed. Exit status 1: something is bad."
     )
     parser.epilog = "--table.key=value: any setting, as `bert4rec train` takes it"
     parser.set_defaults(settings=[])
     add = parser.add_argument
     add("--processes", metavar="N", type=int, default=1, help="processes of the training, on this host (default: 1)")
-    add("--config", metavar="FILE", help=f"settings file (default: {USUAL_FILE}, where there is one)")
+    add("--config", metavar="FILE", help=f"settings file (default: {USUAL_FILE}, if it exists)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was found, as it is found; the exit status: 0 all is good, 1 something is not."""
+    """Print each finding when it is known; return the exit status: 0 all is good, 1 something is bad."""
     if arguments.processes < 1:
         raise SettingsError(f"--processes={arguments.processes}: must be at least 1")
     config = load_config(settings_file(arguments.config), parse_command_line(arguments.settings)[1])
     warnings.simplefilter("ignore")
     logging.getLogger("torchrec").setLevel(logging.ERROR)
     n_bad = 0
-    for finding in _findings(config, arguments.processes):
+    for finding in findings(config, arguments.processes):
         print(finding, flush=True)
-        n_bad += not finding.is_good
-    print("all is good" if not n_bad else f"{counted(n_bad, 'thing')} to mend, above")
+        n_bad += bool(finding.advice)
+    print(f"{counted(n_bad, 'bad check')}, see above" if n_bad else "all is good")
     return 1 if n_bad else 0
 
 
-def _findings(config: Config, n_processes: int) -> Iterator[Finding]:
-    from bert4rec.doctor.installation import installation
+def findings(config: Config, n_processes: int) -> Iterator[Finding]:
+    """Yield the result of each check."""
+    yield packages()
+    libraries = matching()
+    yield libraries
+    if libraries.advice:
+        return  # the other checks need torch and fbgemm
+    import torch
 
-    finding = None
-    for finding in installation():
-        yield finding
-    if finding and not finding.is_good:
-        return  # the last one: what follows needs torch and fbgemm
-    from bert4rec.doctor.exchange import exchange
-    from bert4rec.doctor.host import host
-
-    yield from host(Path(config.run.dir), n_processes)
-    yield from exchange()
-    try:
-        dataset = _dataset(config)
-    except UserError as error:
-        problem, _, advice = str(error).partition("; ")
-        yield Finding("dataset", problem, advice or "`bert4rec prepare` with the same settings makes one")
-        return
-    n_windows = len(dataset.splits["train"])
-    counts = ((dataset.sizes.users, "user"), (dataset.n_items, "item"), (n_windows, "training window"))
-    yield Finding("dataset", f"{dataset.folder}: {', '.join(counted(n, what) for n, what in counts)}")
+    yield devices()
+    yield load()
+    yield shared_memory()
+    yield open_files(n_processes)
+    yield all_reduce("gloo")
+    if torch.cuda.device_count() > 1:
+        yield all_reduce("nccl")
     if is_trained(config.model.kind):
-        from bert4rec.training.build import facts_of_dataset
-
-        facts = facts_of_dataset(dataset)
-        yield _batches(config, dataset, facts, n_processes)
-        yield _plan(config, dataset, facts, n_processes)
+        yield plan(config, n_processes)
 
 
-def _dataset(config: Config) -> "Dataset":
+def packages() -> Finding:
+    """Check that the pinned packages are installed in their pinned versions."""
+    requirements = (text for text in metadata.requires(DISTRIBUTION) or [] if "extra ==" not in text)
+    pins = [match for text in requirements if (match := PIN.match(text))]
+    differing = []
+    for pin in pins:
+        try:
+            version = metadata.version(pin[1])
+        except metadata.PackageNotFoundError:
+            version = "missing"
+        if version.partition("+")[0] != pin[2]:
+            differing.append(f"{pin[1]} {version}, not {pin[2]}")
+    about = f"Python {platform.python_version()}, {platform.machine()}"
+    if differing:
+        return Finding("packages", f"{about}; {', '.join(differing)}", SETUP)
+    return Finding("packages", f"{about}; {len(pins)} packages in the pinned versions")
+
+
+def matching() -> Finding:
+    """Check that torch, torchrec and fbgemm-gpu can be imported together."""
+    versions = []
+    for name in MATCHING:
+        try:
+            with importing():
+                module = import_module(name)
+        except (ImportError, OSError, AttributeError, RuntimeError) as error:  # compiled for another version
+            first_line = (str(error) or type(error).__name__).splitlines()[0]
+            return Finding("torch, torchrec, fbgemm", f"{name} does not load: {first_line}", SETUP)
+        versions.append(f"{name} {getattr(module, '__version__', '')}".strip())
+    return Finding("torch, torchrec, fbgemm", f"load together: {', '.join(versions)}")
+
+
+def devices() -> Finding:
+    """Return the GPUs, or the cores that this process may use."""
+    import torch
+
+    if not torch.cuda.is_available():
+        cores = counted(usable_cores(), "CPU core")
+        if torch.version.cuda:
+            advice = "`nvidia-smi` lists what the driver finds; --parallelism.device=cpu trains without a GPU"
+            return Finding("devices", f"{cores}; no GPU, but torch is built for CUDA", advice)
+        return Finding("devices", f"{cores}, no GPU (torch is built for CPUs)")
+    n_gpus = torch.cuda.device_count()
+    gpus = [torch.cuda.get_device_properties(number) for number in range(n_gpus)]
+    text = ", ".join(f"{gpu.name} ({gpu.total_memory / GB:.0f} GB)" for gpu in gpus)
+    for a in range(n_gpus):
+        for b in range(a + 1, n_gpus):
+            if not torch.cuda.can_device_access_peer(a, b):
+                text = f"{text}; GPUs {a} and {b} cannot reach each other's memory"
+                return Finding("devices", text, "if NCCL hangs, set NCCL_P2P_DISABLE=1: it goes through host memory")
+    return Finding("devices", text)
+
+
+def load() -> Finding:
+    """Say whether other programs compute on the cores of this process."""
+    n_running, n_cores = os.getloadavg()[0], usable_cores()
+    slower = ": a training beside them takes several times as long" if n_running > n_cores / 2 else ""
+    text = f"{n_running:.1f} threads of all programs computed on average in the last minute"
+    return Finding("load", f"{text}, on {counted(n_cores, 'core')}{slower}")
+
+
+def shared_memory() -> Finding:
+    """Check the shared memory, by which loader workers pass their batches on."""
+    name, advice = "shared memory", "start the container with --ipc=host or --shm-size=1g, or mount a larger /dev/shm"
+    try:
+        block = SharedMemory(create=True, size=SHARED_MEMORY)
+        block.close()
+        block.unlink()
+    except OSError as error:
+        return Finding(name, f"cannot get {SHARED_MEMORY // MIB} MiB: {error.strerror}", advice)
+    free = shutil.disk_usage(SHM).free if SHM.is_dir() else SHARED_MEMORY
+    if free < SHARED_MEMORY:
+        return Finding(name, f"{free / MIB:,.0f} MiB free in {SHM}, less than {SHARED_MEMORY // MIB}", advice)
+    return Finding(name, f"{free / GB:.1f} GB free")
+
+
+def open_files(n_processes: int) -> Finding:
+    """Check the hard limit of open files, to which a training raises its own limit."""
+    from bert4rec.runtime.processes import MESHES, MORE_FILES, OTHER_FILES, open_files_needed
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = open_files_needed(n_processes)
+    if hard == resource.RLIM_INFINITY:
+        return Finding("open files", "no limit")
+    if hard < needed:
+        wanted = f"less than the {needed:,} of a training on {counted(n_processes, 'process')}"
+        return Finding("open files", f"at most {hard:,} a process, {wanted}", MORE_FILES)
+    most = (hard - OTHER_FILES) // MESHES + 1
+    return Finding("open files", f"{hard:,} a process, enough for {counted(most, 'process')}")
+
+
+def all_reduce(backend: str) -> Finding:
+    """Start two processes with torchrun and time an all-reduce between them."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    try:
+        done = subprocess.run(
+            [sys.executable, *launcher, "-m", "bert4rec.commands.doctor"],
+            env=os.environ | {BACKEND: backend, "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        text = f"two processes have not met within {TIMEOUT_SECONDS} s"
+        return Finding(backend, text, NETWORK_ADVICE[backend])
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            seconds = json.loads(line)["seconds"]
+            n_bytes = 4 * N_NUMBERS
+            speed = f"{seconds * 1000:.1f} ms, {n_bytes / seconds / GB:.2f} GB/s"
+            return Finding(backend, f"two processes sum up {n_bytes // MIB} MiB in {speed}")
+    problem = next((line.strip() for line in done.stderr.splitlines() if "Error" in line), f"status {done.returncode}")
+    return Finding(backend, f"two processes do not reach each other: {problem}", NETWORK_ADVICE[backend])
+
+
+def time_all_reduce() -> None:
+    """Run as one of the two processes; rank zero prints the seconds of the fastest all-reduce."""
+    import torch
+    import torch.distributed as dist
+
+    backend, rank = os.environ[BACKEND], int(os.environ["RANK"])
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend)
+    numbers = torch.ones(N_NUMBERS, device=device)
+    seconds = []
+    for _ in range(ROUNDS):
+        dist.barrier()
+        began = time.perf_counter()
+        dist.all_reduce(numbers)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    assert float(numbers[0]) == 2**ROUNDS
+    if rank == 0:
+        print(json.dumps({"seconds": min(seconds)}), flush=True)
+    dist.destroy_process_group()
+
+
+def plan(config: Config, n_processes: int) -> Finding:
+    """Check that the dataset folder can be read and that the training fits into memory."""
     from bert4rec.dataset.reader import open_dataset
-
-    return open_dataset(
-        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
-        with_times=config.model.knows_times,
-    )  # fmt: skip
-
-
-def _batches(config: Config, dataset: "Dataset", facts: Facts, n_processes: int) -> Finding:
-    """What a step sees, and how many there are."""
-    from bert4rec.models.kinds import KINDS
-    from bert4rec.sharding.advice import few_steps
-    from bert4rec.training.build import training_examples
-
-    config = resolve_batch(config, facts, n_processes)
-    per_device, unit = config.training.per_device, KINDS[config.model.kind].unit
-    n_examples = len(training_examples(config, dataset.splits["train"], n_items=dataset.n_items))
-    n_steps = -(-n_examples // (per_device * n_processes))
-    text = (
-        f"{per_device:,} a process x {counted(n_processes, 'process')} = {per_device * n_processes:,} a step; an epoch "
-        f"has {counted(n_steps, 'step')}"
-    )
-    few = few_steps(n_examples, per_device, n_processes, unit=unit)
-    return Finding("batches", text, few.partition("; ")[2])
-
-
-def _plan(config: Config, dataset: "Dataset", facts: Facts, n_processes: int) -> Finding:
-    """Who will hold what, and whether it fits."""
     from bert4rec.runtime.memory import available
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.advice import refuse_unless_it_fits
     from bert4rec.sharding.plan import headline, make_plan
-    from bert4rec.training.build import job
+    from bert4rec.training.build import facts_of_dataset, job
 
     try:
+        dataset = open_dataset(
+            config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
+            with_times=config.model.knows_times,
+        )  # fmt: skip
         device = choose_device(config.parallelism.device, local_rank=0, local_world_size=n_processes)
         to_do = job(
-            resolve(config, device.type, facts, n_processes), dataset.sizes, device_type=device.type,
-            world_size=n_processes, local_world_size=n_processes,
+            resolve(config, device.type, facts_of_dataset(dataset), n_processes), dataset.sizes,
+            device_type=device.type, world_size=n_processes, local_world_size=n_processes,
         )  # fmt: skip
-        plan = make_plan(to_do, available(device, n_processes))
-        refuse_unless_it_fits(plan, min_len=config.shortest_window)
-    except SettingsError as refusal:
-        problem, _, advice = str(refusal).rpartition("; ")
-        return Finding("plan", problem, advice)
-    return Finding("plan", headline(plan).removeprefix("plan: "))
+        planned = make_plan(to_do, available(device, n_processes))
+        refuse_unless_it_fits(planned, min_len=config.shortest_window)
+    except UserError as error:
+        problem, _, advice = str(error).partition("; ")
+        return Finding("plan", problem, advice or "`bert4rec prepare` with the same settings makes a dataset")
+    return Finding("plan", headline(planned).removeprefix("plan: "))
+
+
+if __name__ == "__main__":
+    time_all_reduce()

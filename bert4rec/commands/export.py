@@ -14,7 +14,7 @@ SUMMARY = "a trained model for other programs: safetensors, item vectors, torch.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run, the formats, and where to."""
+    """Add the run, the formats and the folder."""
     parser.description = (
         "Writes a folder for other programs. With safetensors it is a model package, which load() and the commands "
         "take as they take a run, without TorchRec. One process; tables are read and written a block of rows at a "

@@ -35,7 +35,7 @@ KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run; the new dataset and other settings besides."""
+    """Add the run and the help for the settings."""
     parser.usage = f"%(prog)s RUN --{DATASET}=FOLDER [--table.key=value …]"
     parser.description = (
         "Makes a new run for a dataset that `bert4rec prepare` has made with --data.extends: the items of RUN keep "
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _overrides(settings: list[str]) -> Overrides:
     overrides = parse_command_line(settings)[1]
     if any(name == "config" for name, _ in read_options(settings)):
-        raise SettingsError("--config: an extended run has the settings of the run; name what is to change by itself")
+        raise SettingsError("--config: an extended run has the run's settings; override them by --table.key=value")
     if not overrides.get(DATASET):
         raise SettingsError(f"--{DATASET}=FOLDER is missing: the dataset that was made with --data.extends")
     for name, typed in overrides.typed.items():
@@ -110,7 +110,7 @@ def _overrides(settings: list[str]) -> Overrides:
 
 
 def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
-    """The settings of the run with the `overrides`, for a new run beside it."""
+    """Return the settings of the run with the `overrides`, for a new run beside it."""
     own = trained.settings | {"run.resume": "", "run.init_from": "", "run.reset_optimizer": False}
     own["training.n_epochs"] = max(1, math.ceil(FURTHER * trained.metadata["state"]["epochs"]))
     checkpoints = checkpoint.resolve().parent
@@ -121,7 +121,7 @@ def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
 
 
 def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> Config:
-    """For the kind of device and the processes on which the run was trained, if nothing else was said."""
+    """Return settings resolved for the device and the number of processes of the run, unless overridden."""
     device = config.parallelism.device
     if device == "auto":
         device = saved["config"]["parallelism"]["device"]
@@ -130,7 +130,7 @@ def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> C
 
 
 def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
-    """The new dataset. Raises `DataError` where it does not extend that of the run."""
+    """Open the new dataset. Raises `DataError` where it does not extend that of the run."""
     from bert4rec.dataset.extension import problem_of
     from bert4rec.dataset.reader import FIRST_IDS, open_dataset, read_metadata
 
@@ -157,14 +157,12 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
 
 def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Config, dataset: "Dataset") -> int:
     """Write the new run; how many new items stand beside no known one."""
-    from bert4rec.checkpoint.grown import add_mask_vector, read_grown, write_grown
+    from bert4rec.checkpoint.grown import read_grown, write_grown
     from bert4rec.training.loop.state import State
     from bert4rec.training.new_items import initialize_new_items
 
     n_known = saved["n_items"]
     tensors = read_grown(checkpoint, dataset.n_items - n_known)
-    if config.model.kind == "bert4rec":
-        add_mask_vector(tensors, config.model.embed_dim)
     n_alone = initialize_new_items(
         tensors, dataset.splits["train"], dataset.popularity, n_known=n_known, embed_dim=config.model.embed_dim
     )

@@ -1,4 +1,4 @@
-"""`bert4rec plan …`: the plan of a run on a cluster that need not be there."""
+"""`bert4rec plan …`: the plan of a run on any cluster, computed on this machine."""
 
 import argparse
 import json
@@ -20,28 +20,28 @@ if TYPE_CHECKING:  # imports torch, which takes seconds: neither help nor an err
     from bert4rec.runtime.memory import Memory
     from bert4rec.sharding.plan import Plan
 
-SUMMARY = "who would hold what on a cluster that need not be there, and whether it fits"
+SUMMARY = "memory and embedding time of a training on any cluster, and whether it fits"
 
 GB = 1e9
 DEFAULT_GPU_GB = 80.0
 DEFAULT_PROCESSES_PER_HOST = 8
-QUESTIONS = {  # what is wanted of a dataset folder → what it does not say, the option that does
+QUESTIONS = {  # key of metadata.json → its meaning, the option that replaces it
     "items": ("how many items there are", "items"),
     "users": ("how many users there are", "users"),
     "max_len": ("how long its windows are", "model.max_len"),
     "rows": ("how many interactions it has", "training.per_device_train_batch_size"),
     "train_windows": ("how many windows it trains on", "training.per_device_train_batch_size"),
 }
-USUAL_FILES = 1024  # that any system lets a process open
+USUAL_FILES = 1024  # the lowest usual limit of open files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The cluster, and the catalogue; any setting besides."""
+    """Add the options for the cluster and the catalogue; any setting besides."""
     parser.usage = "%(prog)s --world-size=N --device=cuda|cpu [--items=N] [--users=N] [--table.key=value …]"
     parser.description = (
-        "Who would hold what, in bytes, and how long a step would spend on the item table: by the formulas with which "
-        "a run is planned, and TorchRec's planner and estimator. Nothing is allocated, no GPU is needed. Exit status "
-        "1: it does not fit."
+        "Prints the bytes on each process and the time of a step for the item table, by the formulas that plan a run "
+        "and by TorchRec's planner and estimator. Nothing is allocated, no GPU is needed. Exit status 1: it does not "
+        "fit."
     )
     parser.epilog = (
         "--table.key=value: any setting, as `bert4rec train` takes it: --mode=ddp, --model.embed_dim=128, …; all of "
@@ -65,18 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the plan that is asked for; the exit status: 0 it fits, 1 it does not.
-
-    Raises `UserError` for arguments or settings that cannot be.
-    """
+    """Print the plan; return the exit status: 0 it fits, 1 it does not. Raises `UserError`."""
     _check_cluster(arguments)
     overrides = parse_command_line([*arguments.settings, f"--parallelism.device={arguments.device}"])[1]
     file = settings_file(arguments.config)
     config = load_config(file, overrides)
     if not is_trained(config.model.kind):
-        raise SettingsError(
-            f'model.kind = "{config.model.kind}" is not trained: there is nothing to place on processes'
-        )
+        raise SettingsError(f'model.kind = "{config.model.kind}" is not trained: it has no plan; choose a trained kind')
     if file is None:
         print(NO_FILE)
     sizes = _sizes(config, arguments)
@@ -115,7 +110,7 @@ def _plan(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Pla
 
 
 def _facts(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Facts":
-    """What is left to the program is chosen by; with `--items` that is all that is known."""
+    """Return the facts that choose the settings that are "auto"; with `--items` only the number of items is known."""
     from bert4rec.config.resolve import Facts
 
     if arguments.items:
@@ -160,9 +155,9 @@ def _gigabytes(option: str, text: str) -> float:
 
 
 def _sizes(config: Config, arguments: argparse.Namespace) -> "Sizes":
-    """Items, and users where the model has a table of them: of the arguments, or of the dataset folder.
+    """Return the rows of the tables, from the arguments or from the dataset folder.
 
-    How long windows are where that is known: with `--items` all are as long as they may be.
+    With `--items` every window counts as full; the dataset folder gives their mean length.
     """
     from bert4rec.dataset.reader import Sizes, Split  # imports Arrow
     from bert4rec.dataset.schema import TRAIN, table_rows
@@ -184,13 +179,12 @@ def _of_dataset(config: Config, what: str) -> int:
     except (OSError, ValueError, KeyError, TypeError):
         question, option = QUESTIONS[what]
         raise UserError(
-            f"{path}: does not say {question}; run `bert4rec prepare` with these settings first, or name them with "
-            f"--{option}=N"
+            f"{path}: does not say {question}; run `bert4rec prepare` with these settings first, or set --{option}=N"
         ) from None
 
 
 def _memory(arguments: argparse.Namespace) -> "Memory":
-    """What each process may take."""
+    """Return the memory of each process."""
     from bert4rec.runtime.memory import Memory, host_memory
 
     host = None if arguments.host_memory_gb is None else int(arguments.host_memory_gb * GB)
@@ -201,12 +195,12 @@ def _memory(arguments: argparse.Namespace) -> "Memory":
 
 
 def _guesses_windows(config: Config, arguments: argparse.Namespace) -> bool:
-    """Whether nobody has said how long the windows of a transformer are."""
+    """Return whether neither a setting nor a dataset gives the length of the windows."""
     return bool(arguments.items) and config.model.max_len == "auto" and config.model.kind in TRANSFORMERS
 
 
 def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") -> Iterator[str]:
-    """What was taken for granted where nothing was said, and what many processes need of a host."""
+    """Yield a line for each default, and one for the open files that many processes need."""
     from bert4rec.runtime.processes import open_files_needed
 
     if arguments.device == "cuda" and arguments.memory_gb is None:
@@ -214,29 +208,31 @@ def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") ->
     if _guesses_windows(config, arguments):
         yield f"  assumed: windows of at most {plan.job.model['max_len']} items (--model.max_len)"
     if arguments.host_memory_gb is None:
-        host = "this host's available memory" if arguments.device == "cpu" else "as much host memory as it takes"
+        host = "this host's available memory" if arguments.device == "cpu" else "no limit of host memory"
         yield f"  assumed: {host} (--host-memory-gb)"
     if (files := open_files_needed(arguments.world_size)) > USUAL_FILES:
         yield f"  assumed: each process may open {files:,} files (`ulimit -Hn`)"
 
 
 def _skew(config: Config, arguments: argparse.Namespace, plan: "Plan") -> tuple[float, list[str]]:
-    """By what TorchRec's estimate, which takes all rows for alike, is too short; and a line that says so."""
+    """Return the load imbalance, which TorchRec's estimate ignores, and the line about it."""
     if plan.sharding_types.get("item") != "row_wise" or plan.job.group_size == 1:
         return 1.0, []
     if arguments.items:
-        return 1.0, ["  assumed: all items are as popular as one another (without --items those of the dataset count)"]
+        return 1.0, ["  assumed: all items are equally popular (without --items the popularity in the dataset counts)"]
     from bert4rec.dataset.reader import Dataset, read_metadata
     from bert4rec.sharding.skew import skew
 
     folder = config.data.folder
     uneven = skew(plan.job, Dataset(folder, read_metadata(folder), {}).popularity)
-    line = f"  in it: the busiest process is asked for {uneven:.2f} times the mean, by how often items come in {folder}"
+    line = (
+        f"  load imbalance: the busiest process serves {uneven:.2f} times the mean lookups, for the items of {folder}"
+    )
     return uneven, [line]
 
 
 def _times(plan: "Plan", uneven: float) -> Iterator[str]:
-    """The slowest process by TorchRec's estimate, as often as it is `uneven`, and the bandwidths that this rests on."""
+    """Yield TorchRec's estimate for the slowest process, times the load imbalance, and the bandwidths it assumes."""
     if not plan.times:
         yield "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables"
         return
@@ -253,18 +249,15 @@ def _times(plan: "Plan", uneven: float) -> Iterator[str]:
     from bert4rec.sharding.footprint import message_bytes
 
     if n_bytes := message_bytes(plan.job):
-        yield (
-            f"  messages: {size(n_bytes)} of vectors to a process ({plan.job.messages}), and as much of gradients back"
-        )
+        what = f"{size(n_bytes)} of vectors to a process ({plan.job.messages})"
+        yield f"  messages: {what}, as many bytes of gradients back"
     where = machine(plan.job)
     speeds = {"GPU memory": where.hbm_mem_bw, "host memory": where.ddr_mem_bw, "GPU to host": where.hbm_to_ddr_mem_bw,
               "within a host": where.intra_host_bw, "between hosts": where.inter_host_bw}  # fmt: skip
-    yield "  it takes for granted, in GB/s: " + ", ".join(
-        f"{name} {speed * 1000 / GB:.0f}" for name, speed in speeds.items()
-    )
+    yield "  assumed, in GB/s: " + ", ".join(f"{name} {speed * 1000 / GB:.0f}" for name, speed in speeds.items())
     for name, (n_bytes, milliseconds) in plan.messages().items():
-        yield f"  {name}: {size(n_bytes)} a step to each process, {milliseconds:.3g} ms, not in this time"
+        yield f"  {name}: {size(n_bytes)} a step to each process, {milliseconds:.3g} ms, not part of this time"
     if plan.job.updates["item"] == "dense_shards" and plan.job.scores_whole_catalogue:
-        yield "  each process scores and updates the rows that it holds itself: without messages, and not in this time"
+        yield "  each process scores and updates its own rows: no messages, not part of this time"
     elif plan.job.scores_whole_catalogue and plan.sharding_types["item"] == "row_wise":
-        yield "  each process scores the share of the catalogue that it holds itself, so that share sends no messages"
+        yield "  each process scores its own share of the catalogue, which needs no messages"

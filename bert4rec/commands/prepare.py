@@ -15,11 +15,11 @@ SUMMARY = "raw interactions → dataset folder"
 
 SCRIPT = "python preprocessing.py"
 REPLACE = "--data.replace"
-SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # which can be downloaded
+SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # can be downloaded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Any setting, and whether to download."""
+    """Add `--download`; any setting besides."""
     parser.usage = "%(prog)s [--config=FILE] [--download] [--table.key=value …]"
     parser.description = "Makes a dataset folder, by one process, whole or not at all."
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -30,10 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the dataset folder, and say what to type next; the exit status: 0, or 130 when stopped.
-
-    Raises `UserError`.
-    """
+    """Make the dataset folder and print the next command; return 0, or 130 when stopped. Raises `UserError`."""
     log_to_terminal()
     words: list[str] = arguments.settings
     named, overrides = parse_command_line(words)
@@ -52,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _training(prog: str, settings: list[str]) -> str:
-    """The command that trains with these settings, for somebody who has typed `prog` to prepare."""
+    """Return the command that trains with these settings, by the program `prog`."""
     if prog == SCRIPT:
         train = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
         return shlex.join([*train, "--", *settings] if settings else train)
@@ -60,10 +57,7 @@ def _training(prog: str, settings: list[str]) -> str:
 
 
 def _for_training(settings: list[str]) -> list[str]:
-    """Without the word that a dataset may be replaced: a run's `config.toml` should not say it again.
-
-    Neither with the secrets of an address, of which a training wants the name alone.
-    """
+    """Return the settings without `data.replace`, which a run must not repeat, and without secrets in addresses."""
     words, kept = iter(settings), []
     for word in words:
         if word == REPLACE:

@@ -2,8 +2,9 @@
 
 import argparse
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,9 @@ from bert4rec.runtime.installation import importing
 from bert4rec.runtime.wording import clock, counted
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from bert4rec.inference.files.histories import Histories, Rows
-    from bert4rec.inference.history import History
+    from bert4rec.inference.history import Histories
     from bert4rec.inference.item_ids import ItemIds
     from bert4rec.inference.recommender import Recommendation, Recommender
-    from bert4rec.prepare.read.interactions import Interactions
 
 LEFT_OUT = "seen items are left out, as in the evaluation of this run (--seen=keep: they may be recommended)"
 KEPT = "seen items may be recommended, as in the evaluation of this run (--seen=leave-out leaves them out)"
@@ -40,7 +37,7 @@ SUMMARY = "the best next items for histories of items, with the model of a run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run, whose histories, and what of the results."""
+    """Add the run, the histories and the choice of results."""
     parser.description = "Recommends the next items for histories, in the items' own ids, with titles where known."
     parser.epilog = (
         f"--table.key=value: how the file of --histories is read, as in a preparation: {', '.join(FILE_SETTINGS)}"
@@ -80,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to find for each") -> None:
-    """The run and its dataset, and how many items are to be found."""
+    """Add the run, its dataset and the number of items to find."""
     what = "run folder (its best weights), one of its checkpoints, or a model package"
     parser.add_argument("run_folder", metavar="RUN", type=Path, help=what)
     parser.add_argument("--top", metavar="N", type=int, default=10, help=f"{top} (default: 10)")
@@ -88,7 +85,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to
 
 
 def load_model(arguments: argparse.Namespace) -> "Recommender":
-    """The model that `add_model_arguments` asks for; warnings go to stderr. Raises `UserError`."""
+    """Load the model of `add_model_arguments`; warnings go to stderr. Raises `UserError`."""
     with importing():
         import torch
 
@@ -103,9 +100,9 @@ def load_model(arguments: argparse.Namespace) -> "Recommender":
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Recommend; the exit status: 0. Raises `UserError`."""
+    """Recommend and return the exit status 0. Raises `UserError`."""
     with importing():
-        from bert4rec.inference.files.recommendations import writer
+        from bert4rec.commands.history_files import writer
 
     data, preprocessing, is_named = _settings(arguments)
     model = load_model(arguments)
@@ -115,11 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         "allow": None if arguments.allow is None else _items("--allow", arguments, model.ids, data),
         "deny": [] if arguments.deny is None else _items("--deny", arguments, model.ids, data),
     }
-
-    def read_rows(path: str) -> "Rows":
-        return _read_rows(path, data, preprocessing, is_named=is_named)
-
-    total, parts = _histories(arguments, model, read_rows)
+    total, parts = _histories(arguments, model, data, preprocessing, is_named=is_named)
     if arguments.seen is None:
         logger.info(_why(model))
     if arguments.output is None and (arguments.items is not None or arguments.user):
@@ -129,24 +122,16 @@ def run(arguments: argparse.Namespace) -> int:
             print(as_table(best) if arguments.items is not None else f"{user}\n{as_table(best)}")
         return 0
     with writer(arguments.output) as write, ProgressBar(total or 1, form=BAR if total else NO_BAR) as bar:
-        asked: deque[list[Any]] = deque()  # the names of the users whose histories were taken
-        done = 0
-        for found in model.recommend_in_parts(taken(parts, asked), arguments.top, **options):
-            names = asked.popleft()
-            write(list(zip(names, found, strict=True)))
-            done += len(names)
+        done, (parts, read) = 0, tee(parts)
+        histories = ([history for _, history in part] for part in read)
+        for found, part in zip(model.recommend_in_parts(histories, arguments.top, **options), parts, strict=True):
+            write([(user, best) for (user, _), best in zip(part, found, strict=True)])
+            done += len(part)
             if bar.is_due():
                 bar.show(done, _figures(bar, done, total))
     if arguments.output is not None:
         logger.info(f"{arguments.output}: recommendations for {counted(done, 'history')}")
     return 0
-
-
-def taken(parts: "Iterable[Histories]", asked: deque[list[Any]]) -> "Iterator[list[History]]":
-    """The histories of each part; the names of its users go to `asked`."""
-    for part in parts:
-        asked.append([user for user, _ in part])
-        yield [items for _, items in part]
 
 
 def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
@@ -155,14 +140,14 @@ def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
 
 
 def _why(model: "Recommender") -> str:
-    """Which items are left out where nothing was said, and why."""
+    """Return the sentence that says whether seen items are left out by default."""
     if model.is_package:
         return OF_PACKAGE.format(what="are left out" if model.leaves_out_seen else "may come")
     return LEFT_OUT if model.leaves_out_seen else KEPT
 
 
 def as_table(found: "list[Recommendation]") -> str:
-    """Rank, item, score and, where there are titles, title, in columns."""
+    """Return rank, item, score and, where known, title as columns of text."""
     items = [str(one.item) for one in found]
     width = max(map(len, items), default=0)
     lines = (
@@ -188,51 +173,21 @@ def _settings(arguments: argparse.Namespace) -> tuple[Data, Preprocessing, bool]
     return data, Preprocessing(reverse_file_order=backwards), bool(overrides.keys() & {*COLUMN_SETTINGS})
 
 
-def _read_rows(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> "Rows":
-    """Return the rows of a file of histories, and say which columns they are from."""
-    from bert4rec.inference.files.histories import Rows
-    from bert4rec.prepare.read.sources import open_histories
-
-    found = open_histories(path, data, preprocessing, is_named=is_named)
-    columns, order = found.columns, "reverse order" if found.newest_first else "order"
-    order = f"in the order of {columns['time']}" if "time" in columns else f"in the {order} of the rows"
-    logger.info(f"{path}: users from the column {columns['user']}, items from {columns['item']}, {order}")
-    return Rows(_batches(path, found), "time" in columns, found.newest_first)
-
-
-def _batches(path: str, interactions: "Interactions") -> "Iterator[pa.RecordBatch]":
-    """Return the usable rows of a file of histories as Arrow has them; ids that are text stay text.
-
-    Raises `DataError` where no row can be used; a warning says how many cannot.
-    """
-    import polars as pl
-
-    ids = interactions.first_of({name: interactions.columns[name] for name in ("user", "item")})
-    types: dict[Any, Any] = {column.name: pl.String for column in ids if not column.dtype.is_numeric()}
-    types |= {"time": pl.Float64} if "time" in interactions.columns else {}
-    n_rows = 0
-    for rows, _ in interactions:
-        n_rows += len(rows)
-        yield from rows.select(["user", "item", *types.keys() & {"time"}]).cast(types).to_arrow().to_batches()
-    if n_bad := interactions.bad.total:
-        if not n_rows:
-            raise DataError(f"{interactions.bad.shown[0]}; no row of {path} can be used, correct them")
-        logger.warning(f"{counted(n_bad, 'row')} of {path} skipped, which cannot be used: {interactions.bad.shown[0]}")
-
-
 def _histories(
-    arguments: argparse.Namespace, model: "Recommender", read_rows: "Callable[[str], Rows]"
+    arguments: argparse.Namespace, model: "Recommender", data: Data, preprocessing: Preprocessing, *, is_named: bool
 ) -> "tuple[int | None, Iterable[Histories]]":
-    """How many they are, where that is known, and the histories."""
-    from bert4rec.inference.files.histories import read_file
+    """Return the number of histories, None where it is not known, and the histories."""
+    from bert4rec.commands.history_files import read_histories
     from bert4rec.inference.user_histories import UserHistories
+    from bert4rec.prepare.read.sources import open_histories
 
     network = model.require_histories()
     timed: dict[str, Any] = {"with_times": network.knows_times, "at": _instant(arguments.at, network.times)}
     if arguments.items is not None:
         return 1, [[(1, [item for item in arguments.items.split(",") if item])]]
     if arguments.histories is not None:
-        return None, read_file(arguments.histories, read_rows, **timed)
+        open_rows = partial(open_histories, data=data, preprocessing=preprocessing, is_named=is_named)
+        return None, read_histories(arguments.histories, open_rows, **timed)
     if model.dataset is None:
         raise SettingsError(
             "a model package has no users; name their dataset with --dataset=FOLDER, or give histories with --items or "
@@ -243,7 +198,7 @@ def _histories(
 
 
 def _instant(text: str | None, times: str) -> int | None:
-    """Seconds since 1970."""
+    """Return seconds since 1970."""
     if text is None:
         return None
     if times != "target":
@@ -304,7 +259,7 @@ def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]
 
 
 def _lines(path: Path) -> list[str]:
-    """What a file of one item a line names."""
+    """Return the lines of a file with one item a line."""
     try:
         return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""`bert4rec report [RUN]`: the metrics of a finished run, and what to type next."""
+"""`bert4rec report [RUN]`: the metrics of a finished run, and the next commands."""
 
 import argparse
 import shlex
@@ -30,7 +30,7 @@ ML_1M = Path("configs/ml-1m.toml")  # where it is run from a copy of the project
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run folder, if it is not the newest."""
+    """Add the run folder and `--open`."""
     parser.description = (
         f"Prints the test metrics of a finished run, and what to type next. {HTML_PAGE} in its folder shows all of it; "
         "where that is missing, or older than the figures, it is written again."
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the metrics of a finished run, and what to type next; status 0."""
+    """Print the metrics of a finished run and the next commands; return 0."""
     folder = arguments.folder or _newest_run(Path("runs"))
     report = read_report(folder)
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")
@@ -57,13 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _trained_one(folder: Path, report: Mapping[str, Any]) -> str:
-    """What to type after a run of a kind that is not trained."""
+    """Return the next command after a run of a kind that is not trained."""
     options = [f"--config={folder / CONFIG}", "--model.kind=bert4rec"]
     return f"A trained model on the same dataset:\n  {on_processes(report['world_size'], *options)}"
 
 
 def _page(folder: Path) -> Path:
-    """The page of the run, written where it is missing or older than what it shows. Raises `UserError`."""
+    """Return the page of the run; write it if it is missing or older than its figures. Raises `UserError`."""
     page, shown = folder / HTML_PAGE, [folder / REPORT, *folder.glob(f"*/{REPORT}")]
     if page.exists() and page.stat().st_mtime >= max(path.stat().st_mtime for path in shown):
         return page
@@ -87,7 +87,7 @@ def _open(page: Path) -> None:
 
 
 def _next_steps(folder: Path, report: Mapping[str, Any]) -> str:
-    """What to type next, for somebody who has trained on such data."""
+    """Return the next commands, for real or for generated data."""
     recommend = RECOMMEND.format(run=shlex.quote(str(folder)))
     if report["dataset"]["source"] in GENERATED:
         return recommend + WITH_REAL_DATA.format(

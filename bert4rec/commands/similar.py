@@ -8,7 +8,7 @@ SUMMARY = "the items most similar to an item, by the vectors that a run has lear
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run and the items."""
+    """Add the run and the items."""
     parser.description = "Finds the items whose vectors have the largest cosine with that of an item."
     add_model_arguments(parser)
     parser.add_argument("items", metavar="ITEM", nargs="+", help="items by their own ids")

@@ -44,7 +44,7 @@ NO_TIME = np.iinfo(np.int64).min  # in the place of a time, where a history has 
 
 KEYS = {
     "format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint",
-    "repeated_targets", "left_out",
+    "has_times", "repeated_targets", "left_out",
 }  # fmt: skip
 
 
@@ -344,13 +344,11 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 def require_times(folder: Path, metadata: Mapping[str, Any]) -> None:
     """Raise `DataError` for a dataset folder that does not say when its items were taken."""
-    if not metadata.get("has_times"):
+    if not metadata["has_times"]:
         raise DataError(
             f"{folder}: does not say when items were taken, as the model wants to know: prepare data that have a time, "
             'in a table named by data.time_column, or train with model.times = "none"'
         )
-    if not metadata.get("has_target_times"):
-        raise DataError(f"{folder}: made by an earlier version, without the times of targets; {REMAKE}")
 
 
 def _check_settings(folder: Path, saved: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -370,12 +368,9 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, verify
     """All files are there with their sizes, and to `verify` with the checksums of their samples."""
     for name, expected in files.items():
         path = folder / name
-        if not expected.keys() >= {"bytes", "sample_sha256"}:
-            raise DataError(f"{folder}: an older version of this program has made it; {REMAKE}")
         if not path.is_file():
             raise DataError(f"{path}: is missing; {REMAKE}")
-        if path.stat().st_size != expected["bytes"]:
-            size = path.stat().st_size
-            raise DataError(f"{path}: has {size} bytes, metadata.json says {expected['bytes']}; {REMAKE}")
-        if verify and sample_sha256(path) != expected["sample_sha256"]:
+        if (size := path.stat().st_size) != expected.get("bytes"):
+            raise DataError(f"{path}: has {size} bytes, metadata.json says {expected.get('bytes')}; {REMAKE}")
+        if verify and sample_sha256(path) != expected.get("sample_sha256"):
             raise DataError(f"{path}: its checksum is not that of metadata.json; {REMAKE}")

@@ -29,10 +29,8 @@ LISTS = {"items": pa.int32(), TIMES: pa.int64(), RATINGS: pa.float32()}
 """Parallel lists of a row, oldest first → the type of an element; times and ratings only where the source has them."""
 
 
-def columns(
-    split: str, *, has_times: bool, has_ratings: bool, has_target_times: bool | None = None
-) -> dict[str, pa.DataType]:
-    """The columns of a split, in their order; `has_target_times` as `has_times`, but in a dataset of earlier versions.
+def columns(split: str, *, has_times: bool, has_ratings: bool) -> dict[str, pa.DataType]:
+    """Return the columns of a split with their types, in their order.
 
     >>> list(columns("train", has_times=True, has_ratings=False))
     ['user', 'items', 'times']
@@ -40,13 +38,12 @@ def columns(
     ['user', 'items', 'target', 'popular_negatives', 'uniform_negatives']
     """
     is_there = {"items": True, TIMES: has_times, RATINGS: has_ratings}
-    has_target_times = has_times if has_target_times is None else has_target_times
     lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_there[name]}
-    target = {"target": pa.int32(), **({TARGET_TIME: pa.int64()} if has_target_times else {})}
+    target = {"target": pa.int32(), **({TARGET_TIME: pa.int64()} if has_times else {})}
     held_out = {**target, **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
     return {"user": pa.int32(), **lists, **(held_out if split != TRAIN else {})}
 
 
 def table_rows(n_items: int) -> int:
-    """Rows of the item table for a catalogue of `n_items` items: the items and the special ids before them."""
+    """Return the rows of an item table of `n_items` items: the items and the special ids before them."""
     return FIRST_ITEM_ID + n_items

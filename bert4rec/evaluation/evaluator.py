@@ -1,4 +1,4 @@
-"""What a model makes of the users that a dataset holds out: their ranks and lists, and the figures of these."""
+"""Evaluation of a model and its baselines on the held-out users of a dataset: ranks, lists and their metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,14 +64,14 @@ class Evaluator:
     known_items: KnownItems | None = None
 
     def held_out(self) -> dict[str, HeldOut]:
-        """Of each split that holds somebody out, what is known of its users."""
+        """Return the facts of the users of each split that is not empty."""
         splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
         partition = Partition(self.world.rank, self.world.world_size)
         parts = on_all(lambda: {split.name: HeldOut.of(split, partition) for split in splits})
         return {split.name: HeldOut.together([part[split.name] for part in parts]) for split in splits}
 
     def validation_metrics(self, model: nn.Module, between: Between) -> Metrics:
-        """Of the model as it is, over the full catalogue or of ratings; {} where there is nothing to validate on."""
+        """Return the metrics over the full catalogue, or of ratings; {} without validation users."""
         if self.pairs:
             held_out = self.pairs[VALIDATION_PAIRS]
             return {RATINGS: self._rating_meter(between).errors(unwrap(model), held_out)} if len(held_out) else {}
@@ -79,8 +79,8 @@ class Evaluator:
         return to_metrics(ranker.rank(self.dataset.splits[VALIDATION], ["full"]), self.ks)
 
     def ranks(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: Between) -> dict[str, Ranking]:
-        """By the name that the report has for them: of the model on each split that holds somebody out, of popularity,
-        the baselines and, where the dataset knows it, of the best possible on the test split.
+        """Return the rankings by their names in the report: of the model on each held-out split, and of popularity, the
+        baselines and, where the dataset has it, the best possible order on the test split.
         """
         scorer = self._scorer(model)
         ranks = {split: self._rank(scorer, split, between, self._missed(split)) for split in held_out}
@@ -94,7 +94,7 @@ class Evaluator:
         return ranks
 
     def examples(self, model: nn.Module | Scorer, ranks: Mapping[str, Ranking], *, k: int = 10) -> list[Example]:
-        """Some users of the test with their `k` best items; none where they were not ranked on the full catalogue."""
+        """Return some users of the test with their `k` best items; [] without ranks in the full catalogue."""
         of_test = ranks[TEST].ranks if TEST in ranks else {}
         if "full" not in of_test:
             return []
@@ -104,7 +104,7 @@ class Evaluator:
         )  # fmt: skip
 
     def ratings(self, model: nn.Module | Scorer, between: Between) -> dict[str, float]:
-        """Errors on the pairs held out for the test, and those of means; {} where there are none."""
+        """Return the errors on the test pairs, of the model and of means; {} without test pairs."""
         if not isinstance(model, nn.Module) or not self.pairs or not len(self.pairs[TEST_PAIRS]):
             return {}
         errors = self._rating_meter(between).errors(unwrap(model), self.pairs[TEST_PAIRS])
@@ -113,7 +113,7 @@ class Evaluator:
         return errors | {"trained_pairs": n_trained} | of_means
 
     def n_batches(self, held_out: Mapping[str, HeldOut]) -> int:
-        """How often `between` is called in `ranks` and `ratings`."""
+        """Return the number of calls of `between` in `ranks` and `ratings`."""
         ranker = self._ranker(self.counting.scorer(POPULARITY, lambda: None))  # whose batches are as many as any
         kinds = [POPULARITY, *self.baselines] if TEST in held_out else []
         ranked = [*held_out, *(TEST for _ in kinds)]
@@ -122,14 +122,14 @@ class Evaluator:
         return n_ranked + n_rated + sum(map(self.counting.n_parts, kinds))
 
     def results(self, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
-        """What a report says of all `ranks`, on all processes: metrics by the same names, `intervals`, `slices`.
+        """Return the report's `intervals`, `slices` and metrics of all `ranks`, on all processes.
 
         Those of the baselines stand together.
         """
         return on_rank_zero(lambda: self._results(ranks, held_out))
 
     def write_ranks(self, folder: Path, ranks: Mapping[str, Ranking], held_out: Mapping[str, HeldOut]) -> None:
-        """The ranks of the model on each split that holds somebody out, as files in `folder`. Raises `OSError`."""
+        """Write the model's ranks of each held-out split as files in `folder`. Raises `OSError`."""
         of_model = {split: ranks[split].ranks for split in held_out}
         facts = {split: Facts.of(self.dataset, split, of_split.repeated) for split, of_split in held_out.items()}
         write_ranks(folder, self.dataset, of_model, facts)
@@ -149,13 +149,13 @@ class Evaluator:
         return results
 
     def _nested(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the baselines together."""
+        """Move the figures of baselines into one entry."""
         baselines = {kind: figures[kind] for kind in self.baselines if kind in figures}
         others = {name: value for name, value in figures.items() if name not in baselines}
         return others | ({BASELINES: baselines} if baselines else {})
 
     def _scorer(self, model: nn.Module | Scorer) -> Scorer:
-        """The model as it is now."""
+        """Return a scorer with the model's current weights."""
         if not isinstance(model, nn.Module):
             return model
         scorer = ModelScorer(unwrap(model), device=self.world.device, max_len=self.max_len, precision=self.precision)

@@ -14,7 +14,7 @@ from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation.item_tiles import Catalogue
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.scorers import Scorer
-from bert4rec.evaluation.top_k import BestItems
+from bert4rec.evaluation.top_k import TopK
 
 N_USERS = 10
 
@@ -35,7 +35,7 @@ class Example:
 
 
 def spread_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.NDArray[np.int64]:
-    """The rows of `n` users, or of all: the middle one of each n-th part, from the best rank to the worst.
+    """Return the rows of `n` users: the middle one of each n-th part, from the best rank to the worst.
 
     So hits and misses stand in the proportion in which the model makes them.
 
@@ -72,8 +72,8 @@ def examples(
     ]  # fmt: skip
 
 
-def _best(scorer: Scorer, rows: Rows, k: int, leaves_out_seen: bool, device: torch.device) -> BestItems:
-    """The `k` best items of each row; -inf where there are fewer.
+def _best(scorer: Scorer, rows: Rows, k: int, leaves_out_seen: bool, device: torch.device) -> TopK:
+    """Find the `k` best items of each row; -inf fills the place of missing ones.
 
     Every process encodes all rows, as there are few, and scores its tiles of the catalogue.
     """
@@ -81,16 +81,16 @@ def _best(scorer: Scorer, rows: Rows, k: int, leaves_out_seen: bool, device: tor
     users, _ = scorer.encode(rows, torch.from_numpy(rows.targets[:, None].astype(np.int64)).to(device))
     users_of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
     seen = torch.from_numpy(users_of_items), torch.from_numpy(rows.items.astype(np.int64))
-    best = BestItems.nothing(len(rows.lengths), k, dtype=torch.float64, device=device)
+    best = TopK.nothing(len(rows.lengths), k, dtype=torch.float64, device=device)
     for first, scores in _scores(scorer, users, device):
         if leaves_out_seen:
             scores[_within(seen, first, scores.shape[1])] = -torch.inf
-        best.offer(slice(None), scores.double(), first)
+        best.update(slice(None), scores.double(), first)
     return best.of_all(scorer.partition)
 
 
 def _scores(scorer: Scorer, users: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """The scores [B, C] of each of this process's tiles, with the id of its first item; each tile is one product."""
+    """Yield the id of the first item and the scores [B, C] of each of this process's tiles, one product each."""
     catalogue = Catalogue(scorer.n_items)
     for tiles in catalogue.lookups(scorer.partition):
         first, last = catalogue.items(tiles)
@@ -101,7 +101,7 @@ def _scores(scorer: Scorer, users: Tensor, device: torch.device) -> Iterator[tup
 
 
 def _within(seen: tuple[Tensor, Tensor], first: int, n: int) -> tuple[Tensor, Tensor]:
-    """Those of the items `first` … `first` + n - 1, as rows and columns."""
+    """Return rows and columns of those of the items `first` … `first` + n - 1 that are `seen`."""
     users, items = seen
     is_here = (items >= first) & (items < first + n)
     return users[is_here], items[is_here] - first

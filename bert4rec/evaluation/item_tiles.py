@@ -1,4 +1,4 @@
-"""The catalogue cut into tiles for evaluation, and what of each tile not to count for whom."""
+"""The catalogue cut into tiles for evaluation, and the items of each tile that users have seen."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
-from bert4rec.evaluation.batches import cut
+from bert4rec.evaluation.batches import chunks
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
 
@@ -17,7 +17,7 @@ MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for some processes, few enoug
 
 
 class Catalogue:
-    """The items 0 … n_items - 1 in tiles, which depend on their number alone: a tile's scores are always one product.
+    """Cut the items 0 … n_items - 1 into tiles that depend on n_items alone: one product scores a tile.
 
     >>> [len(Catalogue(n).tiles) for n in (20, 3416, 10**9)]
     [1, 14, 16384]
@@ -29,30 +29,30 @@ class Catalogue:
         self.tiles = range(-(-n_items // self.tile))
 
     def items(self, tiles: range) -> tuple[int, int]:
-        """The first item of consecutive `tiles`, and the one after the last."""
+        """Return the first item of consecutive `tiles`, and the one after the last."""
         return min(tiles.start * self.tile, self._n_items), min(tiles.stop * self.tile, self._n_items)
 
     def lookups(self, partition: Partition) -> Iterator[range]:
-        """This process's tiles, in as many lookups as every other process needs; some may be empty."""
+        """Yield this process's tiles, in as many lookups as every other process needs; some may be empty."""
         share, step = partition.of(len(self.tiles)), max(1, ROWS_PER_LOOKUP // self.tile)
         for first in range(0, partition.largest(len(self.tiles)), step):
             yield share[first : first + step]
 
     def groups(self, tiles: range) -> Iterator[range]:
-        """Consecutive `tiles` in parts whose scores are looked at together, each about as many as a large tile."""
+        """Yield parts of consecutive `tiles` that are compared together, each about as many items as a large tile."""
         step = max(1, MAX_TILE // self.tile)
         for first in range(0, len(tiles), step):
             yield tiles[first : first + step]
 
     def owners(self, items: Ints, shares: Sequence[range]) -> Indices:
-        """The process in whose share of the tiles each of the `items` [n] is."""
+        """Return the process [n] that scores the tile of each of the `items` [n]."""
         firsts, ends = np.array([self.items(tiles) for tiles in shares]).T
         in_order = np.lexsort((ends, firsts))  # an empty share stands before the one that begins where it does
         return in_order[np.searchsorted(firsts[in_order], items, side="right") - 1]
 
 
 class Seen:
-    """What not to count of some `tiles`: the pairs of one of `n_users` and an item there, `users` and `items` [n]."""
+    """Hold the items of some `tiles` not to count: pairs of one of `n_users` and an item, `users` and `items` [n]."""
 
     def __init__(
         self, users: Ints, items: Ints, n_users: int, catalogue: Catalogue, tiles: range, device: torch.device
@@ -68,11 +68,11 @@ class Seen:
 
     @property
     def parts(self) -> Iterator[slice]:
-        """The users whose scores are looked at together."""
-        return cut(self._n_users, USERS_AT_ONCE)
+        """Yield the users whose scores are compared together."""
+        return chunks(self._n_users, USERS_AT_ONCE)
 
     def at(self, tiles: range, part: int) -> tuple[Tensor, Tensor]:
-        """What the users of a part have seen of consecutive `tiles`: their rows there, and the items."""
+        """Return the rows of the users of a part and the items of consecutive `tiles` that they have seen."""
         first = part * self._n_tiles - self._first
         where = slice(self._bounds[first + tiles.start], self._bounds[first + tiles.stop])
         return self._users[where], self._items[where]

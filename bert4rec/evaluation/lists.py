@@ -1,4 +1,4 @@
-"""What a recommender would show: metrics of the lists of its best items, beside those of the targets' ranks.
+"""Metrics of lists of recommended items, beside those of the targets' ranks.
 
 A list is what would be recommended: the best items of the full catalogue, without those that the user has seen where
 the run leaves them out. At each cut-off k:
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bert4rec.dataset.reader import Bools
 from bert4rec.evaluation.metric_names import COVERAGE, GINI, NOVELTY, POPULARITY
-from bert4rec.evaluation.top_k import BestItems
+from bert4rec.evaluation.top_k import TopK
 from bert4rec.runtime.collectives import Partition
 
 Indices: TypeAlias = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ LONGEST = 1000  # cut-off: the lists of a pass of users are in memory
 
 
 class Lists:
-    """The lists at the cut-offs `ks` of users who come in passes; what is kept of them are counts and means.
+    """Keep counts and means of the lists at the cut-offs `ks`, whose users come in passes.
 
     Cut-offs above `LONGEST` are left out.
     `popularity` [V]: training positions of the items. Each process of `partition` brings the lists of some users and
@@ -54,7 +54,7 @@ class Lists:
         self._of_users = {name: np.full((n_known, len(self._ks)), np.nan) for name in (POPULARITY, NOVELTY)}
         self._of_all: dict[str, float] = {}
 
-    def add(self, rows: Indices, best: BestItems, targets: Tensor, ahead: Tensor, missed: Bools) -> None:
+    def add(self, rows: Indices, best: TopK, targets: Tensor, ahead: Tensor, missed: Bools) -> None:
         """Add the lists of this process's users of a pass, `rows` [U]: the `best` items but for the target, and it.
 
         So many [U] items are `ahead` of each of the `targets` [U], counted from 0. A target that is `missed` [U] is in
@@ -74,7 +74,7 @@ class Lists:
                 values[lists[:, 0]] = of_metric
 
     def _means(self, items: Indices) -> Floats:
-        """What the lists `items` [U, k] are like, [U, metrics, cut-offs]."""
+        """Return mean popularity and novelty of the lists `items` [U, k], [U, metrics, cut-offs]."""
         is_there = items != NOTHING
         popularity = np.where(is_there, self._popularity[items], 0)
         novelty = np.where(is_there, -np.log2(np.maximum(popularity, 1) / self._total), 0.0)
@@ -93,18 +93,18 @@ class Lists:
         self._of_all |= {f"{GINI}@{k}": gini(*histogram) for k, histogram in histograms.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Metric → its value, on the first process; those without one user who has a list are absent."""
+        """Return metric → value, on the first process; a metric is absent where every list is empty."""
         means = {name: values[~np.isnan(values)] for name, values in self.of_users().items()}
         return self._of_all | {name: float(values.mean()) for name, values in means.items() if len(values)}
 
     def of_users(self) -> dict[str, Floats]:
-        """Metric → its value of each user [N], on the first process; NaN for one with nothing left to recommend."""
+        """Return metric → value of each user [N], on the first process; NaN for an empty list."""
         return {f"{name}@{k}": values[:, column] for name, values in self._of_users.items()
                 for column, k in enumerate(self._ks)}  # fmt: skip
 
 
 def coverage(counts: Indices, n_items: Indices) -> float:
-    """The share of items that were recommended, of which `n_items` [C] each were so `counts` [C] times.
+    """Return the share of items that were recommended: `n_items` [C] items were recommended `counts` [C] times.
 
     >>> coverage(np.array([0, 2]), np.array([3, 1]))
     0.25
@@ -113,7 +113,7 @@ def coverage(counts: Indices, n_items: Indices) -> float:
 
 
 def gini(counts: Indices, n_items: Indices) -> float:
-    """The Gini coefficient of how often items were recommended: `n_items` [C] so many `counts` [C] times, ascending.
+    """Return the Gini coefficient of the `counts` [C], ascending, that `n_items` [C] items each have.
 
     >>> gini(np.array([5]), np.array([4]))  # all alike
     0.0
@@ -129,14 +129,14 @@ def gini(counts: Indices, n_items: Indices) -> float:
 
 
 def _with_targets(found: Indices, targets: Indices, places: Indices) -> Indices:
-    """The lists `found` [U, k] with each target at its place, from 0; behind the end it is in no list."""
+    """Return the lists `found` [U, k] with each target at its place, from 0; a place behind the end leaves it out."""
     columns = np.arange(found.shape[1])[None]
     behind = np.take_along_axis(found, columns - (columns > places[:, None]), axis=1)
     return np.where(columns == places[:, None], targets[:, None], behind)
 
 
 def _histogram(partition: Partition, counts: npt.NDArray[np.int32]) -> tuple[Indices, Indices]:
-    """How many items of the whole catalogue have each count: the counts, ascending, and the numbers of items."""
+    """Return the counts of the whole catalogue, ascending, and the number of items with each."""
     n_own = np.bincount(counts)
     own = np.stack([n_own.nonzero()[0], n_own[n_own > 0]], axis=1)
     together = partition.concatenate(torch.from_numpy(own))[0].numpy()

@@ -4,7 +4,7 @@ COVERAGE, GINI, POPULARITY, NOVELTY = LIST_METRICS = ("Coverage", "Gini", "Avera
 
 
 def is_of_lists(metric: str) -> bool:
-    """Whether a metric is one of lists of recommendations, not of the ranks of targets.
+    """Return whether a metric is one of lists of recommendations, not of the ranks of targets.
 
     >>> is_of_lists("Gini@10"), is_of_lists("HR@10"), is_of_lists("MRR")
     (True, False, False)

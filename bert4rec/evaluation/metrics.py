@@ -14,7 +14,7 @@ LARGEST = 1e15  # the product of two vectors of such numbers is still finite
 
 
 def count_ahead(scores: Tensor, first: int, target_scores: Tensor, targets: Tensor) -> Tensor:
-    """How many [B] of the candidates `first`, `first` + 1, …, with `scores` [B, n], come before each target.
+    """Return how many [B] of the candidates `first`, `first` + 1, …, with `scores` [B, n], outrank each target.
 
     The same order as `is_ahead`, in one pass over the scores: among lower ids a tie is as good as a better score.
     `scores` [1, n] are those of all rows, and only sorted.
@@ -34,12 +34,12 @@ def count_ahead(scores: Tensor, first: int, target_scores: Tensor, targets: Tens
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether all are numbers, and not too large: else scores would compare as worse than any."""
+    """Return whether all values are finite and not too large; scores of others would compare as worse than any."""
     return not values.numel() or bool(values.abs().amax() < LARGEST)
 
 
 def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, float]:
-    """`users`, `HR@k`, `NDCG@k` for each k, and `MRR`, the means over users whose targets have `ranks` [U].
+    """Return `users`, and the means `HR@k`, `NDCG@k` and `MRR` over users whose targets have `ranks` [U].
 
     MISSED gives 0 in each of them; who is LEFT_OUT does not count as a user. With one relevant item a user, HR@k is
     Recall@k and the ideal DCG is 1.
@@ -53,7 +53,7 @@ def ranking_metrics(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[s
 
 
 def gains(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
-    """Each metric, and what it is the mean of: a value of each user [U], by the rank [U] of the target, or MISSED.
+    """Yield each metric and its value for each user [U], by the rank [U] of the target, or MISSED.
 
     >>> [(name, values.tolist()) for name, values in gains(np.array([1, 3, MISSED]), [2])]
     [('HR@2', [1.0, 0.0, 0.0]), ('NDCG@2', [1.0, 0.0, 0.0]), ('MRR', [1.0, 0.3333333333333333, 0.0])]

@@ -1,7 +1,7 @@
 """Evaluation: every user's held-out item ranked among the whole catalogue and among sampled negatives.
 
-Batches of users and tiles of the catalogue are cut once, whatever the number of processes, and dealt whole to the
-ranks; the ranks of the targets are gathered, and only then become metrics. So 1, 2 and 3 processes give exactly the
+Batches of users and tiles of the catalogue are the same for any number of processes, and each belongs to one of
+them; the ranks of the targets are gathered, and only then become metrics. So 1, 2 and 3 processes give exactly the
 same figures. The catalogue streams by, a few thousand items at a time, each scored by the process that (nearly) holds
 it: memory grows neither with the catalogue nor with the number of users.
 
@@ -26,12 +26,12 @@ from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.ranks import LEFT_OUT, is_ahead
 from bert4rec.dataset.reader import Bools, Rows, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.evaluation.batches import collected, cut, dealt
+from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.item_tiles import Catalogue, Seen
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
-from bert4rec.evaluation.top_k import BestItems
+from bert4rec.evaluation.top_k import TopK
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError
 
@@ -61,18 +61,18 @@ class Ranker:
         self._leaves_out_seen = leaves_out_seen
 
     def n_batches(self, n_users: int, protocols: Sequence[str]) -> int:
-        """How often `between` is called while so many users are ranked."""
-        passes = [where.stop - where.start for where in cut(n_users, USERS_PER_PASS)]
-        n_encoded = sum(self._partition.largest(len(list(cut(n, self._batch_size)))) for n in passes)
+        """Return the number of calls of `between` while `n_users` are ranked."""
+        passes = [where.stop - where.start for where in chunks(n_users, USERS_PER_PASS)]
+        n_encoded = sum(self._partition.largest(len(list(chunks(n, self._batch_size)))) for n in passes)
         n_lookups = len(list(self._catalogue.lookups(self._partition))) if "full" in protocols else 0
         return n_encoded + len(passes) * n_lookups
 
     @torch.no_grad()
     def rank(self, split: Split, protocols: Sequence[str], lists: Lists | None = None) -> Ranks:
-        """The ranks of the targets of `split`; with the protocol `full` the best items of each user go to `lists`."""
+        """Return the ranks of the targets of `split`; with the protocol `full` the best items go to `lists`."""
         ranks = {name: np.zeros(len(split), np.int32) for name in protocols}
         sampled = [name for name in protocols if name != "full"]
-        for where in cut(len(split), USERS_PER_PASS):
+        for where in chunks(len(split), USERS_PER_PASS):
             rows = np.arange(where.start, where.stop)
             # Rows of like length together, so that little is padded.
             indices = rows[np.argsort(split.lengths(rows), kind="stable")]
@@ -92,13 +92,13 @@ class Ranker:
         return users.repeated if self._leaves_out_seen else torch.zeros_like(users.repeated)
 
     def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> tuple["Users", "Own"]:
-        """Every process reads and encodes some batches: what all have found, and what this one has read."""
+        """Encode the users of a pass, some batches on each process; return all users and what this process has read."""
         n, size, width = len(indices), min(self._batch_size, len(indices)), self._scorer.width
-        batches, zeros = list(cut(n, size)), partial(torch.zeros, device=self._device)
+        batches, zeros = list(chunks(n, size)), partial(torch.zeros, device=self._device)
         n_turns, read = self._partition.largest(len(batches)), []
         floats = zeros(n_turns, size, width + 1, dtype=self._scorer.dtype)
         numbers = zeros(n_turns, size, 2 + len(sampled), dtype=torch.int32)
-        for turn, (number, is_own) in enumerate(dealt(len(batches), self._partition)):
+        for turn, (number, is_own) in enumerate(assigned(len(batches), self._partition)):
             self._between()
             rows = split.read(indices[batches[number]])
             encoded = self._encode_batch(rows, sampled)
@@ -106,7 +106,7 @@ class Ranker:
                 read.append((batches[number].start, rows))
                 for values, of_batch in zip((floats[turn], numbers[turn]), encoded, strict=True):
                     values[: len(of_batch)] = of_batch
-        floats, numbers = (collected(own, n, self._partition) for own in (floats, numbers))
+        floats, numbers = (gathered(own, n, self._partition) for own in (floats, numbers))
         if not is_finite(floats):  # the same on all processes
             raise DivergenceError(NOT_FINITE)
         known, scores = floats[:, :width].contiguous(), floats[:, width].contiguous()
@@ -115,7 +115,7 @@ class Ranker:
         )
 
     def _encode_batch(self, rows: Rows, sampled: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Of some rows what is known of each and its target's score; its target, whether it is repeated, its ranks.
+        """Return user vectors with the target's score, and the target, whether it is repeated, and its sampled ranks.
 
         These are the ranks among the row's own negatives.
         """
@@ -142,7 +142,7 @@ class Ranker:
         return ahead
 
     def _rank_alike(self, users: "Users", own: "Own", indices: Indices, lists: Lists | None) -> Tensor:
-        """The same where nothing is known of users: all give the same scores, which are looked at once.
+        """Return the same where all users have the same scores, which are sorted once.
 
         Each process takes off again which items before the targets do not count for its users.
         """
@@ -170,8 +170,8 @@ class Ranker:
         users, items = self._partition.exchange(pairs, np.bincount(owners, minlength=n_processes).tolist()).numpy().T
         return Seen(users, items, n_users, self._catalogue, shares[self._partition.rank], self._device)
 
-    def _stream(self, users: "Users", seen: Seen | None, best: BestItems | None) -> Tensor:
-        """How many items [U] come before each target, over the whole catalogue, all of which are offered to `best`.
+    def _stream(self, users: "Users", seen: Seen | None, best: TopK | None) -> Tensor:
+        """Return how many items [U] outrank each target, over the whole catalogue; all items update `best`.
 
         The pairs of `seen` are neither counted nor offered.
         """
@@ -194,42 +194,42 @@ class Ranker:
             raise DivergenceError(NOT_FINITE)
         return together[:-1]
 
-    def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: BestItems | None) -> None:
-        """Count the items of a `part` that come before each target, and offer all but `seen` ones to `best`."""
+    def _add(self, part: "Part", users: "Users", seen: Seen, ahead: Tensor, best: TopK | None) -> None:
+        """Count the items of a `part` that outrank each target, and update `best` with all but `seen` ones."""
         for number, where in enumerate(seen.parts):
             scores = self._scores(users.known[where], part)
             rows, items = seen.at(part.tiles, number)
             scores[rows, items - part.first] = -torch.inf
             ahead[where] += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores[where], users.targets[where])
             if best:
-                best.offer(where, scores, part.first)
+                best.update(where, scores, part.first)
 
-    def _add_for_all(self, part: "Part", users: "Users", ahead: Tensor, best: BestItems | None) -> None:
-        """The same where all users give the same scores: these are ordered once."""
+    def _add_for_all(self, part: "Part", users: "Users", ahead: Tensor, best: TopK | None) -> None:
+        """Do the same where all users have the same scores, which are sorted once."""
         scores = self._scores(users.known[:1], part)
         ahead += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores, users.targets)
         if best:
-            best.offer(slice(None), scores, part.first)
+            best.update(slice(None), scores, part.first)
 
     def _scores(self, known: Tensor, part: "Part") -> Tensor:
-        """Of users with what is `known` of them and the items of a `part`; each tile is a product of its own."""
+        """Return the scores of the items of a `part` for users, each tile as a product of its own."""
         of_tiles = [self._scorer.scores(known, items) for items in part.items.split(self._catalogue.tile)]
         return of_tiles[0] if len(of_tiles) == 1 else torch.cat(of_tiles, dim=1)
 
-    def _nothing(self, n_users: int, k: int) -> BestItems:
-        return BestItems.nothing(n_users, k, dtype=self._scorer.dtype, device=self._device)
+    def _nothing(self, n_users: int, k: int) -> TopK:
+        return TopK.nothing(n_users, k, dtype=self._scorer.dtype, device=self._device)
 
-    def _unseen(self, best: BestItems, rows: Tensor, items: Tensor, n_users: int, k: int) -> BestItems:
-        """For each of `n_users` the best `k`, without the `items` [n] that the users `rows` [n], ascending, saw."""
+    def _unseen(self, best: TopK, rows: Tensor, items: Tensor, n_users: int, k: int) -> TopK:
+        """Return the best `k` for each of `n_users`, without the `items` [n] that users `rows` [n], ascending, saw."""
         bounds = torch.searchsorted(rows, torch.arange(n_users + 1, device=self._device)).tolist()
-        parts = [BestItems.nothing(0, k, dtype=best.scores.dtype, device=self._device)]
-        for where in cut(n_users, self._batch_size):
+        parts = [TopK.nothing(0, k, dtype=best.scores.dtype, device=self._device)]
+        for where in chunks(n_users, self._batch_size):
             here, n_here = slice(bounds[where.start], bounds[where.stop]), where.stop - where.start
             parts.append(best.without(rows[here] - where.start, items[here], n_here, k))
-        return BestItems(torch.cat([part.scores for part in parts]), torch.cat([part.indices for part in parts]))
+        return TopK(torch.cat([part.scores for part in parts]), torch.cat([part.indices for part in parts]))
 
     def _add_lists(
-        self, lists: Lists, indices: Indices, places: Tensor, best: BestItems, users: "Users", ahead: Tensor
+        self, lists: Lists, indices: Indices, places: Tensor, best: TopK, users: "Users", ahead: Tensor
     ) -> None:
         """Add the lists of the users at `places` [B] of a pass, whose `best` items but for the targets are known."""
         rows, missed = indices[places.cpu().numpy()], self._are_missed(users)[places].cpu().numpy()
@@ -237,7 +237,7 @@ class Ranker:
 
 
 class Part(NamedTuple):
-    """Consecutive `tiles` of the catalogue from the item `first` on, counted from 0: what is known of their `items`."""
+    """Hold consecutive `tiles` of the catalogue, their first item, counted from 0, and the vectors of their `items`."""
 
     tiles: range
     first: int
@@ -245,7 +245,7 @@ class Part(NamedTuple):
 
 
 class Users(NamedTuple):
-    """U users of a pass: what is `known` of them [U, width], ids and scores [U] of their targets, and their ranks.
+    """Hold U users of a pass: their vectors `known` [U, width], the ids and scores [U] of their targets, and the ranks.
 
     `repeated` [U]: whose target stands in the user's own history; `ranks` are [U, sampled protocols].
     """
@@ -258,7 +258,7 @@ class Users(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What this process has read of a pass: where its users stand there, `places` [B], and what not to count for them.
+    """Hold the `places` [B] in a pass of the users that this process has read, and the items not to count for them.
 
     That is the target and, where they are left out, what each has seen: pairs of `users` [n] of these and `items` [n],
     both counted from 0. `n_most` is how many a user has at most.
@@ -284,14 +284,14 @@ class Own(NamedTuple):
         return cls(np.concatenate([nothing, *places]), users, items - np.int32(FIRST_ITEM_ID), most)
 
     def distinct(self) -> tuple[Indices, Indices, Indices]:
-        """`places`, and the pairs without repetitions, in the order of the users."""
+        """Return `places`, and the pairs without repetitions, in the order of the users."""
         n_items = int(self.items.max(initial=0)) + 1
         pairs = np.sort(self.users.astype(np.int64) * n_items + self.items)
         return self.places, *np.divmod(pairs[np.flatnonzero(np.diff(pairs, prepend=-1))], n_items)
 
 
 def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
-    """The negatives [B, n]; of a user who has none the target itself, so that all ids are those of items."""
+    """Return the negatives [B, n]; a user without negatives has the target instead, so that all ids are items."""
     assert rows.targets is not None, "an evaluation split has targets"
     assert rows.negatives is not None, "an evaluation split has negatives"
     return np.where(rows.are_left_out(protocol)[:, None], rows.targets[:, None], rows.negatives[protocol])
@@ -299,7 +299,7 @@ def _negatives(rows: Rows, protocol: str) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What is known of a split of N users before anything is ranked.
+    """Hold facts of a split of N users that need no ranks.
 
     `repeated` [N]: whose target stands in the user's own history; `left_out` [N]: who has no negatives.
     """
@@ -312,17 +312,17 @@ class HeldOut:
         """Look at the rows of `split` that fall to this process, in bounded memory."""
         own = partition.of(len(split))
         repeated, left_out = (np.zeros(len(own), bool) for _ in range(2))
-        for where in cut(len(own), USERS_PER_PASS):
+        for where in chunks(len(own), USERS_PER_PASS):
             rows = split.read(np.array(own[where]))
             repeated[where], left_out[where] = rows.are_repeated(), rows.are_left_out("popular")
         return cls(repeated, left_out)
 
     @classmethod
     def together(cls, parts: Sequence["HeldOut"]) -> "HeldOut":
-        """What all processes have found, by rank."""
+        """Join the parts of all processes, by rank."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("repeated", "left_out")))
 
 
 def to_metrics(ranks: Ranks, ks: Sequence[int]) -> Metrics:
-    """Protocol → metrics, of the protocols in which there are users."""
+    """Return protocol → metrics, of the protocols that have users."""
     return {name: ranking_metrics(values, ks) for name, values in ranks.items() if (values != LEFT_OUT).any()}

@@ -11,7 +11,7 @@ import torch
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.reader import Sizes, Split
 from bert4rec.dataset.schema import table_rows
-from bert4rec.evaluation.batches import cut, dealt
+from bert4rec.evaluation.batches import assigned, chunks
 from bert4rec.feed.order import Indices
 from bert4rec.feed.pairs import TEST, VALIDATION, PairExamples
 from bert4rec.models.matrix_factorization import MatrixFactorization
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Rated(NamedTuple):
-    """Users, items and ratings of pairs, each [B]."""
+    """Hold users, items and ratings of pairs, each [B]."""
 
     users: Ints
     items: Ints
@@ -35,7 +35,7 @@ class Rated(NamedTuple):
 class RatingMeter:
     """Measures ratings on all processes of `partition`, which make the same calls; `between` is called between batches.
 
-    Batches are cut once and dealt whole to the processes, and the sums of each are added up in one order: so any number
+    Batches are the same for any number of processes, and the sums of each are added up in one order: so any number
     of processes gives exactly the same figures.
     """
 
@@ -43,16 +43,16 @@ class RatingMeter:
         self._partition, self._device, self._between = partition, device, between
 
     def n_batches(self, held_out: PairExamples) -> int:
-        """How often `between` is called."""
+        """Return the number of calls of `between`."""
         return self._partition.largest(len(list(_batches(len(held_out)))))
 
     @torch.no_grad()
     def errors(self, model: MatrixFactorization, held_out: PairExamples) -> dict[str, float]:
-        """`pairs`, `RMSE` and `MAE` of the unwrapped `model` as it is."""
+        """Return `pairs`, `RMSE` and `MAE` of the unwrapped `model`."""
         model.eval()
         batches = list(_batches(len(held_out)))
         sums = torch.zeros(len(batches), 2, dtype=torch.float64)
-        for number, is_own in dealt(len(batches), self._partition):
+        for number, is_own in assigned(len(batches), self._partition):
             self._between()
             pairs = held_out.batch(batches[number], 0).to(self._device)
             assert pairs.ratings is not None, "held-out pairs have ratings"
@@ -67,7 +67,7 @@ class RatingMeter:
 
 
 def mean_errors(split: Split, parts: Mapping[str, PairExamples], sizes: Sizes) -> dict[str, float]:
-    """The RMSE on the pairs of the test: of the mean rating, and of that with what items and users differ from it.
+    """Return the test RMSE of the mean rating, and of the mean rating with differences of items and users.
 
     The difference of an item is the mean of its ratings' differences from the mean, that of a user the mean of what is
     left then, both damped (Koren 2010, "Factor in the neighbors", section 2.1). None of the held-out pairs counts.
@@ -75,7 +75,7 @@ def mean_errors(split: Split, parts: Mapping[str, PairExamples], sizes: Sizes) -
     """
 
     def total(value: Callable[[Rated], Floats], by: Callable[[Rated], Ints], n: int) -> tuple[Floats, Floats]:
-        """Sums [n] of a value of the training's pairs, and how many there are: all pairs but those held out."""
+        """Return sums [n] of a value of the training pairs and their number: all pairs but those held out."""
         sums, counts = np.zeros(n), np.zeros(n)
         for sign, pairs in _training_pairs(split, parts):
             sums += sign * np.bincount(by(pairs), value(pairs), n)
@@ -98,7 +98,7 @@ def mean_errors(split: Split, parts: Mapping[str, PairExamples], sizes: Sizes) -
 
 
 def _training_pairs(split: Split, parts: Mapping[str, PairExamples]) -> Iterator[tuple[int, Rated]]:
-    """All pairs in their order with a 1, then those held out with a -1."""
+    """Yield all pairs in their order with 1, then those held out with -1."""
     everything = PairExamples(split, range(split.n_pairs), seed=None, has_ratings=True)
     for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
         for indices in _batches(len(examples)):
@@ -112,4 +112,4 @@ def _read(examples: PairExamples, indices: Indices) -> Rated:
 
 
 def _batches(n: int) -> Iterator[Indices]:
-    return (np.arange(where.start, where.stop) for where in cut(n, PAIRS_AT_ONCE))
+    return (np.arange(where.start, where.stop) for where in chunks(n, PAIRS_AT_ONCE))

@@ -1,4 +1,4 @@
-"""Who scores items for users; the ranker makes ranks of the scores."""
+"""Scores of items for users, from which the ranker makes ranks."""
 
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -19,7 +19,7 @@ UNKNOWN_SCORE = -1e14  # lower than that of any item; finite, as the scores of t
 
 
 class Scorer(Protocol):
-    """Scores items by the histories of users; every process of its `partition` makes the same calls.
+    """Score items by the histories of users; every process of its `partition` makes the same calls.
 
     What is known of a user are `width` numbers of type `dtype`, the type of scores too.
     """
@@ -30,20 +30,20 @@ class Scorer(Protocol):
     dtype: torch.dtype
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """What is known of the users of `rows`, [B, width], and their scores [B, n] of the items `ids` [B, n]."""
+        """Return vectors [B, width] of the users of `rows`, and their scores [B, n] of the items `ids` [B, n]."""
         ...
 
     def items(self, ids: Tensor) -> Tensor:
-        """What is known of the items `ids` [C], [C, …]."""
+        """Return vectors [C, …] of the items `ids` [C]."""
         ...
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """Of users [B, width] and items [C, …]: a new tensor [B, C]."""
+        """Return a new tensor [B, C] of the scores of users [B, width] and items [C, …]."""
         ...
 
 
 class ModelScorer:
-    """Scores by `model` (unwrapped, perhaps sharded) as it is; `max_len` is its own."""
+    """Score by the current weights of `model` (unwrapped, perhaps sharded); `max_len` is its own."""
 
     def __init__(self, model: RankingModel, *, device: torch.device, max_len: int, precision: str = "fp32") -> None:
         self._model, self._device, self._max_len = model.eval(), device, max_len
@@ -52,7 +52,7 @@ class ModelScorer:
         self.width, self.dtype = model.width, torch.float32
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """What the model makes of them: hidden states, or what it knows of a user."""
+        """Return hidden states or user vectors, and the scores of the items `ids`."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
             batch = self._model.ask(rows, self._max_len, self._model.times).to(self._device)
             candidates, places = distinct(ids.flatten().cpu())
@@ -62,11 +62,11 @@ class ModelScorer:
         return asking, self._model.score_own(asking, items.view(*ids.shape, -1))
 
     def items(self, ids: Tensor) -> Tensor:
-        """Their vectors."""
+        """Return the vectors of items."""
         return self._model.represent_items(Lookup.of(ids))
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """By the model."""
+        """Return the model's scores."""
         return self._model.score(users, items)
 
 

@@ -1,6 +1,6 @@
 """The best items for each user, exactly: the catalogue streams by in tiles, and ties go to the lower id."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,8 +14,8 @@ BLOCKS = 1024  # parts of them whose highest scores are looked at first
 
 
 @dataclass
-class BestItems:
-    """The best k items of those that U users were offered: `scores` [U, k], best first, and their `indices` [U, k].
+class TopK:
+    """Hold the best k items so far of U users: `scores` [U, k], best first, and their `indices` [U, k].
 
     Where fewer were offered, -inf stands in place of scores. Tiles come in the order of their items.
     """
@@ -25,12 +25,12 @@ class BestItems:
 
     @classmethod
     def nothing(cls, n_users: int, k: int, *, dtype: torch.dtype, device: torch.device) -> Self:
-        """Before the first offer."""
+        """Return empty lists: all scores are -inf."""
         scores = torch.full((n_users, k), -torch.inf, dtype=dtype, device=device)
         return cls(scores, torch.zeros(n_users, k, dtype=torch.int64, device=device))
 
-    def offer(self, users: slice, scores: Tensor, first: int) -> None:
-        """The items `first`, `first` + 1, …, with `scores` [B, C] for some of the `users`; -inf is no offer."""
+    def update(self, users: slice, scores: Tensor, first: int) -> None:
+        """Update the lists of `users` with the items `first`, `first` + 1, …, by `scores` [B, C]; -inf is no item."""
         found, indices = self.scores[users], self.indices[users]
         k, highest = found.shape[1], _highest(scores)
         # A tie with what was found before loses: its id is higher.
@@ -46,8 +46,8 @@ class BestItems:
         order = candidates[0].sort(dim=1, descending=True, stable=True).indices[:, :k]
         found[rows], indices[rows] = (values.gather(1, order) for values in candidates)
 
-    def of_share(self, partition: Partition) -> "BestItems":
-        """Of this process's part of the users the best of what all have found, each among its part of the items."""
+    def of_share(self, partition: Partition) -> "TopK":
+        """Return the best items of this process's share of the users, from the lists of all processes."""
         if partition.n_processes == 1:
             return self
         n_users, k = self.scores.shape
@@ -61,18 +61,18 @@ class BestItems:
             for values in (self.scores, self.indices)
         )
         order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
-        return BestItems(scores.gather(1, order), indices.gather(1, order))
+        return TopK(scores.gather(1, order), indices.gather(1, order))
 
-    def of_all(self, partition: Partition) -> "BestItems":
-        """The same of all users."""
+    def of_all(self, partition: Partition) -> "TopK":
+        """Return the best items of all users, from the lists of all processes."""
         own, share = self.of_share(partition), partition.of(len(self.scores))
         numbers = torch.arange(share.start, share.stop, device=self.scores.device)
         users, scores, indices = (partition.concatenate(v)[0] for v in (numbers, own.scores, own.indices))
         by_user = users.argsort()
-        return BestItems(scores[by_user], indices[by_user])
+        return TopK(scores[by_user], indices[by_user])
 
-    def without(self, rows: Tensor, items: Tensor, n_users: int, k: int) -> "BestItems":
-        """For each of `n_users` the best k of what is one row here, without what the user has seen.
+    def without(self, rows: Tensor, items: Tensor, n_users: int, k: int) -> "TopK":
+        """Return the best k of the one row here for each of `n_users`, without the items that the user has seen.
 
         That is `items` [N], each at the user's place in `rows` [N]; this row holds so many that k others are among
         them, where there are as many.
@@ -86,35 +86,31 @@ class BestItems:
         left[rows[is_here], order[places[is_here]]] = n
         left = left.topk(min(k, n), dim=1, largest=False).values
         places = left.clamp(max=n - 1)
-        return BestItems(torch.where(left < n, scores[places], -torch.inf), indices[places])
+        return TopK(torch.where(left < n, scores[places], -torch.inf), indices[places])
 
 
 def top_k(
     hidden: Tensor, vectors: Tensor, k: int, *, exclude: Callable[[Tensor, int], None] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The scores [B, k] of the best rows of `vectors` [V, D] for `hidden` [B, D], best first, and their indices [B, k].
+    """Return scores and indices [B, k] of the best rows of `vectors` [V, D] for `hidden` [B, D], best first.
 
     `exclude` is called with the scores [B, C] of a tile and its first row, and sets those to -inf that are not to be
     found. Where fewer than k are left, -inf stands in place of scores.
     """
-    best = BestItems.nothing(len(hidden), k, dtype=torch.float32, device=hidden.device)
+    best = TopK.nothing(len(hidden), k, dtype=torch.float32, device=hidden.device)
     # For the scores of each tile in turn: new pages take longer than the products.
     room = hidden.new_empty(len(hidden) * min(TILE, len(vectors)))
-    for first, tile in _tiles(vectors):
+    for first in range(0, len(vectors), TILE):
+        tile = vectors[first : first + TILE]
         scores = torch.mm(hidden, tile.T, out=room[: len(hidden) * len(tile)].view(-1, len(tile))).float()
         if exclude is not None:
             exclude(scores, first)
-        best.offer(slice(None), scores, first)
+        best.update(slice(None), scores, first)
     return best.scores, best.indices
 
 
-def _tiles(vectors: Tensor) -> Iterator[tuple[int, Tensor]]:
-    for first in range(0, len(vectors), TILE):
-        yield first, vectors[first : first + TILE]
-
-
 def _highest(scores: Tensor) -> Tensor:
-    """The highest of `scores` [B, C] in each of the blocks of a tile; [B, BLOCKS], of few columns these themselves.
+    """Return the highest of `scores` [B, C] in each of `BLOCKS` blocks, [B, BLOCKS]; few columns as they are.
 
     Block b has the columns b, b + BLOCKS, …, so that whole rows are compared at once.
     """
@@ -128,7 +124,7 @@ def _highest(scores: Tensor) -> Tensor:
 
 
 def _best(scores: Tensor, highest: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """At most `k` of the best `scores` [B, C], in the order of their columns [B, ≤ k]; the first ones of equal ones.
+    """Return at most `k` of the best `scores` [B, C] in the order of their columns; ties go to the first column.
 
     What is not in the k blocks with the `highest` scores is at most as high as the next of these. Only where it is as
     high as the k-th of the best, all columns are looked at.
@@ -149,7 +145,7 @@ def _best(scores: Tensor, highest: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _best_of_all(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """As `_best`, by a look at every score."""
+    """Return the same as `_best` from every score."""
     values, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     if values.shape[1] > k:
         columns = columns[:, :k]
@@ -161,7 +157,7 @@ def _best_of_all(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _first_best(scores: Tensor, limits: Tensor, k: int) -> Tensor:
-    """The columns [B, k] of all `scores` [B, C] above `limits` [B, 1], fewer than k, and of the first equal ones."""
+    """Return the columns [B, k] of `scores` [B, C] above `limits` [B, 1], fewer than k, and of the first equal ones."""
     is_above, is_equal = scores > limits, scores == limits
     n_missing = k - is_above.sum(1, keepdim=True)
     return (is_above | (is_equal & (is_equal.cumsum(1) <= n_missing))).nonzero()[:, 1].view(-1, k)

@@ -35,10 +35,11 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     """
     if not source.trained.takes_histories:
         raise DataError(
-            f"{source.trained.folder}: a matrix factorisation, which takes no histories; what is exported answers them"
+            f"{source.trained.folder}: a matrix factorisation takes no histories and cannot be exported; expected: a "
+            "model of another kind"
         )
     if folder.exists():
-        raise DataError(f"{folder}: is there already; name another folder with --output=FOLDER, or remove it")
+        raise DataError(f"{folder}: exists already; name another folder with --output=FOLDER, or remove it")
     if "onnx" in formats:
         require_onnx()  # before the work that would be lost
     try:
@@ -70,17 +71,13 @@ def _write(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         write_vectors(folder, stored, ids, source.trained.model["embed_dim"])
         logger.info(f"vectors: {len(ids):,} items")
     if {"pt2", "onnx"} & {*formats}:
-        program = Program(_network_of(source), leaves_out_seen=leaves_out_seen).eval()
+        network = network_of(source)
+        assert isinstance(network, Network), "export() has refused others"
+        program = Program(network, leaves_out_seen=leaves_out_seen).eval()
         for name, file, save in (("pt2", PT2, save_pt2), ("onnx", ONNX, save_onnx)):
             if name in formats:
                 save(folder / file, program)
                 logger.info(f"{file}: histories and k → the k best items")
-
-
-def _network_of(source: Source) -> Network:
-    network = network_of(source)
-    assert isinstance(network, Network), "export() has refused others"
-    return network
 
 
 def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: bool) -> dict[str, Any]:
@@ -99,7 +96,7 @@ def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: bool) -> dict[st
 
 
 def _report(source: Source) -> dict[str, Any]:
-    """Of the run, if these are the weights that it is about; {} where there is none."""
+    """Return the report of the run if it is about these weights, else {}."""
     trained = source.trained
     if trained.run is None or not trained.is_reported or not (trained.run / REPORT).is_file():
         return {}

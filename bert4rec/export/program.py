@@ -65,7 +65,7 @@ class Program(nn.Module):
         return torch.where(best > -torch.inf, indices, NOTHING), best
 
     def _times(self, is_item: Tensor, times: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Gaps [B, L], with the mask token's behind them if there is one, and instants [B], as of `while_asking`."""
+        """Return time deltas [B, L], with a mask token's at the end, and query times [B], as `while_asking` does."""
         newest = torch.where(is_item, times, -NEVER).amax(1)
         instants = newest if at is None else at
         places = torch.arange(is_item.shape[1], device=is_item.device)
@@ -82,7 +82,7 @@ class Program(nn.Module):
         return torch.cat([gaps, (instants - newest)[:, None]], dim=1), instants
 
     def _hidden(self, items: Tensor, is_item: Tensor, times: Tensor | None, at: Tensor | None) -> Tensor:
-        """Hidden states [B, D] after the histories, as `Network` has them."""
+        """Return the hidden states [B, D] after the histories, as `Network` does."""
         gaps, instants = (None, None) if times is None else self._times(is_item, times, at)
         encoder, mask = self.network.encoder, self.network.mask
         vectors, most = self.network.shown_vectors[items], self.network.max_len
@@ -140,14 +140,14 @@ def _example(program: Program) -> tuple[Tensor, ...]:
 
 
 def _dynamic(program: Program) -> tuple[Any, ...]:
-    """Any number of histories, of any length."""
+    """Return shapes for any number of histories of any length."""
     histories, length = torch.export.Dim("histories"), torch.export.Dim("length")
     matrix = {0: histories, 1: length}
     return (matrix, None, matrix, {0: histories})[: len(program.inputs)]
 
 
 def _seen_within(is_real: Tensor) -> Tensor:
-    """Who sees whom in a causal model, [B, 1, L, L]; all see themselves, since attention to nothing is NaN."""
+    """Return the causal attention mask [B, 1, L, L]; every position sees itself: no keys would give NaN."""
     places = torch.arange(is_real.shape[1], device=is_real.device)
     is_before = places[None, :] <= places[:, None]
     is_self = places[None, :] == places[:, None]
@@ -155,7 +155,7 @@ def _seen_within(is_real: Tensor) -> Tensor:
 
 
 def _attend(block: Block, queries: Tensor, x: Tensor, rotation: Rotation | None, mask: Tensor) -> Tensor:
-    """Attention of `queries` [B, M, d] to `x` [B, L, d] before its norm, at places of that `rotation`."""
+    """Attend from `queries` [B, M, d] to `x` [B, L, d] before its norm, at places of that `rotation`."""
 
     def heads(values: Tensor) -> Tensor:
         return values.unflatten(-1, (block.n_heads, -1)).transpose(1, 2)
@@ -167,7 +167,7 @@ def _attend(block: Block, queries: Tensor, x: Tensor, rotation: Rotation | None,
 
 @contextmanager
 def _without_messages() -> Iterator[None]:
-    """What the exporter says of its own insides is for its developers."""
+    """Silence what the exporter logs for its own developers."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)

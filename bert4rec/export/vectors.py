@@ -19,7 +19,7 @@ PARQUET, NPY = "vectors.parquet", "vectors.npy"
 
 
 def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: int) -> None:
-    """`vectors.npy`: float32 [V, d + 1 if items have a bias]; `vectors.parquet`: id, title, vector, bias of each item.
+    """Write `vectors.npy`, float32 [V, d + 1 with biases], and `vectors.parquet`: id, title, vector, bias of each item.
 
     The item of row i is line i of the list of ids. A score is the product with a history's state, which has a 1 behind
     it where there are biases.
@@ -37,7 +37,7 @@ def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: 
 
 
 def _vectors(stored: StoredTensors, embed_dim: int) -> Iterator[Tensor]:
-    """What items are scored by [n, d], with their biases as a last column, in the order of their indices."""
+    """Yield the vectors [n, d] that score items, with their biases as a last column, in the order of their indices."""
     if MODEL + HEAD in stored:
         weight = stored.read(MODEL + HEAD)  # a layer of a model that is on every process: it is not sharded
         yield (

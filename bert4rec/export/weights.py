@@ -36,5 +36,5 @@ def write_safetensors(path: Path, stored: StoredTensors, names: Mapping[str, str
 
 
 def bytes_of(block: Tensor) -> memoryview:
-    """The numbers of a tensor as they lie in memory."""
+    """Return the bytes of a tensor."""
     return block.contiguous().flatten().view(torch.uint8).numpy().data

@@ -1,4 +1,4 @@
-"""What recommendations are made for: items, and for a model that knows times when they were taken."""
+"""Histories to recommend for: items, and their timestamps for a model that uses them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from bert4rec.runtime.errors import DataError
 
 
 class TimedHistory(NamedTuple):
-    """Items in their own ids, the oldest first, and `times`: when they were taken, in seconds, never descending.
+    """Hold items in their own ids, the oldest first, and their `times` in seconds, ascending.
 
     `at`: the instant to recommend for, in seconds; None: that of the last item, as if the user were still there.
     """
@@ -25,14 +25,20 @@ History: TypeAlias = Sequence[Any] | TimedHistory
 """Items in their own ids, the oldest first; for a model that knows times a `TimedHistory`."""
 
 
+Histories: TypeAlias = list[tuple[Any, History]]
+"""The name of each user, and the history."""
+
+AT_ONCE = 4096  # histories in memory
+
+
 def items_of(history: History) -> Sequence[Any]:
-    """Its items, in their own ids."""
+    """Return the items in their own ids."""
     return history.items if isinstance(history, TimedHistory) else history
 
 
 @dataclass(frozen=True)
 class Known:
-    """The items [n] of a history that a model knows, by their indices; for one that knows times `seconds` [n], `at`."""
+    """Hold the known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`."""
 
     items: Ints
     seconds: Ints | None = None
@@ -40,7 +46,7 @@ class Known:
 
     @classmethod
     def of(cls, history: History, ids: ItemIds, *, with_times: bool) -> "tuple[Known, Ints]":
-        """The known items, and the indices of all, with `UNKNOWN` ones. Raises `DataError` for times that are none."""
+        """Return the known items, and the indices of all, with `UNKNOWN` ones. Raises `DataError` for bad times."""
         indices = ids.indices(items_of(history))
         is_known = indices != UNKNOWN
         if not with_times:
@@ -49,21 +55,21 @@ class Known:
             history = TimedHistory([], [])
         if not isinstance(history, TimedHistory):
             raise DataError(
-                "this model knows times, and a history has none; give it those of its items: in Python as "
-                "TimedHistory(items, times), in a file as times, or the column time"
+                "this model uses timestamps and a history has none; pass TimedHistory(items, times) in Python, times "
+                "in JSON lines, or a column time"
             )
         seconds = _seconds(history)
         last = int(seconds[-1]) if len(seconds) else 0
         at = last if history.at is None else int(history.at)
         if at < last:
-            raise DataError(f"recommendations for the instant {at}: the last item of a history is from {last}, later")
+            raise DataError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
         return cls(indices[is_known], seconds[is_known], at), indices
 
     def __len__(self) -> int:
         return len(self.items)
 
     def last(self, n: int) -> "Known":
-        """With its `n` last items alone."""
+        """Return the history with its last `n` items alone."""
         return Known(self.items[-n:], None if self.seconds is None else self.seconds[-n:], self.at)
 
 

@@ -26,17 +26,18 @@ COLUMNS = ("item", "original", "title", TRAIN_COUNT)  # of the items' table
 
 
 class ItemIds:
-    """The original ids of items 0 … V - 1, and their titles where they have some ("" for one that has none).
+    """Hold the original ids of items 0 … V - 1, and their titles where they have some ("" for one that has none).
 
-    `train_counts` [V]: the training positions of each item; None where they are not known.
+    `train_counts` [V]: the training positions of each item, by default 0.
     """
 
     def __init__(self, originals: pa.Array, titles: pa.Array | None = None, train_counts: Ints | None = None) -> None:
-        self.originals, self.titles, self.train_counts = originals, titles, train_counts
+        self.originals, self.titles = originals, titles
+        self.train_counts = np.zeros(len(originals), np.int64) if train_counts is None else train_counts
 
     @classmethod
     def read(cls, folder: Path) -> "ItemIds":
-        """From a dataset folder. Raises `DataError`."""
+        """Read the items of a dataset folder. Raises `DataError`."""
         try:
             table = pq.read_table(folder / ITEMS)
         except (OSError, pa.ArrowInvalid) as error:
@@ -44,12 +45,11 @@ class ItemIds:
         columns = {name: one_array(table[name]) for name in table.column_names if name in COLUMNS}
         order = pc.sort_indices(columns["item"])
         titles = columns["title"].fill_null("").take(order) if "title" in columns else None
-        counts = columns[TRAIN_COUNT].take(order) if TRAIN_COUNT in columns else None
-        return cls(columns["original"].take(order), titles, _counts(counts))
+        return cls(columns["original"].take(order), titles, _counts(columns[TRAIN_COUNT].take(order)))
 
     @classmethod
     def read_lines(cls, path: Path, *, are_numbers: bool) -> "ItemIds":
-        """From JSON lines, as `write_lines` makes them. Raises `DataError`."""
+        """Read JSON lines that `write_lines` has written. Raises `DataError`."""
         own = pa.int64() if are_numbers else pa.string()
         schema = pa.schema([("id", own), ("title", pa.string()), (TRAIN_COUNT, pa.int64())])
         options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -63,38 +63,34 @@ class ItemIds:
         return cls(one_array(table["id"]), filled, _counts(one_array(table[TRAIN_COUNT])))
 
     def write_lines(self, path: Path) -> None:
-        """Write a line an item, in the order of their indices: {"id": …, "title": …, "train_count": …}.
-
-        Without the title where an item has none, and without the count where none is known.
-        """
+        """Write one line for each item by index: {"id": …, "title": …, "train_count": …}, without an empty title."""
         with path.open("w", encoding="utf-8") as file:
             for first in range(0, len(self), LINES_AT_ONCE):
                 indices = range(first, min(first + LINES_AT_ONCE, len(self)))
                 for index, item, title in zip(indices, self.of(indices), self.titles_of(indices), strict=True):
-                    line = {"id": item, "title": title} if title else {"id": item}
-                    if self.train_counts is not None:
-                        line[TRAIN_COUNT] = int(self.train_counts[index])
+                    line = {"id": item, **({"title": title} if title else {})}
+                    line[TRAIN_COUNT] = int(self.train_counts[index])
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
     @property
     def are_numbers(self) -> bool:
-        """Whether ids are whole numbers, else text."""
+        """Return whether ids are whole numbers, else text."""
         return bool(pa.types.is_integer(self.originals.type))
 
     def __len__(self) -> int:
         return len(self.originals)
 
     def indices(self, originals: Iterable[Any]) -> Ints:
-        """The index of each item; `UNKNOWN` where there is no such item. Numbers may be given as text."""
+        """Return the index of each item, `UNKNOWN` for an unknown one. Numbers may be given as text."""
         found = (self._index.get(self._kind(value), UNKNOWN) for value in originals)
         return np.fromiter(found, np.int64)
 
     def of(self, indices: Sequence[int]) -> list[Any]:
-        """The original ids at `indices`."""
+        """Return the original ids at `indices`."""
         return list(self.originals.take(pa.array(indices, pa.int64())).to_pylist())
 
     def titles_of(self, indices: Sequence[int]) -> list[str]:
-        """The titles at `indices`, "" where none is known."""
+        """Return the titles at `indices`, "" where none is known."""
         return (
             list(self.titles.take(pa.array(indices, pa.int64())).to_pylist())
             if self.titles is not None
@@ -104,10 +100,8 @@ class ItemIds:
     def most_popular(self, k: int, hidden: npt.NDArray[np.bool_] | None = None) -> Ints:
         """Return the indices of the `k` items with most training positions, without those that are `hidden` [V].
 
-        The most popular comes first, of equal ones the lower index. There are none where counts are not known.
+        The most popular comes first, of equal ones the lower index.
         """
-        if self.train_counts is None:
-            return np.empty(0, np.int64)
         shown = np.arange(len(self)) if hidden is None else np.flatnonzero(~hidden)
         counts = self.train_counts[shown]
         if k < len(shown):
@@ -120,7 +114,7 @@ class ItemIds:
         return {original: index for index, original in enumerate(self.originals.to_pylist())}
 
     def _kind(self, value: Any) -> Any:
-        """`value` as the ids are: text, or a number."""
+        """Return `value` as text or as a number, as the ids are."""
         if not self.are_numbers:
             return str(value)
         try:
@@ -130,14 +124,11 @@ class ItemIds:
         return number if isinstance(value, str) or number == value else None  # 1.7 is no item 1
 
 
-def _counts(column: pa.Array | None) -> Ints | None:
-    """Return the numbers of a column; None where one is missing."""
-    # Not by to_numpy, which imports pandas.
-    if column is None or column.null_count:
-        return None
-    return np.from_dlpack(column.cast(pa.int64())).astype(np.int64, copy=False)
+def _counts(column: pa.Array) -> Ints:
+    # to_numpy would import pandas.
+    return np.from_dlpack(column.fill_null(0).cast(pa.int64())).astype(np.int64, copy=False)
 
 
 def as_ids(indices: Ints) -> Ints:
-    """The ids that a model knows items by."""
+    """Return the ids that the model uses."""
     return indices + FIRST_ITEM_ID

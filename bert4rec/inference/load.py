@@ -14,7 +14,7 @@ from bert4rec.runtime.errors import DataError, in_one_line
 
 
 def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
-    """The model of a run folder (its best weights), of one of its checkpoints, or of a model package.
+    """Load the model of a run folder (its best weights), of one of its checkpoints, or of a model package.
 
     `dataset` is the folder that it was trained on, where that is not where the run's settings say; a package needs one
     for the histories of its users alone. Raises `DataError`, in one line, for what is missing, damaged or does not
@@ -29,7 +29,7 @@ def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:
 
 
 def network_of(source: Source) -> Network | ItemVectors:
-    """The network of a checkpoint, however its table was sharded; where it takes no histories, its item vectors.
+    """Return the network of a checkpoint, however it was sharded; without histories its item vectors.
 
     Raises `DataError` where it has other weights than this version of the program trains.
     """
@@ -39,7 +39,7 @@ def network_of(source: Source) -> Network | ItemVectors:
     tensors = {name.removeprefix(MODEL): stored.read(name) for name in stored if name.startswith(MODEL)}
     try:
         return make_network(tensors, source.trained.model, is_causal=source.is_causal)
-    except RuntimeError as error:
+    except (KeyError, RuntimeError) as error:
         reason = f"is of another version of bert4rec; train it again: {in_one_line(error)}"
         raise DataError(f"{source.trained.folder}: {reason}") from None
 

@@ -6,19 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
+from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.feed.gaps import while_asking
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.transformer import Encoder, with_one
 
-# Keys of [model]
-OF_ENCODER = (
+ENCODER_SETTINGS = (
     "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times",
 )  # fmt: skip
 
 
 class Network(nn.Module):
-    """An encoder, the `rows` [V + special ids, D] of the item table, and the vectors [V, D] of a `head` if it has one.
+    """Hold an encoder, the `rows` [V + special ids, D] of the item table, and the vectors [V, D] of a `head`.
 
     `mask` [d] is the mask token's vector, of a model that asks by it; `times`: what it knows of them, as model.times.
     D is embed_dim (d) and, where items have biases, their columns. V items, B histories, N positions in all.
@@ -40,31 +39,31 @@ class Network(nn.Module):
 
     @property
     def embed_dim(self) -> int:
-        """The width d of hidden states."""
+        """Return the width d of hidden states."""
         return self.encoder.embed_dim
 
     @property
     def max_len(self) -> int:
-        """The most items of a history that count: one position is for the next item."""
+        """Return the largest number of items of a history that count: one position is for the next item."""
         return self.encoder.max_len - 1
 
     @property
     def shown_vectors(self) -> Tensor:
-        """What is read for items of histories, [V, d]."""
+        """Return the vectors [V, d] of items in histories."""
         return self.rows[FIRST_ITEM_ID:, : self.embed_dim]
 
     @property
     def item_vectors(self) -> Tensor:
-        """What items are scored by, [V, D]."""
+        """Return the vectors [V, D] that score items."""
         return self.rows[FIRST_ITEM_ID:] if self.head is None else self.head
 
     @property
     def knows_times(self) -> bool:
-        """Whether it asks when items were taken."""
+        """Return whether the model uses timestamps."""
         return self.times != "none"
 
     def forward(self, ids: Tensor, lengths: Tensor, seconds: Tensor | None = None, at: Tensor | None = None) -> Tensor:
-        """Hidden states [B, D] after histories: `ids` [N] int64, one history after another, of `lengths` [B].
+        """Return the hidden states [B, D] after histories `ids` [N] int64, one after another, of `lengths` [B].
 
         Each length is at least 1 and at most `max_len`. Scores are products with `item_vectors`. A network that knows
         times needs the `seconds` [N] int64 at which items were taken, and with those of the target the instants `at`
@@ -83,7 +82,7 @@ class Network(nn.Module):
 
 
 class ItemVectors(nn.Module):
-    """The `rows` [V + special ids, D] of the item table of a model that takes no histories; d = `embed_dim`.
+    """Hold the `rows` [V + special ids, D] of the item table of a model without histories; d = `embed_dim`.
 
     Items can be compared by them, nothing can be asked.
     """
@@ -96,31 +95,27 @@ class ItemVectors(nn.Module):
 
     @property
     def item_vectors(self) -> Tensor:
-        """Of the items, [V, D]."""
+        """Return the vectors [V, D] of items."""
         return self.rows[FIRST_ITEM_ID:]
 
 
 def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_causal: bool) -> Network:
-    """The network of a model's `tensors`, by the settings `model` that it was trained with.
+    """Return the network of a model's `tensors`, by the settings `model` that it was trained with.
 
-    Where the mask token's vector of a Bert4Rec is missing, it is a row of the table, as in earlier versions.
+    Raises `KeyError` or `RuntimeError` where tensors are missing or have other shapes.
     """
-    known: dict[str, Any] = {"input_norm": False, "times": "none", **model}  # both are younger than some runs
-    encoder = Encoder(**{key: known[key] for key in OF_ENCODER}, is_causal=is_causal)
+    encoder = Encoder(**{key: model[key] for key in ENCODER_SETTINGS}, is_causal=is_causal)
     state = {name.removeprefix(ENCODER): value for name, value in tensors.items() if name.startswith(ENCODER)}
     encoder.load_state_dict(state, assign=True)
     head, bias = tensors.get(HEAD), tensors.get(HEAD_BIAS)
     if head is not None and bias is not None:
         head = torch.cat([head, bias[:, None]], dim=1)
-    rows = tensors[TABLE]
-    mask = tensors.get(MASK)
-    if mask is None and not is_causal and model.get("kind", "bert4rec") == "bert4rec":
-        mask = rows[MASK_ID, : model["embed_dim"]].clone()
-    return Network(encoder.requires_grad_(False), rows, head, mask=mask, times=known["times"]).eval()
+    mask = tensors[MASK] if model["kind"] == "bert4rec" else None
+    return Network(encoder.requires_grad_(False), tensors[TABLE], head, mask=mask, times=model["times"]).eval()
 
 
 def _with_mask(vectors: Tensor, lengths: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The vectors [N, d] of the same histories, each with the `mask` [d] behind it: it stands for what is asked for."""
+    """Return the vectors [N, d] of the histories, each with the `mask` [d] as the last one: the query."""
     n_before = torch.repeat_interleave(torch.arange(len(lengths), device=vectors.device), lengths)
     places = torch.arange(len(vectors), device=vectors.device) + n_before
     return mask.repeat(len(vectors) + len(lengths), 1).index_copy(0, places, vectors), lengths + 1

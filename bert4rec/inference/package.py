@@ -1,4 +1,4 @@
-"""What a recommender needs of a model package, in plain torch."""
+"""The network and the item ids of a model package, in plain torch."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ LONGEST = 200  # characters of an error that torch makes of all weights that are
 
 
 def read_network(folder: Path, settings: dict[str, Any]) -> Network:
-    """The network of a package with these settings. Raises `DataError`."""
+    """Read the network of a package with these settings. Raises `DataError`."""
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -32,7 +32,7 @@ def read_network(folder: Path, settings: dict[str, Any]) -> Network:
 
 
 def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
-    """Of the items of a package with these settings. Raises `DataError`."""
+    """Read the items of a package with these settings. Raises `DataError`."""
     ids = ItemIds.read_lines(folder / ITEMS, are_numbers=settings["item_ids"] == "numbers")
     if len(ids) != settings["n_items"]:
         raise DataError(f"{folder}: {ITEMS} has {len(ids):,} items, not {settings['n_items']:,}")

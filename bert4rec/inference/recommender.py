@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.config.abilities import TRANSFORMERS
+from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.inference.history import History, Known, items_of
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recommendation(NamedTuple):
-    """An item in its own id, its title ("" where none is known), and its score: higher is better."""
+    """Hold an item in its own id, its title ("" where none is known), and its score: higher is better."""
 
     item: Any
     title: str
@@ -32,7 +33,7 @@ class Recommendation(NamedTuple):
 
 
 class Items(NamedTuple):
-    """The items of a model in their own ids, their titles ("" where none is known), and their vectors [V, d]."""
+    """Hold the items of a model in their own ids, their titles ("" where none is known), and their vectors [V, d]."""
 
     ids: list[Any]
     titles: list[str]
@@ -73,23 +74,30 @@ class Recommender:
         self, parts: Iterable[Sequence[History]], k: int = 10, *, leave_out_seen: bool | None = None,
         allow: Collection[Any] | None = None, deny: Collection[Any] = (),
     ) -> Iterator[list[list[Recommendation]]]:  # fmt: skip
-        """As `recommend`, for any number of histories: of each part in turn, with one warning at the end of all."""
+        """Yield the recommendations of each part of any number of histories, with one warning at the end."""
         _check(k)
         self.require_histories()
         leave_out = self.leaves_out_seen if leave_out_seen is None else leave_out_seen
         hidden_items, unknown = self._hidden(allow, deny), UnknownItems()
-        popular = self._popular(k, hidden_items)
+        indices = self.ids.most_popular(k, None if hidden_items is None else hidden_items.numpy())
+        counts = self.ids.train_counts[indices].astype(float).tolist()
+        popular = list(map(Recommendation, self.ids.of(indices.tolist()), self.ids.titles_of(indices.tolist()), counts))
         n_histories = n_empty = 0
         for part in parts:
             known = self._known(part, unknown)
             n_histories, n_empty = n_histories + len(known), n_empty + sum(not len(history) for history in known)
-            found = [best for asked in _cut(known) for best in self._best(asked, k, hidden_items, leave_out=leave_out)]
+            batches = [known[where] for where in chunks(len(known), BATCH)]
+            found = [best for batch in batches for best in self._best(batch, k, hidden_items, leave_out=leave_out)]
             yield [best if len(history) else popular for best, history in zip(found, known, strict=True)]
         unknown.warn()
-        self._warn_of_empty(n_empty, n_histories)
+        if n_empty:
+            logger.warning(
+                f"{n_empty:,} of {counted(n_histories, 'history')} without an item that the model knows: the most "
+                "popular items are recommended"
+            )
 
     def similar(self, items: Sequence[Any], k: int = 10) -> list[list[Recommendation]]:
-        """The `k` items nearest to each of `items` by the cosine of their vectors, without the item itself.
+        """Return the `k` items nearest to each of `items` by the cosine of their vectors, without the item itself.
 
         Raises `DataError` for an item that the model does not know.
         """
@@ -102,29 +110,10 @@ class Recommender:
         found = top_k(vectors[torch.from_numpy(indices)], vectors, min(k, len(self.ids)), exclude=exclude)
         return self._named(*found)
 
-    def _popular(self, k: int, hidden_items: Tensor | None) -> list[Recommendation]:
-        """Return the `k` most popular items, with their training positions as scores."""
-        if self.ids.train_counts is None:
-            return []
-        indices = self.ids.most_popular(k, None if hidden_items is None else hidden_items.numpy())
-        items, titles = self.ids.of(indices.tolist()), self.ids.titles_of(indices.tolist())
-        return list(map(Recommendation, items, titles, self.ids.train_counts[indices].astype(float).tolist()))
-
-    def _warn_of_empty(self, n_empty: int, n_histories: int) -> None:
-        """Say in one line what histories without a known item get."""
-        if not n_empty:
-            return
-        found = "the most popular items are recommended"
-        if self.ids.train_counts is None:
-            found = "nothing is recommended; export the model again, and it knows the most popular items"
-        logger.warning(
-            f"{n_empty:,} of {counted(n_histories, 'history')} without an item that the model knows: {found}"
-        )
-
     def _best(
         self, histories: Sequence[Known], k: int, hidden_items: Tensor | None, *, leave_out: bool
     ) -> list[list[Recommendation]]:
-        """Of a few histories of known items."""
+        """Return the best items for at most `BATCH` histories of known items."""
         rows = [row for row, history in enumerate(histories) if len(history)]
         results: list[list[Recommendation]] = [[] for _ in histories]
         if rows:
@@ -137,7 +126,7 @@ class Recommender:
 
     @torch.no_grad()
     def encode(self, histories: Sequence[History]) -> Tensor:
-        """Hidden states [B, d] after the histories; zeros for one without a known item."""
+        """Return the hidden states [B, d] after the histories; zeros for one without a known item."""
         self.require_histories()
         width = self.network.embed_dim
         states = torch.zeros(len(histories), width)
@@ -145,12 +134,12 @@ class Recommender:
         known = self._known(histories, unknown)
         unknown.warn()
         rows = [row for row, history in enumerate(known) if len(history)]
-        for part in _cut(rows):
-            states[part] = self._encode([known[row] for row in part])[:, :width]
+        for where in chunks(len(rows), BATCH):
+            states[rows[where]] = self._encode([known[row] for row in rows[where]])[:, :width]
         return states
 
     def require_histories(self) -> Network:
-        """The network, which takes histories. Raises `DataError` where the model does not."""
+        """Return the network. Raises `DataError` where the model takes no histories."""
         if isinstance(self.network, ItemVectors):
             raise DataError(
                 "this model is a matrix factorisation: it knows the users that it was trained on and no histories, so "
@@ -161,7 +150,7 @@ class Recommender:
 
     @property
     def items(self) -> Items:
-        """All items, without their biases."""
+        """Return all items, without their biases."""
         everyone = range(len(self.ids))
         return Items(self.ids.of(everyone), self.ids.titles_of(everyone), self._vectors)
 
@@ -171,7 +160,7 @@ class Recommender:
 
     @torch.no_grad()
     def _encode(self, histories: Sequence[Known]) -> Tensor:
-        """Hidden states [B, D] after histories of at least one known item."""
+        """Return the hidden states [B, D] after histories of at least one known item."""
         network = self.require_histories()
         recent = [history.last(network.max_len) for history in histories]
         lengths = torch.tensor([len(history) for history in recent])
@@ -183,7 +172,7 @@ class Recommender:
         return hidden
 
     def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[Known]:
-        """Their items that are known; those that are not are counted as `unknown`."""
+        """Return the known items of each history; others are counted as `unknown`."""
         with_times, found = self.require_histories().knows_times, []
         for history in histories:
             known, indices = Known.of(history, self.ids, with_times=with_times)
@@ -192,7 +181,7 @@ class Recommender:
         return found
 
     def _hidden(self, allow: Collection[Any] | None, deny: Collection[Any]) -> Tensor | None:
-        """Which items [V] are for nobody."""
+        """Return which items [V] are recommended for no history; None: all may be."""
         if allow is None and not deny:
             return None
         hidden, unknown = torch.full((len(self.ids),), allow is not None), UnknownItems("to allow or deny")
@@ -225,7 +214,7 @@ class UnknownItems:
         self._n, self._of = 0, 0
 
     def count(self, items: Sequence[Any], indices: Ints) -> None:
-        """Those of `items` that have no index."""
+        """Count those of `items` that have no index."""
         self._of += len(items)
         for place in np.flatnonzero(indices == UNKNOWN).tolist():
             self._n += 1
@@ -233,7 +222,7 @@ class UnknownItems:
                 self._names[str(items[place])] = None
 
     def warn(self) -> None:
-        """One line, if there were any."""
+        """Log one line if there were any."""
         if self._n:
             names = [*self._names]
             named = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
@@ -243,7 +232,7 @@ class UnknownItems:
 
 
 def _excluder(seen: Sequence[Ints], hidden: Tensor | None) -> Callable[[Tensor, int], None]:
-    """What strikes the items out that rows have `seen`, and those that are `hidden` [V] from everybody."""
+    """Return a function that sets the scores of `seen` items of each row and of `hidden` [V] items to -inf."""
     lengths = [len(items) for items in seen]
     rows = torch.repeat_interleave(torch.arange(len(seen)), torch.tensor(lengths, dtype=torch.int64))
     items = torch.from_numpy(np.concatenate([*seen, np.empty(0, np.int64)]))
@@ -255,8 +244,3 @@ def _excluder(seen: Sequence[Ints], hidden: Tensor | None) -> Callable[[Tensor, 
             scores[:, hidden[first : first + scores.shape[1]]] = -torch.inf
 
     return exclude
-
-
-def _cut(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for first in range(0, len(values), BATCH):
-        yield values[first : first + BATCH]

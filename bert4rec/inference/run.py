@@ -1,4 +1,4 @@
-"""A finished run: what was measured, and the model that came out of it."""
+"""A finished run: its metrics and its model."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """The folder of a finished run. Raises `DataError` for a folder that is none."""
+    """Hold the folder of a finished run. Raises `DataError` for another folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -31,19 +31,19 @@ class Run:
         return f"Run('{self.folder}': {result_line(self.report)})"
 
     def _repr_markdown_(self) -> str:
-        """What a notebook shows."""
+        """Return the text that a notebook shows."""
         return f"**{self.folder}**\n\n{summary(self.report)}\n\n{metrics_table(self.report)}"
 
     @property
     def metrics(self) -> Mapping[str, Mapping[str, float]]:
-        """Protocol ("full", "popular", "uniform") → metric → value on the test; empty where nothing was held out."""
+        """Return protocol ("full", "popular", "uniform") → metric → value on the test; {} without a test split."""
         return dict(self.report.get("test", {}))
 
     def frame(self) -> "DataFrame":
-        """The test as a Polars frame: a row for each "model", "protocol" and "metric", with "value", "low", "high".
+        """Return the test as a Polars frame, a row for each "model", "protocol" and "metric".
 
-        The model comes first, then those that it is compared with. The last two are the interval, null where a figure
-        has none.
+        Other columns are "value" and its interval "low", "high", null where a figure has none. The model comes first,
+        then its baselines.
         """
         from polars import DataFrame, Float64, String
 
@@ -57,16 +57,16 @@ class Run:
         return DataFrame(rows, names | dict.fromkeys(("value", "low", "high"), Float64), orient="row")
 
     def curves(self) -> "Figure":
-        """Training loss and validation by epoch, as the report shows them: a Matplotlib figure."""
+        """Return training loss and validation by epoch, as in the report: a Matplotlib figure."""
         train, validations = ([r for r in self.history if r["kind"] == kind] for kind in ("train", "validation"))
         return learning_curve(train, validations, self.report)
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """The records of the training and of its validations, in order: "kind", "step", "epoch" and figures."""
+        """Return the records of the training and of its validations, in order: "kind", "step", "epoch" and figures."""
         return read_records(self.folder, "train", "validation")
 
     def load(self, *, dataset: str | Path | None = None) -> Recommender:
-        """The model with its best weights; `dataset` is where its dataset folder was moved. Raises `DataError`."""
+        """Load the model with its best weights; `dataset` is the moved dataset folder. Raises `DataError`."""
         with quiet_libraries("torchrec"):
             return load(self.folder, dataset=dataset)

@@ -1,4 +1,4 @@
-"""Where a recommender comes from: trained weights, and the dataset folder whose ids they belong to."""
+"""Trained weights together with the dataset folder of their ids."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ class Source:
 
     @property
     def leaves_out_seen(self) -> bool:
-        """Whether the evaluation of the run has left out items that a user has seen."""
+        """Return whether the evaluation of the run has left out items that a user has seen."""
         return bool(self.trained.settings["evaluation.seen_items"] == "leave_out")
 
     @property
     def is_causal(self) -> bool:
-        """Whether a position of the model sees only what stands before it."""
+        """Return whether a position of the model sees only earlier ones."""
         return self.trained.model["kind"] in CAUSAL
 
     def tensors(self) -> StoredTensors:
-        """Of the checkpoint; those of the model have `MODEL` before their names."""
+        """Return the tensors of the checkpoint; those of the model have the prefix `MODEL`."""
         return StoredTensors(self.trained.folder)
 
 
 def find_source(path: Path, dataset: Path | None = None) -> Source:
-    """The best checkpoint of the run folder `path`, or the checkpoint that it is; `dataset`: where that was moved.
+    """Find the best checkpoint of the run folder or checkpoint `path`; `dataset`: its moved dataset folder.
 
     Raises `DataError`, in one line, for what is missing, damaged or does not belong together.
     """

@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 from bert4rec.dataset.originals import one_array
 from bert4rec.dataset.reader import Rows, Split, read_metadata, require_times
 from bert4rec.dataset.schema import FIRST_ITEM_ID, SPLITS, TEST, TRAIN, USERS, VALIDATION, table_rows
-from bert4rec.inference.files.histories import AT_ONCE, Histories
-from bert4rec.inference.history import History, TimedHistory
+from bert4rec.inference.history import AT_ONCE, Histories, History, TimedHistory
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds
 from bert4rec.runtime.wording import counted
 
@@ -30,7 +29,7 @@ Items: TypeAlias = npt.NDArray[np.int32]
 
 
 class UserHistories:
-    """The whole histories of the users of a dataset `folder`, in the items' own `ids`, put together from its splits.
+    """Join the histories of the users of a dataset `folder` from its splits, in the items' own `ids`.
 
     A user who is tested has the test target as the last item; windows of others are put end to end. `with_times`: as
     `TimedHistory`, that ask for the instant `at` (None: that of the last item). Raises `DataError` where there are no
@@ -54,7 +53,7 @@ class UserHistories:
         return len(self._users)
 
     def all(self) -> Iterator[Histories]:
-        """Of all users, by dense id."""
+        """Yield the histories of all users, by dense id."""
         for first in range(0, len(self), AT_ONCE):
             names = self._users.slice(first, AT_ONCE).to_pylist()
             yield list(zip(names, self._items(np.arange(first, first + len(names))), strict=True))
@@ -100,7 +99,7 @@ class UserHistories:
         ]
 
     def _of_held_out(self, users: Ints) -> dict[int, "Taken"]:
-        """Of those with a target: it is the last of their items; the test's comes after that of validation."""
+        """Return the histories of users with a target, the last item; the test's comes after that of validation."""
         found: dict[int, Taken] = {}
         for split in (self._splits[VALIDATION], self._splits[TEST]):
             present = np.intersect1d(users, split.users)
@@ -113,7 +112,7 @@ class UserHistories:
         return found
 
     def _of_windows(self, users: Ints) -> dict[int, "Taken"]:
-        """Of those without one: what is new in each window."""
+        """Return the histories of users without a target, from the new items of each window."""
         train, found = self._splits[TRAIN], {}
         firsts, lasts = (np.searchsorted(train.users, users, side=side) for side in ("left", "right"))
         for user, first, last in zip(users.tolist(), firsts, lasts, strict=True):
@@ -124,13 +123,13 @@ class UserHistories:
 
 
 class Taken(NamedTuple):
-    """Some items of a user, and when they were taken; zeros where that is not asked."""
+    """Hold some items of a user and their times; zeros without times."""
 
     items: Items
     seconds: Ints
 
     def last(self, n: int) -> "Taken":
-        """The `n` last ones."""
+        """Return the last `n` items."""
         return Taken(self.items[-n:], self.seconds[-n:])
 
 
@@ -138,7 +137,7 @@ NOTHING = Taken(np.empty(0, np.int32), np.empty(0, np.int64))
 
 
 def _split(rows: Rows) -> list[Taken]:
-    """What each row has."""
+    """Return the items of each row."""
     if not len(rows.lengths):
         return []
     seconds = np.zeros(len(rows.items), np.int64) if rows.times is None else rows.times

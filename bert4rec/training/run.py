@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue, train_command
+from bert4rec.checkpoint.next_command import how_to_continue, train_command
 from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG
 from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.abilities import is_trained
@@ -115,7 +115,7 @@ def _complete(
             write_files(context.folder, report, dataset, examples, log)
         log.close()
     if is_lost:
-        advice = free_the_disk(context.folder)
+        advice = f"free the disk, then {how_to_continue(context.folder)}"
         raise SaveError(f"{context.folder}: the weights of these metrics could not be saved; {advice}")
     return context.folder
 

@@ -112,7 +112,7 @@ def test_from_python_a_file_counts_only_if_it_is_named(make: Make) -> None:
     finished = load_run_settings(None, parse_mapping({"resume": run, "checkpoint.keep": 3}), looks_around=False)
     assert finished.finished == run
     (line,) = finished.notes
-    assert line.endswith("bert4rec train --resume=runs/x --checkpoint.keep=3 --training.n_epochs=8")
+    assert line.endswith("bert4rec train --resume=runs/x --training.n_epochs=8")
 
 
 def test_a_file_that_is_named_beside_a_run_does_not_count_and_that_is_said(make: Make) -> None:
@@ -160,7 +160,7 @@ def test_a_finished_run_says_so_and_how_to_train_it_longer(
     settings = load([f"--resume={run}", "--checkpoint.keep=3"])
     assert settings.finished == run
     assert settings.notes == [
-        f"runs/x is finished ({told}); to train it longer: bert4rec train --resume=runs/x --checkpoint.keep=3 {typed}"
+        f"runs/x is finished ({told}); to train it longer: bert4rec train --resume=runs/x {typed}"
     ]
     assert options_to_train_longer(run) == typed.split()
     assert files_of(run) == before

@@ -32,82 +32,33 @@ def card_of(
 @pytest.mark.parametrize(("n_evaluated", "names"), [(1_500, ["train", "validation", "test"]), (0, ["train"])])
 def test_the_head_names_the_splits_that_have_rows(n_evaluated: int, names: list[str]) -> None:
     card = card_of(n_evaluated=n_evaluated)
-    assert card[: card.index("---", 1) + 3] == [
-        "---",
-        "pretty_name: table interactions for sequential recommendation",
-        "tags:",
-        "- sequential-recommendation",
-        "- bert4rec",
-        "configs:",
-        "- config_name: default",
-        "  data_files:",
-        *(line for name in names for line in (f"  - split: {name}", f"    path: {name}/*.arrow")),
-        "---",
-        "",
-        "# table: interactions for sequential recommendation",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("split", "how"),
-    [
-        (
-            "leave_one_out",
-            "split by leave-one-out: a user's last item is the test target, of 1,500 users the last but one is the "
-            "validation target, all earlier ones are for training.",
-        ),
-        (
-            "time",
-            "split by time: the first item of a user from second 1600000000 on is the test target, of 1,500 users the "
-            "last one before is the validation target, all earlier ones are for training.",
-        ),
-        ("none", "all of them for training."),
-    ],
-)
-def test_how_the_rows_were_split_stands_behind_the_counts(split: str, how: str) -> None:
-    counts = "2,000 users, 3 items and 50,000 interactions of the source `table`"
-    assert f"{counts}, {how} The terms of the source hold" in card_of(split)
+    head = "\n".join(card[: card.index("---", 1)])
+    files = "".join(f"\n  - split: {name}\n    path: {name}/*.arrow" for name in names)
+    assert head.endswith(f"  data_files:{files}")
 
 
 def test_only_columns_and_tables_that_are_there_are_explained() -> None:
-    assert [line for line in card_of(tables=("items", "oracle")) if line.startswith("| ")] == [
-        "| split | rows | columns |",
-        "| train | 2,100 | `user`, `items`, `times` |",
-        "| validation | 1,500 | `user`, `items`, `times`, `target`, `popular_negatives`, `uniform_negatives` |",
-        "| test | 1,500 | `user`, `items`, `times`, `target`, `popular_negatives`, `uniform_negatives` |",
-        "| column | meaning |",
-        "| `user` | dense user id, from 0 |",
-        "| `items` | dense item ids, oldest first: a window (train), or the whole history before the target |",
-        "| `times` | seconds, parallel to `items` |",
-        "| `target` | the item to predict |",
-        "| `popular_negatives` | unseen items, drawn in proportion to their training positions; none for a user with "
-        "too few |",
-        "| `uniform_negatives` | unseen items, all equally likely; none for a user with too few |",
-        "| file | content |",
-        "| `items.parquet` | dense id, original id, interactions, training positions and, where known, title of every "
-        "item |",
-        "| `oracle.parquet` | rank of each test target for who knows how the synthetic rows were made: in full and "
-        "among negatives (null where there are none) |",
-        "| `metadata.json` | settings, counts, and a checksum of every file |",
-        "| preprocessing | value |",
-        "| `split` | `leave_one_out` |",
-        "| `sliding_step` | `20` |",
-        "| `n_eval_negatives` | `100` |",
-    ]
+    rows = [line.split("|")[1].strip() for line in card_of(tables=("items", "oracle")) if line.startswith("| ")]
+    assert rows == [
+        "split", "train", "validation", "test",
+        "column", *(f"`{name}`" for name in EVALUATED),
+        "file", "`items.parquet`", "`oracle.parquet`", "`metadata.json`",
+        "preprocessing", "`split`", "`sliding_step`", "`n_eval_negatives`",
+    ]  # fmt: skip
 
 
-def test_the_rules_of_the_evaluation_say_for_how_many_they_matter_and_are_left_out_where_there_is_none() -> None:
+def test_the_evaluation_is_counted_where_there_is_one() -> None:
     card = "\n".join(card_of())
-    assert "305 of 1,500 (20.3 %) test targets and 3 of 12 (25.0 %) validation targets are items" in card
-    assert "A user has 100 of each kind, none of them from the whole of its history." in card
-    assert "negatives: 1,500 of 1,500 (100.0 %) test users and\n  0 of 0 (0.0 %) validation users.\n" in card
-    headings = ["## Evaluation", "## Settings", "## How to open it"]
-    assert [line for line in card_of() if line.startswith("##")] == headings
-    assert [line for line in card_of("none", 0) if line.startswith("##")] == headings[1:]
+    for count in ("305 of 1,500 (20.3 %)", "3 of 12 (25.0 %)", "1,500 of 1,500 (100.0 %)", "0 of 0 (0.0 %)"):
+        assert count in card
+    assert "305 of" not in "\n".join(card_of("none", 0))
+
+
+def test_an_instant_is_named_where_the_split_is_by_time() -> None:
+    assert "1600000000" in "\n".join(card_of("time"))
+    assert "1600000000" not in "\n".join(card_of())
 
 
 @pytest.mark.parametrize(("split", "n_evaluated", "opened"), [("time", 1_500, "test"), ("none", 0, "train")])
 def test_what_it_says_to_open_has_rows(split: str, n_evaluated: int, opened: str) -> None:
-    card = card_of(split, n_evaluated)
-    shown = f'{opened} = load_from_disk("table/{opened}")  # the path of this folder, and the split'
-    assert card[card.index(shown) + 1] == f"print({opened}[0])"
+    assert f'{opened} = load_from_disk("table/{opened}")' in "\n".join(card_of(split, n_evaluated))

@@ -15,8 +15,6 @@ def test_a_split_has_these_columns_of_these_types() -> None:
         expected = history | parallel | {"target": pa.int32(), "target_time": pa.int64()} | negatives
         assert columns(split, has_times=True, has_ratings=True) == expected
         assert list(columns(split, has_times=True, has_ratings=True)) == list(expected)
-        earlier = {name: kind for name, kind in expected.items() if name != "target_time"}
-        assert columns(split, has_times=True, has_ratings=True, has_target_times=False) == earlier
 
 
 def test_special_ids_come_before_the_items() -> None:

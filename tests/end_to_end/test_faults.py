@@ -84,7 +84,7 @@ def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp
     assert started.process.returncode != 0
     assert "leaked" not in started.output
     folder = tmp_path / "runs" / "synthetic-dmp"
-    command = f"torchrun --standalone --nproc_per_node=2 train.py --resume={folder}"
+    command = f"torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume={folder}"
     steps = re.findall(rf"stopped by SIGTERM: saved after step (\d+); continue with: {command}\n", started.output)
     assert len(steps) == 1, started.output
     (step,) = steps
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_the_disk_does_not_take(
     assert list((tmp_path / "runs" / "on" / "checkpoints").iterdir()) == []
     done = start([*command, "--run.name=stop", "--checkpoint.on_error=stop"])
     assert done.returncode == 1
-    again = r"python train\.py --config=.* --checkpoint\.on_error=stop"
+    again = r"bert4rec train --config=.*/stop/config\.toml"
     assert re.fullmatch(rf"error: .*{NOT_WRITTEN}{again}\n", done.stderr)
 
 
@@ -142,7 +142,7 @@ def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Callable[..., C
         assert re.search(rf"{NOT_WRITTEN}step-\d+", done.stderr)
         last = found(disk / "synthetic-dmp" / "checkpoints")[-1]
         resume = f"--resume={disk / 'synthetic-dmp'}"
-        assert f": python train.py {resume}\n" in done.stderr
+        assert f": bert4rec train {resume}\n" in done.stderr
         resumed = start([*ALONE, "--checkpoint.keep=1", resume])
         assert f"from {last}\n" in resumed.stdout
     finally:

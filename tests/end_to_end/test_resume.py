@@ -44,7 +44,7 @@ def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
     run = tmp_path / "my runs" / "synthetic-dmp"
     message, command = last.split("; continue with: ")
     assert re.fullmatch(r"stopped by SIGINT: saved after step \d+", message)
-    assert command == f"python train.py '--resume={run}'"
+    assert command == f"bert4rec train '--resume={run}'"
     done = start(shlex.split(command))
     assert done.returncode == 0, done.stderr
     assert f"resumed after step {message.split()[-1]}, " in done.stdout
@@ -58,7 +58,7 @@ def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Callabl
     done = start([*TORCHRUN, settings_file(make(**{"training.n_epochs": 1}), tmp_path)])
     assert done.returncode == 0, done.stderr
     before = files_of(run)
-    command = f"torchrun --standalone --nproc_per_node=2 train.py --resume={run} --training.n_epochs=2"
+    command = f"torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume={run} --training.n_epochs=2"
     done = start([*TORCHRUN, f"--resume={run}"])
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{run} ")

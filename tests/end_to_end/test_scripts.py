@@ -204,7 +204,7 @@ def test_a_training_that_diverges_says_so(small_config: Callable[..., Config], t
     done = start([*ALONE, settings_file(small_config(**changes), tmp_path)])
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
-    assert "python train.py --config=" in done.stderr
+    assert "bert4rec train --config=" in done.stderr
 
 
 @pytest.mark.long
@@ -246,5 +246,5 @@ def test_an_interrupt_ends_a_run_with_one_line(small_config: Callable[..., Confi
         _, errors = process.communicate(timeout=280)
     assert process.returncode == 130
     assert re.fullmatch(
-        r"stopped by SIGINT: saved after step \d+; continue with: python train\.py --resume=\S+\n", errors
+        r"stopped by SIGINT: saved after step \d+; continue with: bert4rec train --resume=\S+\n", errors
     )

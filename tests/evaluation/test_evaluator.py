@@ -1,36 +1,37 @@
-"""Who is ranked on what, and how many batches that takes."""
+"""What is evaluated, and that its figures are those of the lists that recommend gives."""
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from math import log2
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from bert4rec.dataset.reader import Dataset
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset, Split
+from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.metric_names import LIST_METRICS
 from bert4rec.evaluation.ranker import Ranker, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.inference.load import load
 from bert4rec.models.untrained.kinds import Counting
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
-from bert4rec.sharding.initialization import initialize
+from bert4rec.training.run import run
+from tests.conftest import prepare_log
+from tests.evaluation.test_ranker import model_for
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def model(small_dataset: Dataset) -> Bert4Rec:
-    network = Bert4Rec(
-        n_items=small_dataset.n_items, embed_dim=16, n_heads=2, n_layers=1, ffn_dim=16, max_len=12, dropout=0.0,
-        head="tied", output_bias=True, device="cpu",
-    )  # fmt: skip
-    initialize(network, seed=1)
-    return network
-
-
 @pytest.mark.usefixtures("group_of_one")
-def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset: Dataset, model: Bert4Rec) -> None:
+def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset: Dataset) -> None:
+    model = model_for(small_dataset)
     evaluator = Evaluator(
         dataset=small_dataset, world=Processes(0, 0, 1, 1, CPU), protocols=["full", "uniform"], ks=[10], batch_size=16,
         max_len=12, precision="fp32", baselines=["markov"],
@@ -69,3 +70,68 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     assert sampled.results(sampled.ranks(model, held_out, lambda: None), held_out)["test"] == {
         "uniform": metrics["test"]["uniform"]
     }
+
+
+KS = (1, 5, 10)
+N_ITEMS = 30
+
+
+@pytest.fixture(scope="module")
+def repeats_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log in which four of ten rows repeat one of the user's last three items."""
+    draw = np.random.default_rng(1)
+    log: dict[str, list[int]] = {}
+    for user in range(60):
+        items = draw.integers(N_ITEMS, size=20).tolist()
+        for at in range(3, 20):
+            if draw.random() < 0.4:
+                items[at] = items[at - draw.integers(1, 4)]
+        log[f"u{user}"] = items
+    return prepare_log(tmp_path_factory.mktemp("repeats"), log)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("seen_items", "chosen"), [("auto", "keep"), ("keep", "keep"), ("leave_out", "leave_out")])
+def test_metrics_of_recommended_lists_equal_the_reports(
+    log_config: Callable[..., Config], repeats_folder: Path, seen_items: str, chosen: str
+) -> None:
+    config = log_config(**{"data.dataset_dir": str(repeats_folder), "evaluation.seen_items": seen_items})
+    folder = run(config)
+    report = json.loads((folder / "report.json").read_text())
+    recommender = load(folder)
+    assert report["seen_items"] == chosen
+    assert recommender.leaves_out_seen == (chosen == "leave_out")
+    for split in ("validation", "test"):
+        lists, targets = recommended(recommender, repeats_folder, split)
+        assert report[split]["full"]["users"] == len(targets)
+        for name, value in written_out(lists, targets).items():
+            assert report[split]["full"][name] == pytest.approx(value, abs=1e-12), (split, name)
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_best_epoch_is_chosen_by_the_same_figures(log_config: Callable[..., Config], repeats_folder: Path) -> None:
+    folder = run(log_config(**{"data.dataset_dir": str(repeats_folder), "training.eval_every_n_epochs": 1}))
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    best = max((record["full"] for record in records if record["kind"] == "validation"), key=lambda of: of["NDCG@10"])
+    lists, targets = recommended(load(folder), repeats_folder, "validation")
+    assert best["NDCG@10"] == pytest.approx(written_out(lists, targets)["NDCG@10"], abs=1e-12)
+
+
+def recommended(recommender: Any, folder: Path, split: str) -> tuple[list[list[Any]], list[Any]]:
+    """The ten recommended items for each held-out user, and the targets, both in the items' own ids."""
+    part = Split(folder / split, table_rows(len(recommender.ids)))
+    rows = part.read(np.arange(len(part)))
+    assert rows.targets is not None
+    histories = np.split(rows.items - FIRST_ITEM_ID, rows.lengths.cumsum()[:-1])
+    found = recommender.recommend([recommender.ids.of(items.tolist()) for items in histories], 10)
+    return [[one.item for one in row] for row in found], recommender.ids.of((rows.targets - FIRST_ITEM_ID).tolist())
+
+
+def written_out(lists: list[list[Any]], targets: list[Any]) -> dict[str, float]:
+    metrics = {f"{name}@{k}": 0.0 for name in ("HR", "NDCG") for k in KS}
+    for items, target in zip(lists, targets, strict=True):
+        for k in KS:
+            if target in items[:k]:
+                metrics[f"HR@{k}"] += 1 / len(targets)
+                metrics[f"NDCG@{k}"] += 1 / log2(items.index(target) + 2) / len(targets)
+    return metrics

@@ -1,17 +1,22 @@
-"""Ranks worked out once more with sorts over Python lists, whatever the batches, the tiles and the passes."""
+"""Ranks worked out once more with sorts over Python lists, whatever the batches, tiles, passes and processes."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import Config
 from bert4rec.dataset.ranks import LEFT_OUT
-from bert4rec.dataset.reader import Dataset, Split, open_dataset
+from bert4rec.dataset.reader import Dataset, Split
 from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.evaluation import ranker
-from bert4rec.evaluation.metrics import MISSED, ranking_metrics
+from bert4rec.evaluation.batches import assigned
+from bert4rec.evaluation.item_tiles import Catalogue, Seen
+from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.feed.inference import with_mask
@@ -20,6 +25,7 @@ from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.untrained.popularity import PopularityScorer
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.initialization import initialize
+from tests.processes import jobs
 
 PROTOCOLS = ["full", "popular", "uniform"]
 
@@ -65,30 +71,32 @@ def ranks_by_sorting(
     return ranks
 
 
+def set_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    for name, size in sizes.items():
+        monkeypatch.setattr(
+            f"bert4rec.evaluation.{'ranker' if name == 'USERS_PER_PASS' else 'item_tiles'}.{name}", size
+        )
+
+
+def as_lists(ranks: Ranks) -> dict[str, list[int]]:
+    return {name: values.tolist() for name, values in ranks.items()}
+
+
 @pytest.mark.parametrize("head", ["tied", "linear"])
 @pytest.mark.parametrize(
     ("batch_size", "tile", "users_per_pass", "rows_per_lookup"),
     [(128, 4096, 4096, 4096), (7, 11, 20, 30), (1, 1, 1, 1)],
 )
 def test_a_models_ranks(
-    small_dataset: Dataset,
-    monkeypatch: pytest.MonkeyPatch,
-    head: str,
-    batch_size: int,
-    tile: int,
-    users_per_pass: int,
-    rows_per_lookup: int,
-) -> None:
-    monkeypatch.setattr(ranker, "USERS_PER_PASS", users_per_pass)
-    monkeypatch.setattr("bert4rec.evaluation.item_tiles.USERS_AT_ONCE", batch_size)
-    monkeypatch.setattr("bert4rec.evaluation.item_tiles.ROWS_PER_LOOKUP", rows_per_lookup)
-    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
-    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 2 * tile)
+    small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, head: str, batch_size: int, tile: int,
+    users_per_pass: int, rows_per_lookup: int,
+) -> None:  # fmt: skip
+    set_sizes(monkeypatch, USERS_PER_PASS=users_per_pass, USERS_AT_ONCE=batch_size, ROWS_PER_LOOKUP=rows_per_lookup)
+    set_sizes(monkeypatch, MIN_TILE=tile, MAX_TILE=2 * tile)
     split, network = small_dataset.splits["test"], model_for(small_dataset, head)
     for leaves_out_seen in (True, False):
         found = by_model(network, batch_size, leaves_out_seen=leaves_out_seen).rank(split, PROTOCOLS)
-        expected = ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
-        assert {name: values.tolist() for name, values in found.items()} == expected
+        assert as_lists(found) == ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
 
 
 def scores_by(network: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
@@ -103,12 +111,6 @@ def scores_by(network: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
     return score
 
 
-@pytest.fixture
-def log_dataset(log_config: Callable[..., Config]) -> Dataset:
-    config = log_config()
-    return open_dataset(config.data.folder, max_len=12, preprocessing=config.preprocessing.recipe)
-
-
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 128])  # batches of whom all, some and none have negatives
 @pytest.mark.parametrize("split_name", ["validation", "test"])
 @pytest.mark.parametrize("head", ["tied", "linear"])
@@ -118,8 +120,7 @@ def test_who_has_too_few_unseen_items_is_left_out(
     split, network = log_dataset.splits[split_name], model_for(log_dataset, head)
     for leaves_out_seen in (False, True):
         found = by_model(network, batch_size, leaves_out_seen=leaves_out_seen).rank(split, PROTOCOLS)
-        expected = ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
-        assert {name: values.tolist() for name, values in found.items()} == expected
+        assert as_lists(found) == ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
     assert found["popular"].tolist()[3::2] == found["uniform"].tolist()[3::2] == [LEFT_OUT, LEFT_OUT]
     assert [users["users"] for users in to_metrics(found, [10]).values()] == [6, 4, 4]
 
@@ -133,48 +134,36 @@ def test_a_log_by_hand(log_dataset: Dataset) -> None:
     ranks = rank_by_popularity(log_dataset)
     kept = rank_by_popularity(log_dataset, leaves_out_seen=False)["full"]
     assert kept.tolist() == [3, 6, 7, 8, 7, 8]
-    assert {name: values.tolist() for name, values in ranks.items()} == {
+    assert as_lists(ranks) == {
         "full": [MISSED, 4, MISSED, 1, 5, MISSED],
         "popular": [3, 4, 6, LEFT_OUT, 5, LEFT_OUT],
         "uniform": [3, 4, 6, LEFT_OUT, 5, LEFT_OUT],
     }
     assert {values.dtype.name for values in ranks.values()} == {"int32"}
-    sampled = {"users": 4, "HR@5": 3 / 4, "NDCG@5": NDCG[3] + NDCG[4] + NDCG[5], "MRR": 1 / 3 + 1 / 4 + 1 / 6 + 1 / 5}
-    full = {"users": 6, "HR@5": 3 / 6, "NDCG@5": NDCG[4] + NDCG[1] + NDCG[5], "MRR": 1 / 4 + 1 + 1 / 5}
-    expected = {"full": full, "popular": sampled, "uniform": sampled}
-    for name, found in to_metrics(ranks, [5]).items():
-        means = {"NDCG@5", "MRR"}
-        assert found == {
-            key: pytest.approx(value / found["users"]) if key in means else value
-            for key, value in expected[name].items()
-        }
-
-
-NDCG = {rank: 1 / np.log2(rank + 1) for rank in range(1, 6)}
+    metrics = {name: (of["users"], of["HR@5"], of["MRR"]) for name, of in to_metrics(ranks, [5]).items()}
+    sampled = (4, 3 / 4, pytest.approx((1 / 3 + 1 / 4 + 1 / 6 + 1 / 5) / 4))
+    assert metrics == {
+        "full": (6, 3 / 6, pytest.approx((1 / 4 + 1 + 1 / 5) / 6)), "popular": sampled, "uniform": sampled,
+    }  # fmt: skip
 
 
 def test_a_model_that_says_nothing_ranks_by_id(small_dataset: Dataset) -> None:
     split, network = small_dataset.splits["test"], model_for(small_dataset)
     with torch.no_grad():
         network.item_table.collection.embeddings["item"].weight.zero_()
-    model_ranker = by_model(network, 16)
     expected = ranks_by_sorting(lambda row: [0.0] * small_dataset.n_items, split)
-    assert {name: values.tolist() for name, values in model_ranker.rank(split, PROTOCOLS).items()} == expected
+    assert as_lists(by_model(network, 16).rank(split, PROTOCOLS)) == expected
 
 
 @pytest.mark.parametrize(("batch_size", "tile"), [(16, 4096), (7, 11), (1, 1)])
 def test_ranks_by_popularity(
     small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, batch_size: int, tile: int
 ) -> None:
-    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MIN_TILE", tile)
-    monkeypatch.setattr("bert4rec.evaluation.item_tiles.MAX_TILE", 2 * tile)
-    counts = small_dataset.popularity
+    set_sizes(monkeypatch, MIN_TILE=tile, MAX_TILE=2 * tile)
+    counts, test = small_dataset.popularity.tolist(), small_dataset.splits["test"]
     for leaves_out_seen in (True, False):
         found = rank_by_popularity(small_dataset, batch_size, leaves_out_seen=leaves_out_seen)
-        expected = ranks_by_sorting(
-            lambda row: counts.tolist(), small_dataset.splits["test"], leaves_out_seen=leaves_out_seen
-        )
-        assert {name: values.tolist() for name, values in found.items()} == expected
+        assert as_lists(found) == ranks_by_sorting(lambda row: counts, test, leaves_out_seen=leaves_out_seen)
 
 
 @pytest.mark.parametrize("protocols", [["full"], ["uniform"], ["uniform", "full"]])
@@ -187,8 +176,143 @@ def test_only_what_is_asked_for(small_dataset: Dataset, protocols: list[str]) ->
         np.testing.assert_array_equal(some[name], everything[name])
 
 
-def test_nobody_to_rank_has_no_metrics() -> None:
-    ranks = np.array([1, 4], np.int32)
-    assert to_metrics({"full": ranks}, [10]) == {"full": ranking_metrics(ranks, [10])}
-    assert to_metrics({"full": np.zeros(0, np.int32)}, [10]) == {}
-    assert to_metrics({"popular": np.array([LEFT_OUT, LEFT_OUT])}, [10]) == {}
+PROCESSES = pytest.mark.parametrize(
+    ("n_processes", "mode"), [(2, "ddp"), (3, "ddp"), (1, "dmp"), (2, "dmp"), (3, "dmp")]
+)
+
+
+def assert_same(of_processes: list[Ranks], alone: Ranks) -> None:
+    for ranks in of_processes:
+        for protocol in PROTOCOLS:
+            np.testing.assert_array_equal(ranks[protocol], alone[protocol])
+
+
+@PROCESSES
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("head", ["tied", "linear"])
+def test_ranks_do_not_depend_on_the_processes(
+    pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, split: str, head: str
+) -> None:
+    plain, other = (small_config(**{"parallelism.mode": name, "model.head": head}) for name in ("ddp", mode))
+    (alone,) = pools(1).run(jobs.rank_with_model, plain, split)
+    assert_same(pools(n_processes).run(jobs.rank_with_model, other, split), alone)
+
+
+@pytest.mark.parametrize("kind", UNTRAINED)
+def test_kinds_without_training_do_not_depend_on_the_processes(
+    pools: Any, small_config: Callable[..., Config], kind: str
+) -> None:
+    (alone,) = pools(1).run(jobs.rank_untrained, small_config(), kind, "test")
+    assert len({*alone["full"].tolist()}) > 10
+    for n_processes in (2, 3):
+        assert_same(pools(n_processes).run(jobs.rank_untrained, small_config(), kind, "test"), alone)
+
+
+@pytest.mark.parametrize("dataset", ["small", "log"])
+def test_metrics_of_lists_intervals_and_slices_do_not_depend_on_the_processes(
+    pools: Any, small_config: Callable[..., Config], log_config: Callable[..., Config], dataset: str
+) -> None:
+    config = {"small": small_config, "log": log_config}[dataset](**{"parallelism.mode": "dmp"})
+    (alone,) = pools(1).run(jobs.results_with_model, config)
+    assert {"validation", "test", "popularity_baseline", "intervals", "slices"} <= alone.keys()
+    assert "Coverage@10" in alone["popularity_baseline"]["full"]
+    for n_processes in (2, 3):
+        assert pools(n_processes).run(jobs.results_with_model, config) == [alone] * n_processes
+
+
+def test_more_processes_than_batches(pools: Any, small_config: Callable[..., Config]) -> None:
+    config = small_config(**{"evaluation.per_device_eval_batch_size": 1000})
+    alone, *_ = pools(1).run(jobs.rank_with_model, config, "test")
+    assert_same(pools(3).run(jobs.rank_with_model, config, "test"), alone)
+
+
+@PROCESSES
+@pytest.mark.parametrize("batch_size", [1, 2, 4])  # the last two of the six users, by length, have no negatives
+def test_users_without_negatives_are_left_out_whatever_the_processes(
+    pools: Any, log_config: Callable[..., Config], n_processes: int, mode: str, batch_size: int
+) -> None:
+    size = {"evaluation.per_device_eval_batch_size": batch_size}
+    (alone,) = pools(1).run(jobs.rank_with_model, log_config(**size, **{"parallelism.mode": "ddp"}), "test")
+    assert alone["popular"][[3, 5]].tolist() == alone["uniform"][[3, 5]].tolist() == [LEFT_OUT, LEFT_OUT]
+    assert alone["full"].tolist().count(MISSED) == 3  # repeated targets
+    assert (alone["popular"][[0, 1, 2, 4]] > 0).all()
+    other = log_config(**size, **{"parallelism.mode": mode})
+    assert_same(pools(n_processes).run(jobs.rank_with_model, other, "test"), alone)
+
+
+@pytest.mark.parametrize("n_processes", [1, 2, 3])
+def test_scores_that_are_no_numbers_are_met_by_all_processes(pools: Any, n_processes: int) -> None:
+    """One process alone scores the tile where that item is; the others would wait for it."""
+    (message,) = set(pools(n_processes).run(jobs.rank_with_a_spoiled_item))
+    assert "not finite" in message
+
+
+@settings(deadline=None)
+@given(n_items=st.integers(1, 200_000), n_processes=st.integers(1, 9))
+def test_the_processes_share_the_tiles_in_equally_many_lookups(n_items: int, n_processes: int) -> None:
+    catalogue = Catalogue(n_items)
+    lookups = [list(catalogue.lookups(Partition(rank, n_processes))) for rank in range(n_processes)]
+    assert len({len(tiles) for tiles in lookups}) == 1
+    assert [tile for tiles in lookups for some in tiles for tile in some] == list(catalogue.tiles)
+    bounds = [catalogue.items(range(tile, tile + 1)) for tile in catalogue.tiles]
+    assert [bounds[0][0], *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), n_items]
+
+
+@settings(deadline=None)
+@given(n_items=st.integers(1, 20_000), n_processes=st.integers(1, 9), item=st.integers(0, 19_999))
+def test_an_item_belongs_to_the_process_that_scores_its_tile(n_items: int, n_processes: int, item: int) -> None:
+    catalogue, item = Catalogue(n_items), item % n_items
+    shares = [Partition(rank, n_processes).of(len(catalogue.tiles)) for rank in range(n_processes)]
+    for in_any_order in (shares, shares[::-1], shares[1::2] + shares[::2]):
+        (owner,) = catalogue.owners(np.array([item], np.int32), in_any_order)
+        assert item // catalogue.tile in in_any_order[int(owner)]
+
+
+def test_what_is_not_counted_stands_at_its_tile_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two users at once, three items a tile."""
+    set_sizes(monkeypatch, MIN_TILE=3, USERS_AT_ONCE=2)
+    catalogue, cpu = Catalogue(7), torch.device("cpu")
+    users, items = np.array([0, 0, 1, 1, 2, 0, 1, 2], np.int32), np.array([0, 3, 6, 6, 2, 1, 4, 0], np.int32)
+    seen = Seen(users, items, 3, catalogue, catalogue.tiles, cpu)
+    found = {
+        (part, tile): sorted(zip(*(values.tolist() for values in seen.at(range(tile, tile + 1), part)), strict=True))
+        for part in range(2)
+        for tile in catalogue.tiles
+    }
+    assert found == {
+        (0, 0): [(0, 0), (0, 1)],
+        (0, 1): [(0, 3), (1, 4)],
+        (0, 2): [(1, 6), (1, 6)],  # the second user's item 6, seen twice
+        (1, 0): [(0, 0), (0, 2)],  # the third user is the first of the next ones
+        (1, 1): [],
+        (1, 2): [],
+    }
+    assert [sorted(values.tolist()) for values in seen.at(range(1, 3), 0)] == [[0, 1, 1, 1], [3, 4, 6, 6]]
+    is_last = items == 6
+    of_last = Seen(users[is_last], items[is_last], 3, catalogue, catalogue.tiles[2:], cpu)
+    assert [[values.tolist() for values in of_last.at(range(2, 3), part)] for part in (0, 1)] == [
+        [[1, 1], [6, 6]],
+        [[], []],
+    ]
+
+
+def test_tiles_come_in_groups_of_about_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_sizes(monkeypatch, MIN_TILE=3, MAX_TILE=7)
+    catalogue = Catalogue(20)
+    assert (catalogue.tile, catalogue.tiles) == (3, range(7))
+    assert list(catalogue.groups(range(1, 6))) == [range(1, 3), range(3, 5), range(5, 6)]
+    assert list(Catalogue(10**9).groups(range(2, 4))) == [range(2, 3), range(3, 4)]
+
+
+@pytest.mark.parametrize("n_batches", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("n_processes", [1, 2, 3, 5])
+def test_batches_are_dealt(n_batches: int, n_processes: int) -> None:
+    runs = [list(assigned(n_batches, Partition(rank, n_processes))) for rank in range(n_processes)]
+    assert len({len(of_process) for of_process in runs}) == 1
+    assert sorted(number for of_process in runs for number, is_own in of_process if is_own) == list(range(n_batches))
+    assert all(0 <= number < n_batches for of_process in runs for number, _ in of_process)
+
+
+def test_what_was_found_for_batches_comes_in_their_order(pools: Any) -> None:
+    for n_processes in (1, 2, 3):
+        assert pools(n_processes).run(jobs.collect_batches, 7, 2) == [list(range(7))] * n_processes

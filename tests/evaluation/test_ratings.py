@@ -56,7 +56,7 @@ def test_errors_written_out(split: Split, monkeypatch: pytest.MonkeyPatch) -> No
          "MAE": sum(map(abs, wrong)) / len(wrong)}
     )  # fmt: skip
     assert len(calls) == meter.n_batches(held_out) == math.ceil(len(wrong) / 50)
-    with pytest.raises(DivergenceError, match="ratings that are not finite"):
+    with pytest.raises(DivergenceError):
         meter.errors(Constant(math.nan), held_out)  # type: ignore[arg-type]
 
 

@@ -1,11 +1,13 @@
-"""Who scores: what is known of users and items gives the scores that are ranked."""
+"""Scores of users and items, with and without items that the model does not know."""
+
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.evaluation.scorers import ModelScorer, Scorer
+from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
+from bert4rec.evaluation.scorers import UNKNOWN_SCORE, KnownItems, KnownItemsScorer, ModelScorer, Scorer
 from bert4rec.models.untrained.popularity import PopularityScorer
 from bert4rec.models.untrained.transition_scorer import TransitionScorer
 from bert4rec.models.untrained.transitions import Pairs, Transitions
@@ -47,3 +49,54 @@ def test_scores_can_be_written_to() -> None:
     scores = scorer.scores(users, scorer.items(torch.tensor([2, 3])))
     scores[0, 1] = -torch.inf
     assert scores.tolist() == [[3.0, -torch.inf], [3.0, 1.0]]
+
+
+# The dataset's items 2, 3, 4 and 5; the model knows 2 as 7, 4 as 3 and 5 as 2.
+KNOWN = KnownItems(np.array([7, PAD_ID, 3, 2], np.int32))
+
+
+def rows(*histories: list[int]) -> Rows:
+    items = np.array([item for history in histories for item in history], np.int32)
+    lengths = np.array([len(history) for history in histories])
+    return Rows(items, lengths, targets=np.array([2] * len(histories), np.int32), times=np.arange(len(items)) + 10)
+
+
+def test_unknown_items_are_dropped_from_histories() -> None:
+    part = KNOWN.known_part(rows([2, 3, 4], [3, 5], [3, 3], [5]))
+    assert part.lengths.tolist() == [2, 1, 2, 1]
+    assert part.items.tolist() == [7, 3, 2, FIRST_ITEM_ID, FIRST_ITEM_ID, 2]
+    assert part.times is not None
+    assert part.times.tolist() == [10, 12, 14, 15, 16, 17]
+    assert KNOWN.known_lengths(rows([2, 3, 4], [3, 5], [3, 3], [5])).tolist() == [2, 1, 0, 1]
+    assert KNOWN.n_unknown == 1
+
+
+@torch.no_grad()
+def test_scores_are_those_of_the_model_and_nothing_for_unknown_items() -> None:
+    inner = ModelScorer(model(), device=torch.device("cpu"), max_len=12)
+    back = N_ITEMS + 2 * FIRST_ITEM_ID - 1  # the dataset counts the items from the other end, and has one more
+    ids = np.append(back - FIRST_ITEM_ID - np.arange(N_ITEMS), PAD_ID).astype(np.int32)
+    scorer = KnownItemsScorer(inner, KnownItems(ids))
+    mirrored = Rows((back - ROWS.items).astype(np.int32), ROWS.lengths, targets=ROWS.targets)
+    chosen = torch.tensor([[2, 9, FIRST_ITEM_ID + N_ITEMS], [FIRST_ITEM_ID + N_ITEMS, 4, 4]])
+    users, of_chosen = scorer.encode(mirrored, chosen)
+    everything = FIRST_ITEM_ID + torch.arange(scorer.n_items)
+    scores = scorer.scores(users, scorer.items(everything))
+    assert scores.shape == (2, N_ITEMS + 1)
+    assert scores[:, -1].tolist() == [-torch.inf, -torch.inf]
+    of_inner, _ = inner.encode(ROWS, chosen[:, :1].clamp(max=3))
+    expected = inner.scores(of_inner, inner.items(everything[:-1])).flip(1)
+    torch.testing.assert_close(scores[:, :-1], expected)
+    is_known = chosen < FIRST_ITEM_ID + N_ITEMS
+    torch.testing.assert_close(of_chosen[is_known], scores[[0, 0, 1, 1], chosen[is_known] - FIRST_ITEM_ID])
+    assert (of_chosen[~is_known] == UNKNOWN_SCORE).all()
+
+
+@torch.no_grad()
+def test_a_user_without_a_known_item_has_no_candidates() -> None:
+    scorer = KnownItemsScorer(ModelScorer(model(), device=torch.device("cpu"), max_len=12), KNOWN)
+    without_times = replace(rows([3, 3], [3, 5]), times=None)
+    users, _ = scorer.encode(without_times, torch.tensor([[2], [2]]))
+    scores = scorer.scores(users, scorer.items(torch.tensor([2, 3, 4, 5])))
+    assert users.shape == (2, scorer.width)
+    assert torch.isinf(scores).tolist() == [[True] * 4, [False, True, False, False]]

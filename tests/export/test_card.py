@@ -13,9 +13,8 @@ def test_it_says_what_the_model_is_what_it_is_worth_and_how_each_file_is_used() 
     text = card(
         SETTINGS, ["safetensors", "vectors", "pt2", "onnx"], k=7, example=["x", "y"], report={"test": {"full": FULL}}
     )
-    assert "# A sasrec model of 1,234 items" in text
-    assert "3,000 users: HR@10 0.3820, NDCG@10 0.2164." in text
-    assert "up to their last 49 items; seen items may come again." in text
+    for value in ("sasrec", "1,234", "3,000", "0.3820", "0.2164", "49"):
+        assert value in text
     assert text.count('k, history = 7, ["x", "y"]') == 2
     assert 'model.recommend([["x", "y"]], k=10)' in text
     assert 'torch.export.load("program.pt2")' in text

@@ -1,18 +1,26 @@
-"""Folders that are exported: whole or not at all, with what explains them."""
+"""Exported folders: whole or not at all, with weights, vectors and what explains them."""
 
 import json
 import re
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
 
 from bert4rec import load
+from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.export import export as module
 from bert4rec.export.card import card
 from bert4rec.export.export import export
 from bert4rec.export.program import Program, save_onnx, save_pt2
+from bert4rec.export.vectors import write_vectors
+from bert4rec.export.weights import write_safetensors
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.source import find_source
 from bert4rec.runtime import manifest
@@ -92,9 +100,77 @@ def test_nothing_is_written_over_or_left_half_written(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "write_vectors", full)
-    with pytest.raises(DataError, match="new: cannot be written: No space left on device"):
+    with pytest.raises(DataError, match=r"new: .*No space left"):
         export(find_source(made), tmp_path / "new", ["vectors"], k=10, leaves_out_seen=True)
     assert not list(tmp_path.iterdir())
     (tmp_path / "there").mkdir()
-    with pytest.raises(DataError, match="there: is there already; name another folder with --output=FOLDER"):
+    with pytest.raises(DataError, match=r"there: .*--output"):
         export(find_source(made), tmp_path / "there", ["vectors"], k=10, leaves_out_seen=True)
+
+
+def test_the_library_reads_every_tensor_of_the_model_and_nothing_else(made: Path, tmp_path: Path) -> None:
+    stored = find_source(made).tensors()
+    names = {name: name.removeprefix(MODEL) for name in stored if name.startswith(MODEL)}
+    write_safetensors(tmp_path / "model.safetensors", stored, names)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert {*file.keys()} == {*names.values()}
+        assert all(torch.equal(file.get_tensor(written), stored.read(name)) for name, written in names.items())
+
+
+ITEMS = torch.tensor([[1.0, 2.0, 0.5], [3.0, 4.0, -0.5], [5.0, 6.0, 0.0]])  # vectors and a bias
+TABLE, HEAD = "model.item_table.embeddings.item.weight", "model.head.weight"
+
+
+class InMemory:
+    """Stands where a checkpoint stands; blocks are of two rows."""
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self._tensors = {f"model.{name}": value for name, value in tensors.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].shape)
+
+    def read(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def blocks(self, name: str) -> tuple[Tensor, ...]:
+        return self._tensors[name].split(2)
+
+
+# With biases, a row of the table has columns of zeros behind them; without, nothing. The first two rows are of special
+# ids.
+ROWS = torch.cat([torch.full((2, 6), 9.0), torch.cat([ITEMS, torch.zeros(3, 3)], 1)])
+MODELS = {
+    "tied": {"item_table.embeddings.item.weight": ROWS},
+    "tied without bias": {"item_table.embeddings.item.weight": ROWS[:, :2]},
+    "linear": {
+        "item_table.embeddings.item.weight": torch.zeros(5, 2), "head.weight": ITEMS[:, :2], "head.bias": ITEMS[:, 2],
+    },
+    "linear without bias": {"item_table.embeddings.item.weight": torch.zeros(5, 2), "head.weight": ITEMS[:, :2]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_are_items_with_what_scores_them(tmp_path: Path, model: str) -> None:
+    ids = ItemIds(pa.array(["b", "a", "c"]), pa.array(["B", "", "C"]))
+    write_vectors(tmp_path, cast(StoredTensors, InMemory(**MODELS[model])), ids, embed_dim=2)
+    width = 2 if "without" in model else 3
+    vectors = np.load(tmp_path / "vectors.npy")
+    np.testing.assert_array_equal(vectors, ITEMS[:, :width].numpy())
+    assert vectors.dtype == np.float32
+    biases = {} if "without" in model else {"bias": [0.5, -0.5, 0.0]}
+    assert pq.read_table(tmp_path / "vectors.parquet").to_pydict() == {
+        "item": ["b", "a", "c"], "title": ["B", "", "C"], "vector": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], **biases,
+    }  # fmt: skip
+
+
+def test_ids_that_are_numbers_and_have_no_titles(tmp_path: Path) -> None:
+    stored = cast(StoredTensors, InMemory(**MODELS["tied without bias"]))
+    write_vectors(tmp_path, stored, ItemIds(pa.array([7, 5, 6])), embed_dim=2)
+    table = pq.read_table(tmp_path / "vectors.parquet")
+    assert table.schema.names == ["item", "vector"]
+    assert table["item"].to_pylist() == [7, 5, 6]

@@ -1,14 +1,24 @@
-"""A run that is loaded recommends what its report has measured."""
+"""Runs, checkpoints and model packages: loaded, or refused in one line."""
 
+import json
+import re
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from bert4rec import load
+from bert4rec.checkpoint.run_folder import METADATA
+from bert4rec.export.export import export
 from bert4rec.inference.load import network_of
+from bert4rec.inference.run import Run
 from bert4rec.inference.source import find_source
 from bert4rec.inference.user_histories import UserHistories
+from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 from tests.runs import flip, report_of
 
@@ -37,17 +47,15 @@ def test_a_checkpoint_is_loaded_too(made: Path) -> None:
 
 
 def test_what_is_missing_damaged_or_foreign_is_named(whole: Path, tmp_path: Path, log_folder: Path) -> None:
-    with pytest.raises(
-        DataError, match="neither a run folder with a checkpoint, nor a checkpoint, nor a model package"
-    ):
+    with pytest.raises(DataError, match="nothing"):
         load(tmp_path / "nothing")
-    with pytest.raises(DataError, match=r"is not the dataset that .*/whole was trained on"):
+    with pytest.raises(DataError, match=f"^{log_folder}: .*/whole "):
         load(whole, dataset=log_folder)
-    with pytest.raises(DataError, match="no dataset folder"):
+    with pytest.raises(DataError, match=f"^{tmp_path}: "):
         load(whole, dataset=tmp_path)
     best = (whole / "checkpoints" / "best").resolve()
     flip(next(best.glob("*.distcp")), 1000)
-    with pytest.raises(DataError, match=r"this checkpoint is damaged: .* has another checksum"):
+    with pytest.raises(DataError, match=r"\.distcp .*checksum"):
         load(whole)
 
 
@@ -56,6 +64,112 @@ def test_a_checkpoint_with_other_weights_is_refused_in_one_line(made: Path) -> N
     config = dict(source.trained.metadata["config"])
     config["model"] = config["model"] | {"times": "history"}
     other = replace(source, trained=replace(source.trained, metadata={**source.trained.metadata, "config": config}))
-    with pytest.raises(DataError, match=r"is of another version of bert4rec; train it again: .*dates.weight") as caught:
+    with pytest.raises(DataError, match=r"dates.weight") as caught:
         network_of(other)
     assert "\n" not in str(caught.value)
+
+
+def change(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    seal(file.parent)
+
+
+def seal(folder: Path) -> None:
+    names = [path.name for path in folder.iterdir() if path.name != manifest.MANIFEST]
+    manifest.seal(folder, manifest.describe(folder, names))
+
+
+def test_a_relative_dataset_is_found_from_any_folder(
+    made: Path, small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it was started: runs/… and data/… in one folder."""
+    shutil.copytree(small_folder, tmp_path / "data/small")
+    run = Path(shutil.copytree(made, tmp_path / "runs/whole", symlinks=True))
+    checkpoint = (run / "checkpoints/best").resolve()
+    config = json.loads((checkpoint / METADATA).read_text())["config"]
+    config["data"]["dataset_dir"], config["run"]["dir"] = "data/small", "runs"
+    change(checkpoint / METADATA, config=config)
+    assert find_source(run).dataset == tmp_path / "data/small"
+    monkeypatch.chdir(tmp_path)
+    assert find_source(Path("runs/whole")).dataset == Path("data/small")
+
+
+HISTORIES = [[1, 2, 3], [7], [999]]
+
+
+@pytest.fixture(scope="module")
+def packed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exports") / "model"
+    export(find_source(made), folder, ["safetensors"], k=10, leaves_out_seen=True)
+    return folder
+
+
+@pytest.fixture
+def package(packed: Path, tmp_path: Path) -> Path:
+    """A copy, to be damaged."""
+    return Path(shutil.copytree(packed, tmp_path / "model"))
+
+
+def test_it_recommends_what_its_run_recommends_without_torchrec(made: Path, packed: Path) -> None:
+    script = (
+        "import sys; sys.modules.update(dict.fromkeys(['torchrec', 'fbgemm_gpu', 'polars', 'datasets'])); "
+        f"from bert4rec import load; model = load({str(packed)!r}); "
+        f"print([[one.item for one in row] for row in model.recommend({HISTORIES}, 5)]); "
+        "print(model.items.ids[:3], tuple(model.items.vectors.shape))"
+    )
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)
+    model = load(made)
+    wanted = [[one.item for one in row] for row in model.recommend(HISTORIES, 5)]
+    assert ran.stdout == f"{wanted}\n{model.items.ids[:3]} {tuple(model.items.vectors.shape)}\n"
+
+
+def test_a_dataset_gives_it_users(packed: Path, small_folder: Path, log_folder: Path) -> None:
+    assert load(packed, dataset=small_folder).dataset == small_folder
+    with pytest.raises(DataError, match=f"^{log_folder}: .*/model "):
+        load(packed, dataset=log_folder)
+
+
+def test_parts_that_do_not_fit_are_refused(package: Path) -> None:
+    change(package / "settings.json", n_items=151)
+    with pytest.raises(DataError, match=r"item_table.embeddings.item.weight .* \d+ rows.* 153"):
+        load(package)
+    weights = load_file(package / "model.safetensors")
+    save_file({name: value for name, value in weights.items() if "norm" not in name}, package / "model.safetensors")
+    seal(package)
+    with pytest.raises(DataError, match=r"model.safetensors .*settings.json") as caught:
+        load(package)
+    assert "\n" not in str(caught.value)
+    (package / "model.safetensors").write_bytes(b"no tensors")
+    seal(package)
+    with pytest.raises(DataError, match=r"model.safetensors: "):
+        load(package)
+
+
+def test_a_list_of_other_items_is_refused(package: Path) -> None:
+    (package / "items.jsonl").write_text('{"id": 1, "train_count": 1}\n')
+    seal(package)
+    with pytest.raises(DataError, match=r"items.jsonl .* 1 item.* \d+"):
+        load(package)
+
+
+def test_a_finished_run_says_what_it_found(made: Path) -> None:
+    run = Run(str(made))
+    assert run.folder == made
+    assert run.report == json.loads((made / "report.json").read_text())
+    assert run.metrics == run.report["test"]
+    assert {str(made), f"{run.metrics['full']['HR@10']:.4f}"} <= {*re.split("[ ',]+", repr(run))}
+    records = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
+    assert run.history == records
+    assert [(record["kind"], record["step"]) for record in run.history] == [
+        ("train", 7), ("validation", 7), ("train", 14), ("validation", 14), ("train", 21), ("validation", 21),
+    ]  # fmt: skip
+    model = run.load()
+    assert model.dataset == Path(re.findall(r'dataset_dir = "(.+)"', (made / "config.toml").read_text())[0])
+
+
+def test_a_folder_that_is_no_finished_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"^{tmp_path}: .*report.json"):
+        Run(tmp_path)
+    (tmp_path / "report.json").write_text("{")
+    with pytest.raises(DataError, match=r"^\S+report\.json: [^\n]+$"):
+        Run(tmp_path)

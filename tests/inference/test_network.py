@@ -21,16 +21,13 @@ HISTORIES = [[2, 3, 4], [39], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
 
 def network_of(trained: SequenceModel) -> Network:
     tensors = {saved_name(name): value for name, value in trained.state_dict().items()}
-    shape: dict[str, Any] = {
-        "embed_dim": WIDTH,
-        "n_heads": HEADS,
-        "n_layers": 2,
-        "ffn_dim": 24,
-        "max_len": MAX_LEN,
-        "dropout": 0.0,
-    }
+    shape: dict[str, Any] = {"embed_dim": WIDTH, "n_heads": HEADS, "n_layers": 2, "ffn_dim": 24}
+    shape |= {"max_len": MAX_LEN, "dropout": 0.0}
     shape |= {"positions": "rotary" if trained.encoder.positions is None else "learned", "times": trained.times}
-    shape |= {"input_norm": trained.encoder.input_norm, "kind": type(trained).__name__.lower()}
+    shape |= {
+        "input_norm": trained.encoder.input_norm,
+        "kind": "bert4rec" if isinstance(trained, Bert4Rec) else "sasrec",
+    }
     return make_network(tensors, shape, is_causal=trained.is_causal)
 
 

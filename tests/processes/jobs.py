@@ -27,11 +27,11 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Ints, Rows, Sizes, open_dataset
 from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
 from bert4rec.evaluation import ratings
-from bert4rec.evaluation.batches import collected, cut, dealt
+from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.evaluation.top_k import BestItems
+from bert4rec.evaluation.top_k import TopK
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.inference import with_mask
@@ -641,21 +641,21 @@ def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list
 
 def collect_batches(n: int, size: int) -> list[int]:
     """The numbers 0 … n - 1, of which every process knows those of its batches."""
-    partition, batches = Partition(dist.get_rank(), dist.get_world_size()), list(cut(n, size))
+    partition, batches = Partition(dist.get_rank(), dist.get_world_size()), list(chunks(n, size))
     own = torch.full((partition.largest(len(batches)), size), -1)
-    for turn, (number, is_own) in enumerate(dealt(len(batches), partition)):
+    for turn, (number, is_own) in enumerate(assigned(len(batches), partition)):
         if is_own:
             own[turn, : len(range(n)[batches[number]])] = torch.arange(n)[batches[number]]
-    return collected(own, n, partition).tolist()
+    return gathered(own, n, partition).tolist()
 
 
 def best_of_processes(scores: list[list[float]]) -> tuple[list[list[float]], list[list[int]]]:
     """The three best of `scores` [U, 6], whose items are dealt to the processes from the last one to the first."""
     rank, n = dist.get_rank(), dist.get_world_size()
     partition = Partition(rank, n, place=n - 1 - rank)
-    best = BestItems.nothing(len(scores), 3, dtype=torch.float32, device=CPU)
+    best = TopK.nothing(len(scores), 3, dtype=torch.float32, device=CPU)
     own = partition.of(6)
-    best.offer(slice(None), torch.tensor(scores)[:, own.start : own.stop], own.start)
+    best.update(slice(None), torch.tensor(scores)[:, own.start : own.stop], own.start)
     found = best.of_all(partition)
     return found.scores.tolist(), found.indices.tolist()
 

@@ -65,7 +65,7 @@ def test_few_items_are_trained_as_on_one_process(pools: Any, sizes: tuple[int, .
                 assert all(map(math.isfinite, answer["losses"])), where
                 assert answer["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4), where
                 assert len(answer["ranks"]) == 10, where
-                assert all(1 <= rank <= n_items for rank in answer["ranks"]), where
+                assert all(0 <= rank <= n_items for rank in answer["ranks"]), where  # 0: a repeated target is missed
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,12 @@ def test_an_option_is_changed_in_a_copy() -> None:
 
 LIBRARIES = ("torch", "torchrec", "fbgemm_gpu")
 OURS = {"self", "cls", "os"}  # os._exit has no other name
-OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields"}
+DOCUMENTED = {
+    "_replace",
+    "_asdict",
+    "_fields",
+    "_check",
+}  # of named tuples, and torch._check for programs to be exported
 HIDDEN = {"iter_cpu", "feature_table_map", "weights_host", "max_D", "_lookups", "_process_group"}
 
 
@@ -154,7 +159,7 @@ def hidden_names(path: Path) -> list[str]:
             found += [f"{node.module}: {part}" for part in parts if part.startswith("_")]
         if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in OURS):
             is_private = node.attr.startswith("_") and not node.attr.startswith("__")
-            if node.attr in HIDDEN or (is_private and node.attr not in OF_NAMED_TUPLES):
+            if node.attr in HIDDEN or (is_private and node.attr not in DOCUMENTED):
                 found.append(f".{node.attr}")
     return [f"{path.relative_to(ROOT)}: {name}" for name in found]
 

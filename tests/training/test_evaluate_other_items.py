@@ -72,7 +72,7 @@ def rows_of(folder: Path | None, split: str = "test") -> list[dict[str, Any]]:
 
 
 def rank_by_sorting(model: Path, history: list[int], target: int, candidates: set[int]) -> int:
-    """The rank of `target` among the unseen `candidates` that the model knows; 0 where it is missed."""
+    """The rank of `target` among the `candidates`, seen ones too, that the model knows; 0 where it is missed."""
     recommender = load(model)
     items = recommender.items
     known = [item for item in history if item in items.ids]
@@ -82,7 +82,7 @@ def rank_by_sorting(model: Path, history: list[int], target: int, candidates: se
     (hidden,) = recommender.encode([known])
     scores = vectors[:, : len(hidden)] @ hidden + vectors[:, len(hidden) :].sum(1)  # the last column is the bias
     score = dict(zip(items.ids, scores.tolist(), strict=True))
-    others = [item for item in candidates if item in score and item != target and item not in history]
+    others = [item for item in candidates if item in score and item != target]
     return 1 + sum(score[item] > score[target] for item in others)
 
 

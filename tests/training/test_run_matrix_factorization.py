@@ -103,7 +103,7 @@ def test_other_users_cannot_be_evaluated(
 ) -> None:
     options = [f"--data.dataset_dir={log_folder}", f"--output={tmp_path / 'found'}"]
     assert main(["evaluate", str(rated_run), *options]) == 2
-    assert "another catalogue" in capsys.readouterr().err
+    assert "is not the dataset that the model was trained on" in capsys.readouterr().err
 
 
 def test_similar_items_are_found(rated_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,8 @@ WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "s
 OUTPUT = "evaluation"
 
 
-class Asked(NamedTuple):
-    """What is to be evaluated: the `model` as it was named, and where the results go."""
+class Request(NamedTuple):
+    """Hold the request: the `model` as it was typed, its settings and weights, and the folder of the results."""
 
     model: Path
     config: Config
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, where the results go; some settings besides."""
+    """Add the model and the folder of the results; some settings besides."""
     parser.usage = "%(prog)s RUN [--output=FOLDER] [--table.key=value …]"
     parser.description = (
         "Evaluates the best weights of a run, a checkpoint, or a model package, on any number of processes: with "
@@ -55,48 +55,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluate, and print the metrics of the test; the exit status, as `launched.run` has it."""
-    return launched.run(lambda: _asked(arguments), _evaluate, resumes=False)
+    """Evaluate and print the metrics; return the exit status of `launched.run`."""
+    return launched.run(lambda: _request(arguments), _evaluate, resumes=False)
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
+def _request(arguments: argparse.Namespace) -> Request:
     log_to_terminal(is_shown=launched.is_first(), stream="stderr")
     trained = find_trained(arguments.model)
     output = arguments.output or (trained.run or Path()) / OUTPUT
-    return Asked(arguments.model, settings_of(trained, arguments.settings), trained, output)
+    return Request(arguments.model, settings_of(trained, arguments.settings), trained, output)
 
 
-def _evaluate(asked: Asked) -> None:
+def _evaluate(request: Request) -> None:
     with importing():
         from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
-    found = evaluate(asked.config, asked.trained, asked.output)
+    found = evaluate(request.config, request.trained, request.output)
     if launched.is_first():
         if "ratings" in found.report:
             print(f"{ratings_line(found.report['ratings'])}\n")
         for split in ("test", "validation"):
             if split in found.report:
-                print(f"{split.capitalize()} of {asked.model}\n\n{metrics_table(found.report, split)}\n")
+                print(f"{split.capitalize()} of {request.model}\n\n{metrics_table(found.report, split)}\n")
         if unknown := unknown_items(found.report):
             print(f"{unknown}\n")
         print(f"{rules(found.report)}\n\nReport and the ranks of all users: {found.folder}")
 
 
 def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
-    """The settings of the run that has made the model, and those on the command line over them.
+    """Return the settings of the model's run, or of its checkpoint, overridden by the command line.
 
-    Without a run those that the checkpoint holds. Raises `SettingsError` for one that an evaluation cannot change.
+    Raises `SettingsError` for a setting that an evaluation cannot change.
     """
     if any(name == "config" for name, _ in read_options(argv)):
-        raise SettingsError("--config: an evaluation has the settings of its run; what is to change is named by itself")
+        raise SettingsError(
+            "--config: an evaluation uses the settings of its run; override settings by --table.key=value"
+        )
     overrides = parse_command_line(argv)[1]
     for name in overrides:
         if not any(fnmatch(name, free) for free in FREE):
-            raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; what can: {', '.join(FREE)}")
+            raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; only: {', '.join(FREE)}")
     if trained.is_package and "data.dataset_dir" not in overrides:
-        raise SettingsError(
-            f"{trained.folder}: a model package does not say where data are; name them with --data.dataset_dir=FOLDER"
-        )
+        raise SettingsError(f"{trained.folder}: a model package names no dataset; set --data.dataset_dir=FOLDER")
     if not trained.is_package:
         overrides.setdefault("data.dataset_dir", str(trained.dataset))
     saved = trained.settings

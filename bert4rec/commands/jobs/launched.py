@@ -1,4 +1,4 @@
-"""A command on the processes of a launcher: one line a host for what all have met, and the exit status of each."""
+"""A command on the processes of a launcher: one error line for each host, and the exit status of each process."""
 
 import contextlib
 import errno
@@ -10,41 +10,38 @@ import warnings
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from bert4rec.checkpoint.next_command import free_the_disk, how_to_continue
+from bert4rec.checkpoint.next_command import how_to_continue
 from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 from bert4rec.runtime.installation import exit_for_missing, importing
 from bert4rec.runtime.signals import say_that_it_stopped
 
-LOST_ANOTHER = (
-    "lost another process of this run; where it has left no message of its own it was killed, for want of memory "
-    "perhaps"
-)
+LOST_ANOTHER = "lost another process of this run; if it printed no error it was probably out of memory (see `dmesg`)"
 NO_ANSWER = (
     "another process of this run has not answered for parallelism.timeout_minutes: its host or the network is lost, "
-    "or it works alone for longer than that"
+    "or it is busy for longer than that"
 )
-# What gloo says of a dead process, and of one that cannot be reached.
+# Errors of gloo for a dead process, and for one that cannot be reached.
 GONE = {
     "Connection closed by peer": LOST_ANOTHER, "Connection reset by peer": LOST_ANOTHER, "Broken pipe": LOST_ANOTHER,
     "Timed out waiting": NO_ANSWER, "Application timeout": NO_ANSWER,  # the latter where another message was first
 }  # fmt: skip
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-SECONDS_FOR_THE_FIRST = 5.0  # a host's other processes wait so long with an error, since one line is enough
+SECONDS_FOR_THE_FIRST = 5.0  # the other processes of a host wait this long with an error: one line is enough
 
 T = TypeVar("T")
 
 
 def is_first() -> bool:
-    """Whether this is the first process of all."""
+    """Return whether this is rank zero."""
     return int(os.environ.get("RANK", 0)) == 0
 
 
 def run(prepare: Callable[[], T | None], work: Callable[[T], None], *, resumes: bool) -> int:
-    """Do what was prepared, where that is not None; every process of the launch calls this.
+    """Call `work` with the result of `prepare` unless that is None; every process calls this.
 
-    `resumes`: whether there may be something to go on with. The exit status: 0 finished, 2 bad settings or input, 130,
-    143 or 129 after SIGINT, SIGTERM or SIGHUP, else 1.
+    `resumes`: a stopped command can be resumed. Return the exit status: 0 finished, 2 bad settings or input, 130, 143
+    or 129 after SIGINT, SIGTERM or SIGHUP, else 1.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # which torch reads when it is imported
     try:
@@ -68,9 +65,10 @@ def run(prepare: Callable[[], T | None], work: Callable[[T], None], *, resumes: 
 
 
 def show(error: UserError, *, is_awaited: bool = True) -> int:
-    """One line from a process of each host: its launcher ends the others when the first one ends, unless that is lost.
+    """Print one line from a process of each host, whose launcher ends the other processes; return the exit status.
 
-    What all processes have met is said in the same words by all hosts.
+    An error of all processes (`is_on_all`) is the same line on all hosts. `is_awaited`: other processes wait for this
+    one to print.
     """
     rank = int(os.environ.get("RANK", 0))
     is_first_of_host = int(os.environ.get("LOCAL_RANK", rank)) == 0
@@ -96,8 +94,8 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
         if error.errno not in FULL:
             raise
         where = error.filename or "the run folder"
-        advice = free_the_disk() if resumes else "free the disk, then start it again"
-        return show(RunInterruptedError(f"{where}: {error.strerror}; {advice}"))
+        advice = how_to_continue() if resumes else "start it again"
+        return show(RunInterruptedError(f"{where}: {error.strerror}; free the disk, then {advice}"))
     except RuntimeError as error:
         gone = next((said for words, said in GONE.items() if words in str(error)), None)
         if gone is None:
@@ -108,7 +106,7 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
 
 
 def _told_to_all_hosts(error: UserError) -> UserError:
-    """The error that all hosts show for settings that are wrong on this one: the others would wait for it."""
+    """Return the error that all hosts show for wrong settings on one of them, since the others wait for this one."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE"):
         error.is_on_all = True  # the only host, whose processes have the same settings
         return error  # at once, without importing torch

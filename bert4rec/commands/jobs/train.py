@@ -18,7 +18,7 @@ logger = logging.getLogger("bert4rec")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Any setting."""
+    """Add the help; any setting is an option."""
     parser.usage = "%(prog)s [--config=FILE] [--table.key=value …]"
     parser.description = "Trains, validates, tests, and writes a report; under torchrun or torchx on many processes."
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train; the exit status, as `launched.run` has it."""
+    """Train; return the exit status of `launched.run`."""
     return launched.run(lambda: _settings(arguments.settings), _train, resumes=True)
 
 
 def _settings(argv: list[str]) -> Config | None:
-    """Those of the training; None where a finished run was to be resumed."""
+    """Return the settings of the training; None for a finished run."""
     log_to_terminal(is_shown=launched.is_first(), outlives_reader=True)
     settings = load_run_settings(*parse_command_line(argv), looks_around=True)
     for note in settings.notes:

@@ -1,4 +1,4 @@
-"""How many targets stand within the first 1, 2, 3, 5, 10, … places: HR@k at every size of a list."""
+"""The share of targets within the first 1, 2, 3, 5, 10, … places: HR@k at every size of a list."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ STEPS = (1, 2, 3, 5, 7)  # of each power of ten
 
 
 def hits_by_rank(ranks: Mapping[str, Ranks], protocol: str = "full") -> dict[str, Any]:
-    """`ks`, up to the last rank that somebody has, and the shares of users by the names of `ranks`; {} without any.
+    """Return `ks`, up to the worst rank, and the shares of users by the names of `ranks`; {} without any.
 
     >>> hits_by_rank({"test": {"full": np.array([1, 4, 12, MISSED])}})
     {'ks': [1, 2, 3, 5, 7, 10, 20], 'test': [0.25, 0.25, 0.25, 0.5, 0.5, 0.5, 0.75]}

@@ -1,4 +1,4 @@
-"""How certain a figure is: bootstrap intervals over users, and the paired test of a difference.
+"""Bootstrap confidence intervals over users, and the paired test of a difference.
 
 The percentile bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993): users are drawn with
 replacement, as many as there are, and the figure is computed of each draw. A figure is a mean over users here, so only
@@ -31,14 +31,14 @@ Interval: TypeAlias = list[float]
 
 
 class Cells(NamedTuple):
-    """Users of like values: how many, `counts` [C], and the means of their `values` [C, M] of M metrics."""
+    """Hold users of like values: their number, `counts` [C], and the means of their `values` [C, M] of M metrics."""
 
     counts: npt.NDArray[np.int64]
     values: Floats
 
 
 class Difference(NamedTuple):
-    """The mean difference over users, its interval, and the probability of one as large where there is none."""
+    """Hold a mean difference over users, its interval, and the probability of one as large without a difference."""
 
     value: float
     low: float
@@ -47,7 +47,7 @@ class Difference(NamedTuple):
 
 
 def rank_intervals(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, Interval]:
-    """Of each metric that `ranking_metrics` computes from the `ranks` [U]."""
+    """Return the interval of each metric that `ranking_metrics` computes from the `ranks` [U]."""
     distinct, counts = np.unique(ranks[ranks != LEFT_OUT], return_counts=True)
     of_ranks = dict(gains(distinct, ks))
     values = np.stack([*of_ranks.values()], axis=1)
@@ -55,13 +55,13 @@ def rank_intervals(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[st
 
 
 def mean_interval(values: Floats) -> Interval:
-    """Of the mean of `values` [U]; a user whose value is NaN does not count."""
+    """Return the interval of the mean of `values` [U]; NaN is left out."""
     (interval,) = _intervals(_cells_of(values[~np.isnan(values)]))
     return interval
 
 
 def paired_difference(differences: Floats) -> Difference:
-    """Of two systems on the same users: `differences` [U] of their values of one metric.
+    """Compare two systems by the `differences` [U] of a metric for the same users.
 
     The p-value is two-sided, of `PERMUTATIONS` random choices of signs and the one that was observed.
     """
@@ -70,7 +70,7 @@ def paired_difference(differences: Floats) -> Difference:
 
 
 def _intervals(cells: Cells) -> list[Interval]:
-    """Of the mean of each metric, at `CONFIDENCE`."""
+    """Return the interval of the mean of each metric, at `CONFIDENCE`."""
     n = int(cells.counts.sum())
     draws = np.random.default_rng(SEED).multinomial(n, cells.counts / n, size=RESAMPLES)
     tail = (1 - CONFIDENCE) / 2
@@ -91,7 +91,7 @@ def _p_value(differences: Floats) -> float:
 
 
 def _cells_of_ranks(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The cell of each of the distinct `ranks`, none on both sides of a cut-off."""
+    """Return the cell of each of the distinct `ranks`; no cell lies on both sides of a cut-off."""
     largest = int(ranks.max(initial=EXACT))
     n_wide = int(np.ceil(np.log(max(1.0, largest / EXACT)) / np.log(RATIO)))
     bounds = np.concatenate([np.arange(EXACT + 1), EXACT * RATIO ** np.arange(1, n_wide + 1), ks])
@@ -99,7 +99,7 @@ def _cells_of_ranks(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> npt.ND
 
 
 def _cells_of(values: Floats) -> Cells:
-    """Cells of `values` [U] of one metric, each a part of their range."""
+    """Return cells of `values` [U] of one metric, each a part of their range."""
     if not len(values):
         return Cells(np.zeros(0, np.int64), np.zeros((0, 1)))
     low, width = values.min(), np.ptp(values)
@@ -108,7 +108,7 @@ def _cells_of(values: Floats) -> Cells:
 
 
 def _joined(cells: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], values: Floats) -> Cells:
-    """The users of each of the `cells` [D] together: `counts` [D] of them, with `values` [D, M]."""
+    """Join the users of each of the `cells` [D]: `counts` [D] of them, with `values` [D, M]."""
     _, place = np.unique(cells, return_inverse=True)
     n = np.bincount(place, counts).astype(np.int64)
     sums = [np.bincount(place, counts * column) for column in values.T]

@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 65_536
 
 
 def rank_file(split: str) -> str:
-    """Its name."""
+    """Return the name of the file of a split."""
     return f"ranks-{split}.parquet"
 
 
@@ -62,7 +62,7 @@ def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> Path:
 def _rows(
     dataset: Dataset, split: str, ranks: Ranks, facts: Facts, original_items: pa.Array
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, some at a time: its users stand in the order of the table of users."""
+    """Yield the rows of a split, some at a time; its users have the order of the table of users."""
     users = dataset.splits[split].users
     with pq.ParquetFile(dataset.folder / USERS) as table:
         for part in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=["user", "original"]):

@@ -1,4 +1,4 @@
-"""What one contestant has made of the users of a split, and the figures of that."""
+"""The ranks and lists of one model on a split, their metrics, and the comparison with the strongest baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ COMPARED_AT = 10  # NDCG@10 decides which baseline is the strongest, and whether
 
 @dataclass(frozen=True)
 class Ranking:
-    """The ranks of the targets, and the lists of the best items where the full catalogue was ranked by scores.
+    """Hold the ranks of the targets, and the lists of the best items if the full catalogue was ranked.
 
     Its figures are known on the first process.
     """

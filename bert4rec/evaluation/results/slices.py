@@ -1,4 +1,4 @@
-"""The metrics of parts of the users: how good a recommender is for whom, and for which targets.
+"""Metrics of slices of the users: by history length, popularity and repetition of the target, and time.
 
 Of the ranking among the full catalogue. The parts of each kind have every user once, but for `time`, which only has
 those whose history tells when they were asked.
@@ -28,7 +28,7 @@ Parts: TypeAlias = Iterator[tuple[str, Bools]]
 
 
 class Facts(NamedTuple):
-    """What is known of U users and their targets.
+    """Hold facts of U users and their targets.
 
     Each `history_length` [U]; how many training positions the target has, `train_count` [U]; whether the target stands
     in the user's own history, `is_repeated` [U]; when the last item of the history was, `last_time` [U], in seconds,
@@ -42,7 +42,7 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "Facts":
-        """Of all users of a split."""
+        """Return the facts of all users of a split."""
         rows = dataset.splits[split]
         everybody = np.arange(len(rows))
         counts = dataset.popularity[rows.targets(everybody) - FIRST_ITEM_ID]
@@ -50,7 +50,7 @@ class Facts(NamedTuple):
 
 
 def slices(facts: Facts, ranks: Ints, popularity: Ints) -> dict[str, list[dict[str, Any]]]:
-    """Kind → its parts, each with its name, users, metrics and their intervals; parts without users are left out.
+    """Return kind → slices, each with name, users, metrics and their intervals, without empty slices.
 
     `ranks` [U] of the targets, `popularity` [V]: training positions of all items.
     """
@@ -89,7 +89,7 @@ def _by_length(lengths: Ints) -> Parts:
 
 
 def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
-    """By where the item stands in the order of popularity: an item is of the third in which its first position is.
+    """Yield thirds of the users by the popularity third in which the first position of their target's item is.
 
     >>> [(name, part.tolist()) for name, part in _by_popularity(np.array([0, 4, 3]), np.array([4, 0, 3, 2, 0]))]
     [('head', [False, True, False]), ('middle', [False, False, True]), ('tail', [True, False, False])]
@@ -104,7 +104,7 @@ def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
 
 
 def _by_time(times: Ints | None) -> Parts:
-    """Thirds of the users by when they were asked; those of one time together."""
+    """Yield thirds of the users by query time; equal times stay together."""
     if times is None or (times == NO_TIME).all():
         return
     known = np.sort(times[times != NO_TIME])

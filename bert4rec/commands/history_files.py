@@ -1,0 +1,208 @@
+"""Histories read from files of any size, and recommendations written to files, a few thousand users at a time."""
+
+import contextlib
+import csv
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.inference.history import AT_ONCE, Histories, History, TimedHistory
+from bert4rec.inference.recommender import Recommendation
+from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.wording import counted
+
+if TYPE_CHECKING:
+    from bert4rec.prepare.read.interactions import Interactions
+
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+FORMS = (
+    'JSON lines such as {"user": 7, "items": ["a", "b"]}, or a CSV or Parquet file with the columns user and item (a '
+    "row an interaction, in the order of a column time or else the oldest first) or, in Parquet, user and items (lists)"
+)
+TIMED = (
+    'JSON lines such as {"user": 7, "items": ["a", "b"], "times": [5, 9]}, in seconds, or a CSV or Parquet file with '
+    "the columns user, item and time (a row an interaction) or, in Parquet, user, items and times (lists)"
+)
+ENDINGS = (".jsonl", ".csv", ".parquet")
+COLUMNS = ("user", "rank", "item", "title", "score")
+
+Recommended: TypeAlias = Sequence[tuple[Any, Sequence[Recommendation]]]
+"""The name of each user and the recommendations, the best first."""
+
+Write: TypeAlias = Callable[[Recommended], None]
+
+logger = logging.getLogger(__name__)
+
+
+def read_histories(
+    path: str, open_rows: "Callable[[str], Interactions]", *, with_times: bool = False, at: float | None = None
+) -> Iterator[Histories]:
+    """Yield the histories in a file, "-" for JSON lines from standard input. Raises `DataError`, in one line.
+
+    `open_rows` opens a file with one row for each interaction. `with_times`: yield `TimedHistory`, for the instant `at`
+    (None: that of the last item).
+    """
+    forms = TIMED if with_times else FORMS
+    try:
+        with contextlib.ExitStack() as stack:
+            if path == "-":
+                histories = _from_json_lines(sys.stdin, "standard input", with_times=with_times)
+            elif Path(path).suffix == ".parquet" and "items" in pq.read_schema(path).names:
+                histories = _from_parquet_lists(path, with_times=with_times)
+            elif _has_json_lists(path):
+                file = stack.enter_context(open(path, encoding="utf-8"))
+                histories = _from_json_lines(file, path, with_times=with_times)
+            else:
+                histories = _from_rows(path, open_rows(path), with_times=with_times)
+            while part := list(itertools.islice(histories, AT_ONCE)):
+                yield [(user, of._replace(at=at) if isinstance(of, TimedHistory) else of) for user, of in part]
+    except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"{path}: cannot be read: {reason}; it must be {forms}") from None
+
+
+def _has_json_lists(path: str) -> bool:
+    """Return whether a file has a history on each line as JSON: by its first line, or else by its name."""
+    with open(path, "rb") as file:
+        start = next((line.strip() for line in file if line.strip()), b"")
+    try:
+        first = json.loads(start)
+    except ValueError:
+        first = None
+    if isinstance(first, dict):
+        return "items" in first
+    return isinstance(first, list) or Path(path).suffix in JSON_LINES
+
+
+def _from_json_lines(file: TextIO, name: str, *, with_times: bool) -> Iterator[tuple[Any, History]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            user, items = (number, row) if isinstance(row, list) else (row.get("user", number), row["items"])
+            times = row["times"] if with_times else []
+            if not isinstance(items, list) or not isinstance(times, list):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, AttributeError):
+            forms = TIMED if with_times else FORMS
+            raise DataError(f"{name}: line {number} is no history; it must be {forms}") from None
+        yield user, TimedHistory(items, times) if with_times else items
+
+
+def _from_parquet_lists(path: str, *, with_times: bool) -> Iterator[tuple[Any, History]]:
+    with pq.ParquetFile(path) as file:
+        schema, wanted = file.schema_arrow, ["items", "times"] if with_times else ["items"]
+        if any(name not in schema.names or not isinstance(schema.field(name).type, LIST_TYPES) for name in wanted):
+            forms = TIMED if with_times else FORMS
+            raise DataError(f"{path}: the column {' or '.join(wanted)} holds no lists; it must be {forms}")
+        number = itertools.count(1)
+        for part in file.iter_batches(AT_ONCE):
+            users = part["user"].to_pylist() if "user" in schema.names else [next(number) for _ in range(len(part))]
+            lists = [[values or [] for values in part[name].to_pylist()] for name in wanted]
+            yield from zip(users, map(TimedHistory, *lists) if with_times else lists[0], strict=True)
+
+
+LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+
+
+def _from_rows(path: str, rows: "Interactions", *, with_times: bool) -> Iterator[tuple[Any, History]]:
+    """Yield the users of a file with one row for each interaction, in the order of their first rows.
+
+    All rows are in memory, 8 to 24 bytes each, and every id that is text once. Items are in the order of their times,
+    equal times and items without times in the order of the rows. Raises `DataError` where no row can be used.
+    """
+    columns = rows.columns
+    has_times = "time" in columns
+    if with_times and not has_times:
+        raise DataError(f"{path}: no column with times, which this model needs; it must be {TIMED}")
+    order = "reverse order" if rows.newest_first else "order"
+    order = f"in the order of {columns['time']}" if has_times else f"in the {order} of the rows"
+    logger.info(f"{path}: users from the column {columns['user']}, items from {columns['item']}, {order}")
+    ids = rows.first_of({name: columns[name] for name in ("user", "item")})
+    as_text = [pl.col(ids.name).cast(pl.String).cast(pl.Categorical) for ids in ids if not ids.dtype.is_numeric()]
+    parts = [part.select("user", "item", *["time"] * has_times).with_columns(as_text) for part, _ in rows]
+    if n_bad := rows.bad.total:
+        if not any(map(len, parts)):
+            raise DataError(f"{rows.bad.shown[0]}; no row of {path} can be used, correct them")
+        logger.warning(f"{counted(n_bad, 'row')} of {path} skipped, which cannot be used: {rows.bad.shown[0]}")
+    if not parts:
+        return
+    items = pl.col("item")
+    if has_times:
+        items = items.sort_by("time", maintain_order=True)
+    elif rows.newest_first:
+        items = items.reverse()
+    lists = [items, pl.col("time").sort()] if with_times else [items]
+    of_users = pl.concat(parts).group_by("user", maintain_order=True).agg(lists)
+    for part in of_users.iter_slices(AT_ONCE):
+        yield from ((user, TimedHistory(*of) if with_times else of[0]) for user, *of in part.iter_rows())
+
+
+@contextlib.contextmanager
+def writer(path: Path | None) -> Iterator[Write]:
+    """Yield a function that writes to `path`, in the form of its ending, or JSON lines to standard output for None.
+
+    The file is written whole or not at all. Raises `DataError` for another ending, and where it cannot be written.
+    """
+    if path is None:
+        yield _json_lines_writer(sys.stdout)
+        return
+    if path.suffix not in ENDINGS:
+        raise DataError(f"{path}: its name must end in {', '.join(ENDINGS)}")
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        with contextlib.ExitStack() as stack:
+            if path.suffix == ".parquet":
+                yield _parquet_writer(unfinished, stack)
+            else:
+                file = stack.enter_context(unfinished.open("w", newline="", encoding="utf-8"))
+                yield _csv_writer(file) if path.suffix == ".csv" else _json_lines_writer(file)
+        unfinished.replace(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _json_lines_writer(file: TextIO) -> Write:
+    def write(rows: Recommended) -> None:
+        for user, found in rows:
+            line: dict[str, Any] = {"user": user, "items": [one.item for one in found]}
+            if any(one.title for one in found):
+                line["titles"] = [one.title for one in found]
+            print(json.dumps({**line, "scores": [round(one.score, 6) for one in found]}, ensure_ascii=False), file=file)
+
+    return write
+
+
+def _flat(rows: Recommended) -> list[tuple[Any, ...]]:
+    """Return one row of `COLUMNS` for each recommendation."""
+    return [(user, rank, *one) for user, found in rows for rank, one in enumerate(found, 1)]
+
+
+def _csv_writer(file: TextIO) -> Write:
+    lines = csv.writer(file, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    return lambda rows: lines.writerows((*row, f"{score:.6f}") for *row, score in _flat(rows))
+
+
+def _parquet_writer(path: Path, stack: contextlib.ExitStack) -> Write:
+    opened: list[pq.ParquetWriter] = []
+
+    def write(rows: Recommended) -> None:
+        columns = [*zip(*_flat(rows), strict=True)] or [()] * len(COLUMNS)
+        table = pa.table(list(map(pa.array, columns)), names=COLUMNS)
+        if not opened:
+            opened.append(stack.enter_context(pq.ParquetWriter(path, table.schema)))
+        opened[0].write_table(table.cast(opened[0].schema))
+
+    return write

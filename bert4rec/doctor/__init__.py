@@ -1,1 +1,0 @@
-"""What a training needs of this machine, looked at before it starts: each check is a line, good or bad."""

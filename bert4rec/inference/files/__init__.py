@@ -1,1 +1,0 @@
-"""Files of histories and of recommendations."""

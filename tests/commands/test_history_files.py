@@ -1,0 +1,189 @@
+"""Files of histories in every form, and files of recommendations, read back."""
+
+import io
+import json
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.commands import history_files as module
+from bert4rec.commands.history_files import read_histories, writer
+from bert4rec.config.tables import Data, Preprocessing
+from bert4rec.inference.history import TimedHistory
+from bert4rec.inference.recommender import Recommendation
+from bert4rec.prepare.read import sources
+from bert4rec.prepare.read.sources import open_histories
+from bert4rec.runtime.errors import DataError
+
+EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]
+TIMED = [("u", TimedHistory(["a", "b"], [5, 7])), ("v", TimedHistory(["c"], [6]))]
+
+
+def read(path: Path | str, *, newest_first: bool = False, **options: object) -> list[tuple[object, object]]:
+    preprocessing = Preprocessing(reverse_file_order=newest_first)
+    open_rows = partial(open_histories, data=Data(), preprocessing=preprocessing, is_named=False)
+    return [row for part in read_histories(str(path), open_rows, **options) for row in part]  # type: ignore[arg-type]
+
+
+timed = partial(read, with_times=True)
+
+
+def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '{"user": "u", "items": ["a", "b"]}\n\n{"user": "v", "items": ["c"]}\n'
+    (tmp_path / "x.jsonl").write_text(text)
+    assert read(tmp_path / "x.jsonl") == EXPECTED
+    monkeypatch.setattr("sys.stdin", io.StringIO('["a"]\n[]\n{"items": [7]}\n'))
+    assert read("-") == [(1, ["a"]), (2, []), (3, [7])]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from("uvwx"), st.sampled_from("abcdef"), st.integers(0, 5)), min_size=1, max_size=40
+    ),
+    block_bytes=st.sampled_from([8, 1 << 20]),
+)
+def test_each_user_has_its_items_in_their_order(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, int]], block_bytes: int
+) -> None:
+    """Users in the order in which they come; of the same time, items too, whatever the blocks that are read."""
+    folder = tmp_path_factory.mktemp("rows")
+    (folder / "untimed.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user, item, _ in rows))
+    (folder / "timed.csv").write_text("user,item,time\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
+    users = dict.fromkeys(user for user, _, _ in rows)
+    of_users = [(user, [(item, time) for of, item, time in rows if of == user]) for user in users]
+    by_time = [(user, sorted(of, key=lambda pair: pair[1])) for user, of in of_users]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "HISTORY_BYTES", block_bytes)
+        assert read(folder / "untimed.csv") == [(user, [item for item, _ in of]) for user, of in of_users]
+        newest_first = read(folder / "untimed.csv", newest_first=True)
+        assert newest_first == [(user, [item for item, _ in reversed(of)]) for user, of in of_users]
+        assert read(folder / "timed.csv") == [(user, [item for item, _ in of]) for user, of in by_time]
+        assert timed(folder / "timed.csv") == [
+            (user, TimedHistory(*map(list, zip(*of, strict=True)))) for user, of in by_time
+        ]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ("9", "1", "2"),
+        ("2024-03-19T10:27:00", "2024-03-18", "2024-03-19 10:26:59"),
+        ("1600000009000", "1600000001000", "1600000002000"),
+    ],
+)
+def test_rows_are_taken_in_the_order_of_their_times(tmp_path: Path, times: tuple[str, str, str]) -> None:
+    """Whether or not the model knows times, as a preparation reads them."""
+    late, first, middle = times
+    (tmp_path / "x.csv").write_text(f"user,item,time\nu,late,{late}\nu,first,{first}\nu,middle,{middle}\n")
+    assert read(tmp_path / "x.csv") == [("u", ["first", "middle", "late"])]
+    ((_, history),) = timed(tmp_path / "x.csv")
+    assert isinstance(history, TimedHistory)
+    assert history.items == ["first", "middle", "late"]
+    assert [*history.times] == sorted(history.times)
+    assert history.times[0] < history.times[2]
+
+
+def test_other_columns_of_a_csv_file_are_not_read(tmp_path: Path) -> None:
+    """Whatever they hold behind the first megabyte."""
+    rows = "".join(f"u,{number % 5},1\n" for number in range(200_000))
+    (tmp_path / "x.csv").write_text(f"user,item,rating\n{rows}v,c,1.5\nv,d,none\n")
+    assert dict(read(tmp_path / "x.csv"))["v"] == ["c", "d"]
+
+
+@pytest.mark.parametrize("at_once", [1, 4096])
+def test_every_form_of_a_file_has_the_same_histories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", at_once)
+    lines = '{"user": "u", "items": ["a", "b"], "times": [5, 7]}\n{"user": "v", "items": ["c"], "times": [6]}\n'
+    (tmp_path / "x.jsonl").write_text(lines)
+    (tmp_path / "x.csv").write_text("user,item,time\nu,a,5\nv,c,6\nu,b,7\n")
+    rows = {"user": ["u", "v", "u"], "item": ["a", "c", "b"], "time": pa.array([5000, 6000, 7000], pa.timestamp("ms"))}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    lists = {"user": ["u", "v"], "items": [["a", "b"], ["c"]], "times": [[5, 7], [6]]}
+    pq.write_table(pa.table(lists), tmp_path / "lists.parquet")
+    for name in ("x.jsonl", "x.csv", "rows.parquet", "lists.parquet"):
+        assert timed(tmp_path / name) == TIMED
+        assert timed(tmp_path / name, at=9) == [(user, history._replace(at=9)) for user, history in TIMED]
+        assert read(tmp_path / name) == EXPECTED
+
+
+def test_parquet_lists_without_users_or_items(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"items": [["a"], []]}), tmp_path / "unnamed.parquet")
+    assert read(tmp_path / "unnamed.parquet") == [(1, ["a"]), (2, [])]
+    pq.write_table(pa.table({"user": [7, 8], "items": pa.array([None, [3]])}), tmp_path / "nulls.parquet")
+    assert read(tmp_path / "nulls.parquet") == [(7, []), (8, [3])]
+    pq.write_table(pa.table({"user": ["u"], "items": ["12 7"]}), tmp_path / "text.parquet")
+    with pytest.raises(DataError, match="column items"):
+        read(tmp_path / "text.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "with_times", "problem"),
+    [
+        ("x.jsonl", '{"items": ["a"]}\n{"items": 7}\n', False, "x.jsonl: line 2 "),
+        ("x.jsonl", "a b c\n", False, "x.jsonl: line 1 "),
+        ("x.jsonl", '{"items": ["a"]}\n', True, "x.jsonl: line 1 .*times"),
+        ("x.parquet", "no parquet", False, "x.parquet: "),
+        ("x.jsonl", None, False, "x.jsonl: .*No such file"),
+        ("x.csv", "user,item\nu,a\n", True, "x.csv: .*time"),
+        ("x.csv", "user,item,time\nu,a,noon\n", True, 'x.csv, line 2: time "noon"'),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_in_one_line(
+    tmp_path: Path, name: str, text: str | None, with_times: bool, problem: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=problem) as caught:
+        read(tmp_path / name, with_times=with_times)
+    assert "\n" not in str(caught.value)
+
+
+PARTS = [
+    [("u", [Recommendation("a", "Alien, the", 2.5), Recommendation("b", "", 1.25)])],
+    [("v", []), ("w", [Recommendation("a", "Alien, the", -0.5)])],
+]
+LINES = [
+    {"user": "u", "items": ["a", "b"], "titles": ["Alien, the", ""], "scores": [2.5, 1.25]},
+    {"user": "v", "items": [], "scores": []},
+    {"user": "w", "items": ["a"], "titles": ["Alien, the"], "scores": [-0.5]},
+]
+CSV = 'user,rank,item,title,score\nu,1,a,"Alien, the",2.500000\nu,2,b,,1.250000\nw,1,a,"Alien, the",-0.500000\n'
+
+
+def test_recommendations_are_written_in_every_form(tmp_path: Path) -> None:
+    for ending in ("jsonl", "csv", "parquet"):
+        with writer(tmp_path / f"x.{ending}") as write:
+            for part in PARTS:
+                write(part)
+    assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()] == LINES
+    assert (tmp_path / "x.csv").read_text() == CSV
+    assert pq.read_table(tmp_path / "x.parquet").to_pylist() == [
+        {"user": "u", "rank": 1, "item": "a", "title": "Alien, the", "score": 2.5},
+        {"user": "u", "rank": 2, "item": "b", "title": "", "score": 1.25},
+        {"user": "w", "rank": 1, "item": "a", "title": "Alien, the", "score": -0.5},
+    ]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("before")
+    with pytest.raises(ZeroDivisionError), writer(tmp_path / name) as write:  # noqa: PT012
+        write(PARTS[0])
+        raise ZeroDivisionError
+    assert (tmp_path / name).read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["x.xlsx", "no/x.csv"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=name), writer(tmp_path / name):
+        pass
+    assert list(tmp_path.iterdir()) == []

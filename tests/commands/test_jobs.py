@@ -1,0 +1,140 @@
+"""`train` and `evaluate`: which process says what, and the exit status; whole runs are in end_to_end/."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from bert4rec.__main__ import main
+from bert4rec.commands.jobs import launched
+from bert4rec.report.markdown.page import metrics_table
+from bert4rec.runtime.errors import Interrupted, RunInterruptedError, SettingsError
+from tests.runs import report_of
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "is_on_all", "waits", "said"),
+    [
+        (0, 0, True, False, "error: no room\n"),
+        (1, 1, True, True, ""),
+        (2, 0, True, False, "error: no room\n"),  # the first of the second host
+        (3, 1, True, True, ""),
+        (0, 0, False, False, "error: no room\n"),
+        (1, 1, False, True, "error: no room (process 1)\n"),
+        (2, 0, False, False, "error: no room (process 2)\n"),
+    ],
+)
+def test_one_process_of_each_host_says_what_all_have_met(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: int, local_rank: int, is_on_all: bool,
+    waits: bool, said: str,
+) -> None:  # fmt: skip
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+    error = SettingsError("no room")
+    error.is_on_all = is_on_all
+    assert launched.show(error) == 2
+    assert waited == [5.0] * waits
+    assert capsys.readouterr().err == said
+
+
+def test_a_lost_process_is_said_by_all_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The launcher ends them all promptly: nobody knows who still comes to speak."""
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert launched.show(RunInterruptedError("lost"), is_awaited=False) == 1
+    assert capsys.readouterr().err == "error: lost (process 3)\n"
+
+
+def test_a_process_that_was_lost_is_told_from_other_faults(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(words: str) -> None:
+        raise RuntimeError(words)
+
+    for words, said in (
+        ("gloo: Connection reset by peer", launched.LOST_ANOTHER),
+        ("gloo: Timed out waiting 6000ms for recv operation to complete", launched.NO_ANSWER),
+        ("Application timeout caused pair closure", launched.NO_ANSWER),
+    ):
+        assert launched.run(lambda words=words: words, fail, resumes=False) == 1
+        assert capsys.readouterr().err.startswith(f"error: {said}")
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        launched.run(lambda: "shapes differ", fail, resumes=False)
+
+
+def test_what_is_wrong_before_the_start_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> None:
+        raise SettingsError("no such setting")
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    assert launched.run(refuse, print, resumes=True) == 2
+    assert launched.run(stop, print, resumes=True) == 130
+    assert launched.run(lambda: None, print, resumes=True) == 0
+    out, err = capsys.readouterr()
+    error, stopped = err.splitlines()
+    assert (out, error) == ("", "error: no such setting")
+    assert stopped.startswith("stopped ")
+
+
+def test_a_finished_run_that_is_resumed_is_left_as_it_is(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", f"--resume={made}"]) == 0
+    assert f"train --resume={made} --training.n_epochs=6" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
+def test_an_evaluation_prints_the_tables_of_the_report(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(whole), "--evaluation.protocols=['uniform']"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads((whole / "evaluation" / "report.json").read_text())
+    assert all(metrics_table(found, name) in out for name in ("test", "validation"))
+    assert out.endswith(f"{whole / 'evaluation'}\n")
+    assert metrics_table(found).splitlines()[2:] == metrics_table(report_of(whole)).splitlines()[-8:]
+    _, weights, compared = err.splitlines()
+    assert str((whole / "checkpoints" / "best").resolve()) in weights
+    assert str(whole / "report.json") in compared
+    assert "56" in compared
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        (["train", "--training.n_epoch=3"], ["--training.n_epoch:", "--training.n_epochs"]),
+        (["evaluate", "nowhere"], ["nowhere: "]),
+        (["evaluate", "RUN", "--evaluation.kss=3"], ["--evaluation.kss:", "--evaluation.ks?"]),
+        (["evaluate", "RUN", "--model.embed_dim=32"], ["--model.embed_dim=32: "]),
+        (["evaluate", "RUN", "--config=x.toml"], ["--config"]),
+        (["evaluate", "RUN", "--parallelism.device=cuda"], ['parallelism.device = "cuda": ']),
+    ],
+)
+def test_one_line_for_what_cannot_be(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], tokens: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main([str(made) if word == "RUN" else word for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: ")
+    assert all(token in err for token in tokens), err
+
+
+def test_a_signal_is_one_line(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise Interrupted(15, "nothing was written")
+
+    def exit_at_once(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr("bert4rec.commands.jobs.evaluate._evaluate", interrupted)
+    monkeypatch.setattr(os, "_exit", exit_at_once)
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", str(made)])
+    assert ended.value.code == 143
+    assert capsys.readouterr().err == "stopped by SIGTERM: nothing was written\n"

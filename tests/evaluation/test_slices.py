@@ -1,0 +1,140 @@
+"""Slices of users, and the files with the rank of each user."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.reader import NO_TIME, Dataset, Split
+from bert4rec.evaluation.metrics import ranking_metrics
+from bert4rec.evaluation.ranker import HeldOut
+from bert4rec.evaluation.results import rank_files
+from bert4rec.evaluation.results.intervals import rank_intervals
+from bert4rec.evaluation.results.rank_files import write_ranks
+from bert4rec.evaluation.results.slices import Facts, slices
+from bert4rec.runtime.collectives import Partition
+from tests.conftest import LOG, prepare_log
+from tests.evaluation.conftest import dataset_of
+
+POPULARITY = np.array([5, 0, 2, 3, 2, 0, 3])  # of 15 positions: 5 | 3, 3 | 2, 2, 0, 0
+RANKS = np.array([1, 20, 3, 4, 11, 6, 7, 200], np.int32)
+DAYS = [int(datetime(2024, 5, day, tzinfo=UTC).timestamp()) for day in (1, 2, 3, 3, 3, 9, 8)]
+FACTS = Facts(
+    history_length=np.array([1, 5, 6, 10, 11, 200, 201, 9000]),
+    train_count=POPULARITY[[0, 1, 2, 3, 4, 5, 6, 0]],
+    is_repeated=np.array([True, False, False, False, True, False, False, False]),
+    last_time=np.array([*DAYS, NO_TIME]),
+)
+
+
+def members(facts: Facts) -> dict[str, dict[str, list[int]]]:
+    """Kind → slice → its users, found again by giving each in turn a rank of its own."""
+    users = range(len(RANKS))
+    found: dict[str, dict[str, list[int]]] = {}
+    for user in users:
+        hit = np.where(np.arange(len(RANKS)) == user, 1, 1000)
+        for kind, parts in slices(facts, hit, POPULARITY).items():
+            for part in parts:
+                found.setdefault(kind, {}).setdefault(part["name"], []).extend([user] if part["HR@10"] else [])
+    return found
+
+
+def test_every_user_is_in_one_slice_of_each_kind() -> None:
+    assert members(FACTS) == {
+        "history_length": {"1 to 5": [0, 1], "6 to 10": [2, 3], "11 to 20": [4], "101 to 200": [5],
+                           "more than 200": [6, 7]},
+        "item_popularity": {"head": [0, 7], "middle": [3, 6], "tail": [1, 2, 4, 5]},
+        "target": {"known": [0, 2, 3, 4, 6, 7], "cold": [1, 5]},
+        "repeated": {"new": [1, 2, 3, 5, 6, 7], "repeated": [0, 4]},
+        "time": {"first third: 2024-05-01 to 2024-05-03": [0, 1, 2, 3, 4],
+                 "last third: 2024-05-08 to 2024-05-09": [5, 6]},
+    }  # fmt: skip
+
+
+def test_without_times_there_are_no_slices_by_time() -> None:
+    assert "time" not in slices(FACTS._replace(last_time=None), RANKS, POPULARITY)
+    assert "time" not in slices(FACTS._replace(last_time=np.full(8, NO_TIME)), RANKS, POPULARITY)
+    assert [part["users"] for part in slices(FACTS, RANKS, POPULARITY)["time"]] == [5, 2]
+
+
+def test_items_that_nobody_was_trained_on_are_the_tail() -> None:
+    nothing = slices(FACTS._replace(train_count=np.zeros(8, int)), RANKS, np.zeros(7, int))
+    assert [(part["name"], part["users"]) for part in nothing["item_popularity"]] == [("tail", 8)]
+
+
+def test_the_figures_are_those_of_the_slice_alone() -> None:
+    (known, cold) = slices(FACTS, RANKS, POPULARITY)["target"]
+    ranks = RANKS[[1, 5]]
+    metrics, intervals = ranking_metrics(ranks, [10]), rank_intervals(ranks, [10])
+    figures = {name: metrics[name] for name in ("HR@10", "NDCG@10")}
+    assert cold == {"name": "cold", "users": 2, **figures, "intervals": {name: intervals[name] for name in figures}}
+    assert json.loads(json.dumps(known))["users"] == 6
+
+
+def facts_of(dataset: Dataset) -> dict[str, Facts]:
+    return {"test": Facts.of(dataset, "test", HeldOut.of(dataset.splits["test"], Partition()).repeated)}
+
+
+RANKS_OF_LOG = {
+    "full": np.array([1, 2, 3, 4, 5, 6], np.int32),
+    "popular": np.array([1, 2, 3, LEFT_OUT, 5, LEFT_OUT], np.int32),
+}
+
+
+def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_files, "ROWS_AT_ONCE", 4)  # of six users
+    write_ranks(tmp_path, log_dataset, {"test": RANKS_OF_LOG}, facts_of(log_dataset))
+    table = pq.read_table(tmp_path / "ranks-test.parquet")
+    assert [f"{field.name}: {field.type}" for field in table.schema] == [
+        "user: int32", "original_user: large_string", "target: int32", "original_item: int64", "is_repeated: bool",
+        "history_length: int32", "train_count: int32", "last_time: int64", "full: int32", "popular: int32",
+    ]  # fmt: skip
+    rows = table.to_pydict()
+    histories = LOG.values()
+    assert rows == {
+        "user": [0, 1, 2, 3, 4, 5],
+        "original_user": list("abcdef"),
+        "original_item": [items[-1] for items in histories],
+        "target": log_dataset.splits["test"].targets(np.arange(6)).tolist(),
+        "is_repeated": [items[-1] in items[:-1] for items in histories],
+        "history_length": [len(items) - 1 for items in histories],
+        "train_count": [sum(items[:-2].count(of[-1]) for items in histories) for of in histories],
+        "last_time": [1_600_000_000 + len(items) - 2 for items in histories],
+        "full": [1, 2, 3, 4, 5, 6],
+        "popular": [1, 2, 3, None, 5, None],
+    }
+
+
+def test_text_ids_of_items_may_be_longer_than_32_bits_can_count(tmp_path: Path) -> None:
+    folder = prepare_log(tmp_path, {user: [f"item {item}" for item in items] for user, items in LOG.items()})
+    dataset = dataset_of(folder)
+    items = pq.read_table(folder / "items.parquet")
+    place = items.schema.get_field_index("original")
+    pq.write_table(items.set_column(place, "original", items["original"].cast(pa.string())), folder / "items.parquet")
+    write_ranks(tmp_path, dataset, {"test": RANKS_OF_LOG}, facts_of(dataset))
+    table = pq.read_table(tmp_path / "ranks-test.parquet")
+    assert table["original_item"].type == pa.large_string()
+    assert table["original_item"].to_pylist() == [f"item {items[-1]}" for items in LOG.values()]
+
+
+def test_a_write_that_fails_leaves_nothing(
+    log_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = facts_of(log_dataset)
+    original = Split.targets
+
+    def fails_at_the_end(split: Split, rows: np.ndarray) -> np.ndarray:
+        if rows[-1] == 5:
+            raise OSError(28, "No space left on device")
+        return original(split, rows)
+
+    monkeypatch.setattr(rank_files, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(Split, "targets", fails_at_the_end)
+    with pytest.raises(OSError, match="No space"):
+        write_ranks(tmp_path, log_dataset, {"test": RANKS_OF_LOG}, facts)
+    assert list(tmp_path.iterdir()) == []

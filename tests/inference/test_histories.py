@@ -1,0 +1,101 @@
+"""Histories of known items, and those of a dataset's users put together again."""
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bert4rec import TimedHistory
+from bert4rec.inference import user_histories as module
+from bert4rec.inference.history import Known
+from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.user_histories import UserHistories
+from bert4rec.runtime.errors import DataError
+from tests.conftest import LOG, prepare_log
+
+IDS = ItemIds(pa.array(["a", "b", "c"]))
+
+
+def test_known_items_keep_their_times() -> None:
+    history = TimedHistory(["c", "z", "a"], [1, 2.5, 9])
+    known, indices = Known.of(history, IDS, with_times=True)
+    assert indices.tolist() == [2, -1, 0]
+    assert known.seconds is not None
+    assert (known.items.tolist(), known.seconds.tolist(), known.at) == ([2, 0], [1, 9], 9)
+    last = known.last(1)
+    assert last.seconds is not None
+    assert (last.items.tolist(), last.seconds.tolist(), last.at, len(last)) == ([0], [9], 9, 1)
+    later, _ = Known.of(history._replace(at=20.5), IDS, with_times=True)
+    assert later.at == 20
+    for empty in (TimedHistory([], []), []):
+        nothing, _ = Known.of(empty, IDS, with_times=True)
+        assert (len(nothing), nothing.at) == (0, 0)
+
+
+def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
+    for history in (["a", "b"], TimedHistory(["a", "b"], [2, 1])):
+        known, _ = Known.of(history, IDS, with_times=False)
+        assert (known.items.tolist(), known.seconds) == ([0, 1], None)
+
+
+@pytest.mark.parametrize(
+    ("history", "problem"),
+    [
+        (["a"], "time"),
+        (TimedHistory(["a", "b"], [1]), "2 .* 1 "),
+        (TimedHistory(["a", "b"], [2, 1]), "descend"),
+        (TimedHistory(["a"], ["now"]), "seconds"),  # type: ignore[list-item]
+        (TimedHistory(["a", "b"], [1, float("nan")]), "seconds"),
+        (TimedHistory(["a"], [5], at=4), "4.* 5"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(history: TimedHistory | list[str], problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        Known.of(history, IDS, with_times=True)
+
+
+BEGIN = 1_600_000_000  # seconds, of each history
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 4096])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"preprocessing.split": "none", "model.max_len": 5},
+        {"preprocessing.split": "none", "model.max_len": 5, "preprocessing.sliding_step": 2},
+    ],
+)
+def test_histories_of_users_are_those_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], at_once: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, "AT_ONCE", at_once)
+    folder = prepare_log(tmp_path, **changes)
+    users = UserHistories(folder, ItemIds.read(folder))
+    found = {user: items for part in users.all() for user, items in part}
+    assert found == LOG
+    assert users.of(["f", "a"]) == [("f", LOG["f"]), ("a", LOG["a"])]
+    capsys.readouterr()
+    assert users.of(["z", "a", "y"]) == [("z", []), ("a", LOG["a"]), ("y", [])]
+    assert re.search(r"2 of 3 users .*: z, y\n$", capsys.readouterr().out)
+    timed = UserHistories(folder, ItemIds.read(folder), with_times=True, at=7.0)
+    assert timed.of(["z"]) == [("z", TimedHistory([], [], 7.0))]
+    times = {user: [BEGIN + place for place in range(len(items))] for user, items in LOG.items()}
+    assert {user: history for part in timed.all() for user, history in part} == {
+        user: TimedHistory(items, times[user], 7.0) for user, items in LOG.items()
+    }
+
+
+def test_users_without_times_are_refused_where_they_are_asked_for(tmp_path: Path) -> None:
+    folder = prepare_log(tmp_path, **{"data.time_column": ""})
+    with pytest.raises(DataError, match="time"):
+        UserHistories(folder, ItemIds.read(folder), with_times=True)
+
+
+@pytest.mark.parametrize("name", ["²", "--5", "9" * 20])
+def test_what_looks_like_a_number_and_is_none_is_no_user(small_folder: Path, name: str) -> None:
+    users = UserHistories(small_folder, ItemIds.read(small_folder))
+    assert users.of(["7"])[0][0] == 7
+    assert users.of([name]) == [(name, [])]

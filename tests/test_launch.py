@@ -1,0 +1,254 @@
+"""A training on processes of its own, from a running program: the same figures, errors as exceptions, nothing left."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import bert4rec
+from bert4rec import launch
+from bert4rec.config.load import Overrides
+from bert4rec.config.tables import Config
+from bert4rec.launch import CellView, LogView, make_view, train_on
+from bert4rec.runtime.errors import SettingsError, UserError
+from tests.conftest import SMALL
+from tests.runs import assert_same_results
+
+
+class Shown:
+    """What a person would have seen; `then` is called at the first progress."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.lines: list[str] = []
+        self.done: list[int] = []
+        self._then = then
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def progress(self, done: int, total: int, figures: str) -> None:
+        assert done <= total
+        assert figures.startswith("epoch ")
+        if not self.done:
+            self._then()
+        self.done.append(done)
+
+
+def words(settings: dict[str, Any]) -> list[str]:
+    return ["--config=", *Overrides(settings).options]
+
+
+@pytest.fixture
+def settings(make: Callable[..., Config], small_folder: Path, tmp_path: Path) -> dict[str, Any]:
+    return SMALL | {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs"), "training.n_epochs": 2}
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Run some lines of Python in place of the training."""
+
+    def use(text: str) -> None:
+        script = ["-c", f"import os, signal, sys, time\n{textwrap.dedent(text)}"]
+        monkeypatch.setattr(launch, "TORCHRUN", script)
+        monkeypatch.setattr(launch, "TRAIN", script)
+
+    return use
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT is `KeyboardInterrupt`, also where the shell that has started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.long
+def test_two_processes_find_what_those_of_torchrun_find(settings: dict[str, Any], tmp_path: Path) -> None:
+    """From Python, with nothing of the training in this process."""
+    before = threading.enumerate(), [signal.getsignal(number) for number in (1, 2, 15)]
+    run = bert4rec.train({**settings, "run.name": "python"}, processes=2)
+    assert (threading.enumerate(), [signal.getsignal(number) for number in (1, 2, 15)]) == before
+    options = Overrides({**settings, "run.name": "torchrun"}).options
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    subprocess.run([*torchrun, "-m", "bert4rec", "train", *options], check=True, capture_output=True)
+    assert run.report["world_size"] == 2
+    assert_same_results(run.folder, tmp_path / "runs" / "torchrun")
+
+
+def test_what_it_says_is_shown_line_by_line_and_its_progress_as_numbers(settings: dict[str, Any]) -> None:
+    shown = Shown()
+    folder = train_on(words(settings), n_processes=1, view=shown)
+    assert any(str(folder) in line for line in shown.lines)
+    assert any("HR@10" in line for line in shown.lines)
+    assert not any(line.startswith(("step", "\x1e")) for line in shown.lines)
+    assert shown.done == sorted(shown.done)
+    assert shown.done[-1] == 14
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_saves_says_how_to_go_on_and_leaves_no_process(settings: dict[str, Any]) -> None:
+    long = settings | {"training.n_epochs": 100_000, "training.patience": 0, "run.name": "long"}
+    shown = Shown(lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train_on(words(long), n_processes=2, view=shown)
+    folder = Path(settings["run.dir"]) / "long"
+    assert not processes_of(folder)
+    step = int(max(path.name.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*")))
+    assert f"step {step};" in str(caught.value)
+    assert f'train({{"run.resume": "{folder}"}}, processes=2)' in str(caught.value)
+    run = bert4rec.train({"run.resume": str(folder), "training.n_epochs": 3 + step // 4}, processes=2)
+    assert run.report["training"]["resumed"] == [[step, 2]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_child_first(program: Callable[[str], None], number: signal.Signals) -> None:
+    """It gets the signal once, from its parent: it is in no group that the terminal sends one to."""
+    program(
+        f"""
+        assert os.environ["BERT4REC_PARENT"] and os.getsid(0) == os.getpid()
+        def stop(*_):
+            print('\\x1e{{"run": "runs/x"}}\\nsaved', flush=True)
+            sys.exit(1)
+        signal.signal({int(number)}, stop)
+        os.kill(os.getppid(), {int(number)})
+        time.sleep(60)
+        """
+    )
+    before = signal.signal(number, signal.default_int_handler)  # where the tests run in the background it is ignored
+    shown = Shown()
+    try:
+        with pytest.raises(KeyboardInterrupt, match=f"{number.name}.*runs/x"):
+            train_on([], n_processes=1, view=shown)
+        assert signal.getsignal(number) == signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    assert shown.lines == ["saved"]
+    assert "BERT4REC_PARENT" not in os.environ
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_before_the_first_step_names_no_run(program: Callable[[str], None]) -> None:
+    program("os.kill(os.getppid(), signal.SIGINT); signal.pause()")
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train_on([], n_processes=1, view=Shown())
+    assert "resume" not in str(caught.value)
+
+
+def test_a_view_that_fails_ends_the_child(program: Callable[[str], None]) -> None:
+    program("print(os.getpid(), flush=True); time.sleep(600)")
+    pids: list[int] = []
+    shown = Shown()
+
+    def fail(text: str) -> None:
+        pids.append(int(text))
+        raise ZeroDivisionError
+
+    shown.line = fail  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        train_on([], n_processes=1, view=shown)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+@pytest.mark.long
+def test_a_training_ends_with_the_program_that_has_started_it(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Killed, as the kernel of a notebook is when it is restarted: the training saves, and stops."""
+    long = settings | {"training.n_epochs": 100_000, "training.patience": 0, "run.name": "orphan"}
+    program = f"import bert4rec; bert4rec.train({long!r}, processes=2)"
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    folder = tmp_path / "runs" / "orphan"
+    metrics = folder / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not processes_of(folder))
+    assert list((folder / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_ends_it_otherwise_is_raised(settings: dict[str, Any], processes: int) -> None:
+    with pytest.raises(UserError, match=r"^nowhere: "):
+        train_on(words({**settings, "data.dataset_dir": "nowhere"}), n_processes=processes, view=Shown())
+
+
+def test_the_error_is_that_of_a_process_and_not_of_torchrun(program: Callable[[str], None]) -> None:
+    program(
+        """
+        print("error: no room\\nE1122 15:20:11.123 elastic failed\\nerror: of torchrun", file=sys.stderr)
+        sys.exit(1)
+        """
+    )
+    with pytest.raises(UserError, match=r"^no room$"):
+        train_on([], n_processes=2, view=Shown())
+    program("sys.exit('Traceback: boom')")
+    with pytest.raises(RuntimeError, match=r"status 1\nTraceback: boom$"):
+        train_on([], n_processes=1, view=Shown())
+
+
+def test_wrong_settings_are_found_before_any_process_starts(settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=r"^processes=0: "):
+        bert4rec.train(settings, processes=0)
+    with pytest.raises(SettingsError, match=r"^training\.learning_rate = -1: "):
+        bert4rec.train({**settings, "training.learning_rate": -1}, processes=2)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Of this machine those that train into `folder`."""
+    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in found if "bert4rec train" in line and f"--run.name={folder.name}" in line]
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 200) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_a_notebook_cell_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[str] = []
+
+    def display(page: str, *, display_id: bool) -> Any:
+        assert display_id
+        pages.append(page)
+        return type("Handle", (), {"update": staticmethod(pages.append)})
+
+    package, of_display = ModuleType("IPython"), ModuleType("IPython.display")
+    package.get_ipython = type("ZMQInteractiveShell", (), {})  # type: ignore[attr-defined]
+    of_display.HTML, of_display.display = str, display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", package)
+    monkeypatch.setitem(sys.modules, "IPython.display", of_display)
+    view = make_view()
+    assert isinstance(view, CellView)
+    view.line("epoch 2  <b>")
+    view.line("")
+    view.progress(1, 4, "loss 1.5")
+    assert len(pages) == 3
+    assert all(part in pages[-1] for part in ('value="1" max="4"', "25 % loss 1.5", "epoch 2  &lt;b&gt;"))
+    for number in range(20):
+        view.line(f"line {number}")
+    assert "line 18\nline 19" in pages[-1]
+    assert "line 7" not in pages[-1]
+
+
+def test_elsewhere_it_is_logged(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    shell: Any = ModuleType("IPython")
+    shell.get_ipython = lambda: None
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    view = make_view()
+    assert isinstance(view, LogView)
+    view.line("run folder: x")
+    view.progress(1000, 2000, "loss 1.5")
+    assert capsys.readouterr().out == "run folder: x\n1,000/2,000  loss 1.5\n"
