@@ -1,4 +1,4 @@
-"""What can be combined: losses, ways to update the rows of a table, optimizers, shardings, devices; each rule once."""
+"""Rules of valid combinations: losses, updates of table rows, optimizers, shardings, devices."""
 
 from typing import Literal, TypeAlias
 
@@ -17,22 +17,22 @@ CAUSAL = ("sasrec",)  # of these, where a position sees only what stands before 
 
 
 def is_trained(kind: str) -> bool:
-    """Whether a kind of model has weights; the others count the training split, and that is all."""
+    """Return whether a kind of model has weights; the others count the training split, and that is all."""
     return kind not in UNTRAINED
 
 
 def examples_of(kind: str) -> str:
-    """What a trained kind of model learns from, as people count it."""
+    """Return the unit of the examples of a trained kind of model."""
     return "sequences" if kind in TRANSFORMERS else "pairs"
 
 
 def needs_negatives(loss: str) -> bool:
-    """Whether a loss compares targets with a few negatives: neither with the whole catalogue nor with ratings."""
+    """Return whether a loss compares targets with sampled negatives, not with the catalogue or ratings."""
     return loss not in ("softmax", "mse")
 
 
 def has_products(kind: str, form: str) -> bool:
-    """Whether a model's scores are products of two vectors, as the exact softmax wants them."""
+    """Return whether a model's scores are products of two vectors, as the exact softmax wants them."""
     return kind in TRANSFORMERS or form != "neural"
 
 
@@ -40,7 +40,7 @@ def table_updates(
     *, mode: str, device_type: str, loss: str, is_scored: bool, sharding_type: str, compute_kernel: str,
     optimizer: str, weight_decay: float,
 ) -> Updates:  # fmt: skip
-    """How the rows of a table are updated; `is_scored`: whether a loss takes its candidates from it.
+    """Return how the rows of a table are updated; `is_scored`: whether a loss takes its candidates from it.
 
     "replicated" (`ddp`): every process has them all, under an ordinary optimizer. "fused" (`dmp`): by fbgemm, in
     backward, those that a step has looked up. "dense_shards" (`dmp`): row-wise shards are trained as ordinary
@@ -55,17 +55,17 @@ def table_updates(
 
 
 def can_be_dense(sharding_type: str, compute_kernel: str) -> bool:
-    """Whether shards of that type, standing there, can be trained as ordinary parameters."""
+    """Return whether such shards can be trained as ordinary parameters."""
     return sharding_type == "row_wise" and compute_kernel == "fused"
 
 
 def has_optimizer(name: str, updates: Updates, device_type: str) -> bool:
-    """Whether rows that are updated so can have that optimizer: fbgemm has no fused Adam on CPU."""
+    """Return whether the optimizer exists for such updates: fbgemm has no fused Adam on CPU."""
     return not (name == "adam" and updates == "fused" and device_type == "cpu")
 
 
 def keeps_its_arithmetic(optimizer: str, sharding_type: str) -> bool:
-    """Whether a fused `optimizer` computes on shards what it computes on whole tables.
+    """Return whether a fused `optimizer` computes on shards what it computes on whole tables.
 
     Row-wise Adagrad is another algorithm when a row is cut.
     """
@@ -73,5 +73,5 @@ def keeps_its_arithmetic(optimizer: str, sharding_type: str) -> bool:
 
 
 def has_kernel(name: str, mode: str, device_type: str) -> bool:
-    """Whether tables can stand there: beside "fused" only sharded ones, with CUDA ("auto": perhaps)."""
+    """Return whether the kernel exists: others than "fused" are for sharded tables on CUDA ("auto": possibly)."""
     return name == "fused" or (mode == "dmp" and device_type in ("cuda", "auto"))

@@ -15,7 +15,7 @@ from bert4rec.config.values import instant
 
 
 def conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    """For each the setting ("table.key") that is blamed, and why."""
+    """Yield the setting ("table.key") of each conflict, and the reason."""
     yield from _of_the_dataset(config)
     yield from _of_the_model(config)
     yield from _of_the_run(config)

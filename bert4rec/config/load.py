@@ -1,4 +1,4 @@
-"""Where settings come from: the TOML file, and the command line or a mapping over it.
+"""Load settings from the TOML file, and the command line or a mapping over it.
 
 An unknown key, a wrong type, an impossible value or combination raises `SettingsError` with one line that names the
 file or the option, the key, the value and the valid choices.
@@ -43,7 +43,7 @@ NO_FILE = f"no {USUAL_FILE} here: the defaults count"
 
 
 class Overrides(dict[str, Any]):
-    """What the command line says: "table.key" → value; `typed`: the same keys → the option as it was typed.
+    """Hold settings of the command line, "table.key" → value; `typed`: the same keys → the option as typed.
 
     From Python there is nothing `typed`.
     """
@@ -54,12 +54,12 @@ class Overrides(dict[str, Any]):
 
     @property
     def options(self) -> list[str]:
-        """All of them as the command line has them, a word each."""
+        """Return all overrides as words of a command line."""
         return [self.typed.get(name) or f"--{name}={_as_option(value)}" for name, value in self.items()]
 
 
 def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Settings from defaults, then the TOML file at `path`, then `overrides` ("table.key" → value).
+    """Return settings from defaults, then the TOML file at `path`, then `overrides` ("table.key" → value).
 
     Raises `SettingsError` for a file that is missing or not TOML, and for any setting that does not fit; `DataError`
     where a `data.path` without a source is not there, or not recognized.
@@ -68,21 +68,21 @@ def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = N
 
 
 def load_saved(path: Path, overrides: Overrides | None = None) -> Config:
-    """The settings of a run by its own file, then `overrides`. Raises as `load_config` does."""
+    """Return the settings of a run by its own file, then `overrides`. Raises as `load_config` does."""
     overrides, known = overrides or Overrides(), flat(_read_toml(path))
     missing: dict[str, Any] = {name: value for name, value in BEFORE.items() if name not in known}
     return load_config(path, Overrides(missing | overrides, overrides.typed))
 
 
 def as_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings ("table.key" → value) that a run was saved with."""
+    """Return all settings ("table.key" → value) that a run was saved with."""
     return {**BEFORE, **settings}
 
 
 def load_and_recognize(
     path: str | Path | None, overrides: Mapping[str, Any] | None = None
 ) -> tuple[Config, Recognized | None]:
-    """As `load_config`, and what was recognized at `data.path`: None where the source was named or reads no file."""
+    """Return the settings and the source recognized at `data.path`; None if it was named or reads no file."""
     tables = _read_toml(path) if path is not None else {}
     overrides = overrides or {}
     in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
@@ -100,7 +100,7 @@ def load_and_recognize(
 
 
 def with_changes(config: Config, table: str, changes: Mapping[str, Any]) -> Config:
-    """`config` with other values for some keys of `table`, checked as any other."""
+    """Return `config` with other values for some keys of `table`, checked as any other."""
     tables = config.model_dump()
     tables[table] |= changes
     return _checked(tables)
@@ -118,7 +118,7 @@ def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
 
 
 def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> None:
-    """A generated source and a path: an error where the source was chosen for this path or over it."""
+    """Raise `SettingsError` for a generated source with a path, if the source was chosen for or over it."""
     if is_chosen:
         clear = " (--data.path= clears the one in the file)" if "data.path" in origins.in_file else ""
         advice = f"leave one of them out{clear}"
@@ -131,12 +131,12 @@ def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> 
 
 
 def settings_file(named: str | None) -> str | None:
-    """The file that was `named`, else the usual one where it stands in this folder."""
+    """Return the file that was `named`, else the usual one where it stands in this folder."""
     return named if named is not None or not Path(USUAL_FILE).exists() else USUAL_FILE
 
 
 def parse_mapping(settings: Mapping[str, Any]) -> Overrides:
-    """Settings from Python: "table.key" → value, with the short names of the command line, as overrides.
+    """Return settings from Python: "table.key" → value, with the short names of the command line, as overrides.
 
     Paths count as text and tuples as lists. Raises `SettingsError` for a name that is no setting.
     """
@@ -153,7 +153,7 @@ def parse_mapping(settings: Mapping[str, Any]) -> Overrides:
 
 
 def parse_command_line(argv: Sequence[str]) -> tuple[str | None, Overrides]:
-    """`--config=FILE --table.key=value …` (or with a blank for the sign) → the file, if it is named, and the overrides.
+    """Return the file, if named, and the overrides of `--config=FILE --table.key=value …` (or `--table.key value`).
 
     A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else as plain text, and always so for a setting
     that takes any text. Raises `SettingsError` for anything else on the line.
@@ -175,12 +175,12 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str | None, Overrides]:
 
 
 def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Settings by "table.key"."""
+    """Return settings by "table.key"."""
     return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
 
 
 def settings_help() -> str:
-    """What `--help` says of the settings: every key with its default and meaning."""
+    """Return the text of `--help` on settings: every key with its default and meaning."""
     lines = [
         f"--config=FILE  settings file (default: {USUAL_FILE}, where there is one)",
         "--mode=…       short for --parallelism.mode",
@@ -201,7 +201,7 @@ def _choices(setting: Any) -> str:
 
 
 def read_options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(name, text) for each `--name=text` or `--name text`; raises `SettingsError` for any other word."""
+    """Yield (name, text) for each `--name=text` or `--name text`; raises `SettingsError` for any other word."""
     words = iter(argv)
     for word in words:
         if not word.startswith("--") or word == "--":
@@ -240,13 +240,13 @@ def _read_toml(name: str | Path) -> dict[str, Any]:
 
 
 def _is_text(table: str, key: str) -> bool:
-    """Whether a setting takes any text, so that `--run.name=7` is not a number."""
+    """Return whether a setting takes any text, so that `--run.name=7` is not a number."""
     setting = keys_of(Config.model_fields[table].annotation).get(key)
     return setting is not None and setting.annotation is str
 
 
 def _as_option(value: Any) -> str:
-    """A value as the command line has it; what `shown` writes is TOML, too."""
+    """Return a value as the command line has it; what `shown` writes is TOML, too."""
     return value if isinstance(value, str) else shown(value)
 
 

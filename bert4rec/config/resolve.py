@@ -31,10 +31,10 @@ MANY_REPEATS = 0.05  # of held-out targets that their users have seen before: th
 
 
 class Facts(NamedTuple):
-    """What is chosen by: the items of the catalogue, the interactions with them, the items of the longest window.
+    """Hold the facts of a dataset that decide settings.
 
-    And the windows to train on, and the share of held-out targets that their users have seen before. 0 for what is not
-    known: as if there were many interactions and windows, and these the shortest that preparation chooses.
+    Items, interactions, the length of the longest window, training windows, and the share of held-out targets that
+    their users have seen before. 0 means unknown: many interactions and windows of the shortest automatic length.
     """
 
     n_items: int
@@ -45,7 +45,7 @@ class Facts(NamedTuple):
 
 
 def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1) -> Config:
-    """The settings with every "auto" decided, for a dataset of which the `facts` are known and so many processes.
+    """Return the settings with every "auto" decided by the `facts` of a dataset and the number of processes.
 
     Raises `SettingsError` for what this device cannot do.
     """
@@ -108,7 +108,7 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
 
 
 def resolve_model(config: Config, facts: Facts) -> Config:
-    """The settings with the table of the model decided, by which any kind of model can be evaluated."""
+    """Return the settings with [model] decided, enough to evaluate any kind of model."""
     model = config.model
     chosen = {
         "max_len": facts.max_len or WINDOW_LENGTHS[0],
@@ -126,14 +126,14 @@ def resolve_seen_items(config: Config, facts: Facts) -> Config:
 
 
 def resolve_batch(config: Config, facts: Facts, world_size: int) -> Config:
-    """The settings with the windows of a step decided."""
+    """Return the settings with the batch size decided."""
     if config.training.per_device_train_batch_size != "auto":
         return config
     return with_changes(config, "training", {"per_device_train_batch_size": _per_device(config, facts, world_size)})
 
 
 def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
-    """What is chosen by the `facts` for settings that are not resolved yet, and why: a line each."""
+    """Yield what is chosen by the `facts` for settings that are not resolved yet, and why: a line each."""
     if config.evaluation.seen_items == "auto" and facts.repeats:
         share = f"{100 * facts.repeats:.1f} % of held-out targets are items that the user has seen before"
         yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}'
@@ -153,7 +153,7 @@ def _seen_items(facts: Facts) -> str:
 
 
 def _per_device(config: Config, facts: Facts, world_size: int) -> int:
-    """By what an epoch trains on: windows, or pairs of a user and an item."""
+    """Return the batch size by the examples of an epoch: windows, or pairs of a user and an item."""
     kind = config.model.kind
     n_examples = facts.n_windows if kind in TRANSFORMERS else facts.n_rows
     if not n_examples:
@@ -165,7 +165,7 @@ def _per_device(config: Config, facts: Facts, world_size: int) -> int:
 
 
 def _dropout(config: Config, facts: Facts) -> float:
-    """The less is known of each item, the more a transformer would only remember."""
+    """Return the dropout: the fewer interactions an item has, the higher."""
     if config.model.kind not in TRANSFORMERS or not facts.n_rows:
         return DROPOUT[0][1]
     of_kind = DROPOUT if config.model.kind in CAUSAL else DROPOUT_OF_MASKED
@@ -173,7 +173,7 @@ def _dropout(config: Config, facts: Facts) -> float:
 
 
 def _average_age(config: Config, updates: Updates) -> float:
-    """Not of large tables, whose memory it would take once more, nor where a falling rate does what it is for."""
+    """Return the average's age: 0 for large tables (it doubles their memory) and for falling learning rates."""
     is_averaged = updates != "fused" and config.training.lr_schedule == "constant"
     return AVERAGE_AGE if is_averaged and config.parallelism.sync_every_n_steps == 1 else 0.0
 

@@ -1,4 +1,4 @@
-"""What is said of a setting that does not fit: one line with where it stands, key, value, and what is valid."""
+"""Errors of settings, in one line: the file or option, the key, the value, and what is valid."""
 
 import json
 import re
@@ -19,14 +19,14 @@ MANY = 4  # choices of which the nearest is named, too
 
 @dataclass(frozen=True)
 class Origins:
-    """Where each setting ("table.key") was written: `in_file`, those of the `file`; `typed`, on the command line."""
+    """Hold the origin of each setting ("table.key"): `in_file`, those of the `file`; `typed`, the options."""
 
     file: str = ""
     in_file: frozenset[str] = frozenset()
     typed: Mapping[str, str] = field(default_factory=dict)
 
     def blame(self, name: str, value: Any, reason: str) -> str:
-        """A line about a setting as it was typed, or else behind the name of the file that it or the reason is in."""
+        """Return a line about a setting as typed, or else prefixed by the file that has it or the reason."""
         if name in self.typed:
             return f"{without_secrets(self.typed[name])}: {reason}"
         line = f"{name} = {shown(without_secrets(value) if isinstance(value, str) else value)}: {reason}"
@@ -38,7 +38,7 @@ NOWHERE = Origins()
 
 
 def one_line(error: ValidationError, origins: Origins) -> str:
-    """The first problem in one line: where it stands, key, value, what is valid."""
+    """Return the first problem in one line: where it stands, key, value, what is valid."""
     problem = error.errors()[0]
     keys = [str(part) for part in problem["loc"]]
     name = ".".join(keys[:2])
@@ -54,7 +54,7 @@ def one_line(error: ValidationError, origins: Origins) -> str:
 
 
 def no_such_option(name: str) -> str:
-    """The line for an option that nobody knows; `name` is what stands behind its two dashes."""
+    """Return the line for the unknown option --`name`."""
     short = {key: option for option, key in SHORT_OPTIONS.items()}
     options = [short.get(key, key) for key in all_keys()]
     nearest = did_you_mean([f"--{option}" for option in nearest_keys(name, [*options, "config"])])
@@ -62,17 +62,17 @@ def no_such_option(name: str) -> str:
 
 
 def all_keys() -> list[str]:
-    """Every setting as "table.key"."""
+    """Return every setting as "table.key"."""
     return [f"{table}.{key}" for table, cls in Config.model_fields.items() for key in keys_of(cls.annotation)]
 
 
 def keys_of(table: Any) -> dict[str, Any]:
-    """The settings of a table (a class) by the names that people write: `async` is a word of Python."""
+    """Return the settings of a table (a class) by the names that people write: `async` is a word of Python."""
     return {setting.alias or name: setting for name, setting in table.model_fields.items()}
 
 
 def shown(value: Any) -> str:
-    """A value as it would stand in the file."""
+    """Return a value as it would stand in the file."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

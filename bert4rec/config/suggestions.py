@@ -1,4 +1,4 @@
-"""What was probably meant: the settings, or the values of one, that are nearest to a name that does not exist."""
+"""Suggest the settings or values that are nearest to an unknown name."""
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
@@ -53,7 +53,7 @@ OTHER_SOURCES = {
 
 
 def nearest_keys(name: str, keys: Collection[str]) -> list[str]:
-    """At most three of `keys` ("table.key", or a short option) that `name` may stand for, the likeliest first.
+    """Return at most three of `keys` ("table.key", or a short option) that `name` may mean, likeliest first.
 
     Those of the table that `name` begins with come alone where there are any.
     """
@@ -63,13 +63,13 @@ def nearest_keys(name: str, keys: Collection[str]) -> list[str]:
 
 
 def nearest_values(value: str, values: Sequence[str], other_names: Mapping[str, str]) -> list[str]:
-    """At most three of `values` that `value` may stand for, by another name or by its letters."""
+    """Return at most three of `values` that `value` may mean, by another name or by its letters."""
     word = value.lower().replace("_", "-")
     return (_called(word, values, other_names) or difflib.get_close_matches(word, values, n=1))[:MOST]
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """The end of a message: `; did you mean a, b or c?`; nothing where there are no names."""
+    """Return the end of a message: `; did you mean a, b or c?`; nothing where there are no names."""
     if not names:
         return ""
     *others, last = names
@@ -77,7 +77,7 @@ def did_you_mean(names: Sequence[str]) -> str:
 
 
 def _nearest_keys(word: str, keys: Collection[str]) -> list[str]:
-    """The keys whose last part is `word`, else those that others call so, else those with nearly its letters."""
+    """Return the keys whose last part is `word`, else those that others call so, else those with nearly its letters."""
     last_parts = {key: key.rpartition(".")[2] for key in keys}
     if word not in last_parts.values() and (called := _called(word, keys, OTHER_KEYS)):
         return called

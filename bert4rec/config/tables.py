@@ -86,7 +86,7 @@ class Data(Table):
 
     @property
     def folder(self) -> Path:
-        """The dataset folder: by the settings alone, since training may not have the file."""
+        """Return the dataset folder: by the settings alone, since training may not have the file."""
         name = name_of_path(self.path) if self.source in OWN_DATA else ""
         return Path(self.dataset_dir or f"data/{name or self.source}")
 
@@ -127,7 +127,7 @@ class Preprocessing(Table):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The settings that the dataset depends on: a folder made with others is another dataset."""
+        """Return the settings that the dataset depends on: a folder made with others is another dataset."""
         return self.model_dump(mode="json", exclude={"max_bad_rows", "few_bad_rows", "memory_gb"})
 
 
@@ -194,12 +194,12 @@ class Model(Table):
 
     @property
     def knows_times(self) -> bool:
-        """Whether the model is told when items were taken."""
+        """Return whether the model uses timestamps."""
         return self.kind in TRANSFORMERS and self.times != "none"
 
     @property
     def counting(self) -> dict[str, Any]:
-        """The settings of the kinds without training."""
+        """Return the settings of the kinds without training."""
         return self.model_dump(include=COUNTING)
 
 
@@ -273,7 +273,7 @@ class Training(Table):
 
     @property
     def per_device(self) -> int:
-        """per_device_train_batch_size, when it is decided."""
+        """Return per_device_train_batch_size, when it is decided."""
         assert self.per_device_train_batch_size != "auto", "the settings are resolved"
         return self.per_device_train_batch_size
 
@@ -387,23 +387,23 @@ class Config(Table):
 
     @property
     def window_step(self) -> int:
-        """Items between the ends of two training windows."""
+        """Return items between the ends of two training windows."""
         return self.preprocessing.sliding_step or self.max_len
 
     @property
     def max_len(self) -> int:
-        """model.max_len, when it is decided."""
+        """Return model.max_len, when it is decided."""
         assert self.model.max_len != "auto", "the settings are resolved"
         return self.model.max_len
 
     @property
     def shortest_window(self) -> int:
-        """The least that model.max_len may be beside the other settings."""
+        """Return the least that model.max_len may be beside the other settings."""
         return max(2, self.preprocessing.sliding_step)
 
     @property
     def run_name(self) -> str:
-        """The run folder's name before a number is added."""
+        """Return the run folder's name before a number is added."""
         if self.run.name:
             return self.run.name
         kind, mode = self.model.kind, self.parallelism.mode
@@ -411,5 +411,5 @@ class Config(Table):
         return "-".join([self.data.source, *words])
 
     def to_toml(self) -> str:
-        """The resolved settings as TOML; `load.load_config` reads them back to an equal `Config`."""
+        """Return the resolved settings as TOML; `load.load_config` reads them back to an equal `Config`."""
         return tomli_w.dumps(self.model_dump(mode="json"))

@@ -16,7 +16,7 @@ ENDINGS = (
 
 
 def instant(text: str) -> int:
-    """Seconds since 1970 of ISO 8601 text (UTC unless it says otherwise) or of seconds; `ValueError` for else."""
+    """Return seconds since 1970 of ISO 8601 text (UTC by default) or of seconds; raise `ValueError` otherwise."""
     try:
         return int(text)
     except ValueError:
@@ -25,7 +25,7 @@ def instant(text: str) -> int:
 
 
 def expand_user(path: str) -> str:
-    """`path` with `~` or `~user` at its beginning as that home folder; `ValueError` where that is missing."""
+    """Return `path` with `~` or `~user` at its beginning as that home folder; `ValueError` where that is missing."""
     whole = os.path.expanduser(path)
     if path.startswith("~") and whole == path:
         raise ValueError(f"there is no home folder {path.partition('/')[0]} on this machine; write the whole path")
@@ -33,14 +33,14 @@ def expand_user(path: str) -> str:
 
 
 def name_of_path(path: str) -> str:
-    """What a file, a folder or a pattern is called, without endings; of `logs/*.csv` it is "logs", of nothing ""."""
+    """Return the name of a file, folder or pattern without endings: "logs" of `logs/*.csv`, "" of nothing."""
     whole = without_secrets(path) if is_url(path) else os.path.abspath(path)
     parts = whole.split(os.sep) if path else []
     return next((name for part in reversed(parts) if (name := _plain_name(part))), "")
 
 
 def _plain_name(part: str) -> str:
-    """One part of a path without endings, and without what stands for other letters in a pattern."""
+    """Return one part of a path without endings, and without what stands for other letters in a pattern."""
     while (stem := os.path.splitext(part)[0]) != part and part.lower().endswith(ENDINGS):
         part = stem
     plain = re.sub(r"\[[^]]*\]|[*?]", "", part)
@@ -54,7 +54,7 @@ def _on_this_machine(path: str) -> str:
 
 
 def _as_text(value: Any) -> Any:
-    """TOML has dates and times of its own, and seconds are a number there."""
+    """Return dates and integers as text: TOML has types of its own for them."""
     if isinstance(value, date):
         return value.isoformat()
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

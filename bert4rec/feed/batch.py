@@ -27,7 +27,7 @@ class Candidates(NamedTuple):
 
     @classmethod
     def of(cls, targets: Tensor, negatives: Negatives | None = None) -> "Candidates":
-        """Of `targets` [M], perhaps PAD_ID, and `negatives`, if the loss has any."""
+        """Return the candidates of `targets` [M], some PAD_ID, and of `negatives`, if the loss has any."""
         positives = torch.where(targets == PAD_ID, FIRST_ITEM_ID, targets)
         if negatives is None:
             negatives = Negatives(positives[:0], torch.empty(0))
@@ -35,7 +35,7 @@ class Candidates(NamedTuple):
         return cls(items, places[: len(targets)], places[len(targets) :], negatives.log_expected)
 
     def to(self, device: torch.device) -> "Candidates":
-        """The same on `device`; asynchronous from pinned memory."""
+        """Return it on `device`, asynchronously from pinned memory."""
         return Candidates(self.items.to(device), *(tensor.to(device, non_blocking=True) for tensor in self[1:]))
 
 
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
         cls, shown: Tensor, lengths: Tensor, positions: Tensor, targets: Tensor, gaps: Tensor | None = None,
         instants: Tensor | None = None,
     ) -> "Batch":  # fmt: skip
-        """The sequences of the ids `shown` [total], MASK_ID for the mask token."""
+        """Return the sequences of the ids `shown` [total], MASK_ID for the mask token."""
         is_item = shown != MASK_ID
         items, places_of_items = distinct(shown[is_item])
         places = torch.full_like(shown, len(items.ids))
@@ -73,7 +73,7 @@ class Batch(NamedTuple):
         return cls(items, places, lengths, positions, targets, gaps=gaps, instants=instants)
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on `device`; asynchronous from pinned memory, into which the loader brings named tuples."""
+        """Return the batch on `device`, asynchronously from pinned memory, where the loader puts named tuples."""
         places, lengths, positions, targets = (tensor.to(device, non_blocking=True) for tensor in self[1:5])
         candidates = self.candidates and self.candidates.to(device)
         gaps, instants = (None if of is None else of.to(device, non_blocking=True) for of in self[-2:])
@@ -98,12 +98,12 @@ class Pairs(NamedTuple):
 
     @classmethod
     def between(cls, users: Tensor, targets: Tensor, ratings: Tensor | None = None) -> "Pairs":
-        """The pairs of `users` [M] and `targets` [M]; where there are `ratings` [M], the targets are to be rated."""
+        """Return pairs of `users` [M] and `targets` [M]; with `ratings` [M] the targets are to be rated."""
         candidates = None if ratings is None else Candidates.of(targets)
         return cls(*distinct(users), targets, ratings, candidates=candidates)
 
     def to(self, device: torch.device) -> "Pairs":
-        """The same pairs on `device`, as `Batch.to`."""
+        """Return the same pairs on `device`, as `Batch.to`."""
         places, targets = (tensor.to(device, non_blocking=True) for tensor in self[1:3])
         ratings = None if self.ratings is None else self.ratings.to(device, non_blocking=True)
         candidates = self.candidates and self.candidates.to(device)
@@ -114,15 +114,15 @@ AnyBatch: TypeAlias = Batch | Pairs
 
 
 def seconds_of(rows: Rows) -> Tensor | None:
-    """When the items [total] of ragged rows were taken, int64; None where that is not read."""
+    """Return the timestamps [total] of the items of ragged rows, int64; None if they are not read."""
     return None if rows.times is None else torch.from_numpy(rows.times)
 
 
 def tensors_of(rows: Rows) -> tuple[Tensor, Tensor]:
-    """The items [total] of ragged rows, int64, and their lengths [B]."""
+    """Return the items [total] of ragged rows, int64, and their lengths [B]."""
     return long(rows.items), torch.from_numpy(rows.lengths)
 
 
 def long(values: npt.NDArray[Any]) -> Tensor:
-    """Numbers as int64."""
+    """Return numbers as int64."""
     return torch.from_numpy(values.astype(np.int64))

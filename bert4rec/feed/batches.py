@@ -29,14 +29,14 @@ times those of the items [total] in seconds → what to train on."""
 
 
 class Examples(Protocol):
-    """What a model is trained on, some of it at a time; pickled it takes little along."""
+    """A source of training examples; its pickle is small."""
 
     def __len__(self) -> int:
-        """In an epoch."""
+        """Return the number of batches of an epoch."""
         ...
 
     def batch(self, indices: Indices, epoch: int) -> AnyBatch:
-        """The examples at `indices` [B], in any order, as they are in `epoch`."""
+        """Return the examples at `indices` [B], in any order, as they are in `epoch`."""
         ...
 
 
@@ -50,7 +50,7 @@ class Windows:
         return len(self._split)
 
     def batch(self, indices: Indices, epoch: int) -> Batch:
-        """The windows at `indices` [B], sorted by length, so that attention pads little."""
+        """Return the windows at `indices` [B], sorted by length, so that attention pads little."""
         indices = indices[np.argsort(self._split.lengths(indices), kind="stable")]
         rows = self._split.read(indices)
         return self._make(*tensors_of(rows), torch.from_numpy(indices), epoch, seconds_of(rows))
@@ -76,14 +76,14 @@ class TrainingBatches:
         self.steps_per_epoch = -(-self.n_sequences // (per_device * partition.n_processes))
 
     def steps_of(self, epoch: int) -> int:
-        """Steps that are left of an epoch at the start, the same on every rank."""
+        """Return steps that are left of an epoch at the start, the same on every rank."""
         return self._steps_of_first if epoch == self.start.epochs else self.steps_per_epoch
 
     def __len__(self) -> int:
         return sum(map(self.steps_of, range(self.start.epochs, self._n_epochs)))
 
     def __getitem__(self, step: int) -> AnyBatch:
-        """The batch of this rank at `step`, counted from the start.
+        """Return the batch of this rank at `step`, counted from the start.
 
         An empty share becomes one example whose targets are padding, which no loss counts: every rank must run every
         forward pass.
@@ -101,7 +101,7 @@ class TrainingBatches:
         return examples._replace(targets=targets, n_sequences=n_sequences, candidates=candidates)
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[AnyBatch]:
-        """All batches in order, read ahead by `num_workers` processes that live as long as the training."""
+        """Yield all batches in order, read ahead by `num_workers` processes that live as long as the training."""
         loader: DataLoader[Parcel | AnyBatch | DataError] = DataLoader(
             range(len(self)),  # type: ignore[arg-type]  # steps, of which each loader process makes the batch
             batch_size=None,
@@ -119,7 +119,7 @@ class TrainingBatches:
             yield found.unpack() if isinstance(found, Parcel) else found
 
     def _batch_or_error(self, step: Any) -> AnyBatch | DataError:
-        """An error in the place of its batch: raised in a loader process, it would be a traceback."""
+        """Return an error instead of its batch: raised in a loader process it would be a traceback."""
         try:
             return self[step]
         except DataError as error:
@@ -130,7 +130,7 @@ class TrainingBatches:
         return found if isinstance(found, DataError) else Parcel.of(found)
 
     def _find(self, step: int) -> tuple[int, int]:
-        """The epoch of `step`, and the step within what is left of it."""
+        """Return the epoch of `step`, and the step within what is left of it."""
         if step < self._steps_of_first:
             return self.start.epochs, step
         epochs, step_in_epoch = divmod(step - self._steps_of_first, self.steps_per_epoch)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def since_previous(seconds: Tensor, lengths: Tensor) -> Tensor:
-    """How long before each position the one before it was, [N]; 0 at the first of a sequence.
+    """Return the seconds since the previous position [N]; 0 at the first of a sequence.
 
     >>> since_previous(torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1])).tolist()
     [0, 2, 13, 0]
@@ -20,7 +20,7 @@ def since_previous(seconds: Tensor, lengths: Tensor) -> Tensor:
 
 
 def until_next(seconds: Tensor, lengths: Tensor) -> Tensor:
-    """How long after each position the next one comes, [N]; 0 at the last of a sequence.
+    """Return the seconds until the next position [N]; 0 at the last of a sequence.
 
     >>> until_next(torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1])).tolist()
     [2, 13, 0, 0]
@@ -31,7 +31,7 @@ def until_next(seconds: Tensor, lengths: Tensor) -> Tensor:
 
 
 def while_asking(seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """The gaps of histories that ask for the item at `at` [B], and the instants [B] at which they ask.
+    """Return the gaps of histories that query at `at` [B], and these instants [B].
 
     Without `at` nobody knows when the next item comes: they ask at the instant of their last one.
 

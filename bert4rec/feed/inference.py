@@ -14,7 +14,7 @@ from bert4rec.feed.gaps import while_asking
 
 
 def with_mask(rows: Rows, max_len: int, times: str = "none") -> Batch:
-    """The last `max_len` - 1 items of each history and the mask token after them, which is to be predicted."""
+    """Return the last `max_len` - 1 items of each history and the mask token after them, which is to be predicted."""
     items, kept, chosen = _last_items(rows, max_len - 1)
     ends = (kept + 1).cumsum(0)
     is_item = torch.ones(int(ends[-1]), dtype=torch.bool)
@@ -26,14 +26,14 @@ def with_mask(rows: Rows, max_len: int, times: str = "none") -> Batch:
 
 
 def as_they_are(rows: Rows, max_len: int, times: str = "none") -> Batch:
-    """The last `max_len` - 1 items of each history, as many as a whole window has before its last target."""
+    """Return the last `max_len` - 1 items of each history, as many as a whole window has before its last target."""
     items, kept, chosen = _last_items(rows, max_len - 1)
     gaps, instants = _times(rows, kept, chosen, times, is_causal=True)
     return Batch.showing(items, kept, kept.cumsum(0) - 1, _targets(rows), gaps, instants)
 
 
 def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """At most the `n` last items of each row, how many these are [B], and where they stand in those of all rows."""
+    """Return at most `n` last items of each row, their counts [B], and their places among all rows' items."""
     items, lengths = tensors_of(rows)
     kept = lengths.clamp(max=n)
     from_end = torch.repeat_interleave(kept.cumsum(0), kept) - torch.arange(int(kept.sum()))
@@ -44,7 +44,7 @@ def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:
 def _times(
     rows: Rows, kept: Tensor, chosen: Tensor, times: str, *, is_causal: bool
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Gaps and instants where the items stand at the places `chosen`, of which each row has `kept` [B]."""
+    """Return gaps and instants where the items stand at the places `chosen`, of which each row has `kept` [B]."""
     seconds = seconds_of(rows)
     if seconds is None:
         return None, None

@@ -28,21 +28,21 @@ class Lookup(NamedTuple):
 
     @classmethod
     def of(cls, ids: Tensor) -> "Lookup":
-        """Of `ids` as they are."""
+        """Return the lookup of `ids`."""
         return cls(ids, spread(len(ids), ids.device))
 
     def to(self, device: torch.device) -> "Lookup":
-        """The same on `device`; asynchronous from pinned memory."""
+        """Return it on `device`, asynchronously from pinned memory."""
         return Lookup(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 def spread(n_ids: int, device: torch.device) -> Tensor:
-    """Lengths of `ID_ROWS` rows that hold `n_ids` ids: even ones, since fbgemm takes a thread a row to shard them."""
+    """Return even lengths of `ID_ROWS` rows with `n_ids` ids: fbgemm shards each row by a thread."""
     return (torch.arange(ID_ROWS + 1, device=device) * n_ids // ID_ROWS).diff()
 
 
 def distinct(ids: Tensor) -> tuple[Lookup, Tensor]:
-    """The distinct ones of `ids` [N] int64, ascending, and which of them stands at each place, [N] int64.
+    """Return the distinct ones of `ids` [N] int64, ascending, and which of them stands at each place, [N] int64.
 
     `ids` are on the CPU and not below 0.
 

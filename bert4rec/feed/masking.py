@@ -44,7 +44,7 @@ class Masking:
     def __call__(
         self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None
     ) -> Batch:
-        """What the model is trained on in `epoch`.
+        """Return what the model is trained on in `epoch`.
 
         `items` [total] int64 are the sequences one after another, `lengths` [B] their lengths, `sequence_ids` [B] what
         identifies each in the whole training set, `seconds` [total] when the items were taken.
@@ -67,7 +67,7 @@ class Masking:
     def _choose(
         self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Ints, starts: Ints, lengths: Ints
     ) -> Bools:
-        """Which positions [total] are to be predicted."""
+        """Return a mask of the positions [total] to predict."""
         chosen: Bools = (_uniform(keys, 2) < self.mask_prob) & ~only_last[rows]
         is_without = (np.bincount(rows[chosen], minlength=len(lengths)) == 0) & (lengths > 0)
         anywhere = (_uniform(sequence_keys, 3) * lengths).astype(np.int64)
@@ -75,7 +75,7 @@ class Masking:
         return chosen
 
     def _hide(self, items: Ints, chosen: Bools, keys: Words, only_last: Bools) -> Ints:
-        """What is shown [total], with others in the place of most items that are `chosen`."""
+        """Return the inputs [total] with most `chosen` items replaced."""
         kind = _uniform(keys, 4)
         is_mask = chosen & ((kind < self.mask_token_share) | only_last)
         is_random = chosen & ~is_mask & (kind < self.mask_token_share + self.random_token_share)
@@ -84,7 +84,7 @@ class Masking:
 
 
 def _shown_before(is_hidden: Bools, lengths: Tensor) -> Tensor:
-    """For each position [total] itself or, where it is hidden, the last one before it in its sequence that is not.
+    """Return for each position [total] itself or, if hidden, the last visible one before it in its sequence.
 
     Where there is none before, the next one behind; the first position where all of a sequence are hidden.
 
@@ -105,6 +105,6 @@ def _words(numbers: Ints) -> Words:
 
 
 def _uniform(keys: Words, purpose: int) -> npt.NDArray[np.float64]:
-    """float64 in [0, 1) from the upper 53 bits, an independent number for each `purpose`."""
+    """Return float64 in [0, 1) from the upper 53 bits, an independent number for each `purpose`."""
     upper = splitmix64(keys, _words(np.array([-purpose - 1]))) >> np.uint64(11)
     return upper.astype(np.float64) * 2.0**-53

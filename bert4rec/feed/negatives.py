@@ -44,7 +44,7 @@ class NegativeSampler:
             self._ends = np.cumsum(np.concatenate(blocks))
 
     def draw(self, step: int) -> Negatives:
-        """The negatives of `step`."""
+        """Return the negatives of `step`."""
         generator = np.random.default_rng([self._seed, step, self._stream])
         if not self._power:
             items = generator.choice(self._n_items, self._n, replace=False, shuffle=False)
@@ -59,7 +59,7 @@ class NegativeSampler:
         return np.maximum(self._popularity[items], 1).astype(np.float64) ** self._power
 
     def _find(self, points: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """The items on which `points` [K] fall when all items' weights stand one after another."""
+        """Return the items on which `points` [K] fall when all items' weights stand one after another."""
         block = np.searchsorted(self._ends[:-1], points, side="right")
         before = np.concatenate([[0.0], self._ends])[block]
         members = block[:, None] * BLOCK + np.arange(BLOCK)

@@ -30,15 +30,15 @@ class EpochOrder:
         return -(-len(self._places) // self._global_batch)
 
     def places(self, step: int) -> range:
-        """Where the sequences of `step` on all ranks stand in the permutation."""
+        """Return the places of the sequences of `step` on all ranks in the permutation."""
         return self._places[step * self._global_batch : (step + 1) * self._global_batch]
 
     def first(self, step: int) -> Indices:
-        """The first sequence [1] of `step` on any rank."""
+        """Return the first sequence [1] of `step` on any rank."""
         return self._sequences(self.places(step)[:1])
 
     def __getitem__(self, step: int) -> Indices:
-        """This rank's share of step `step`."""
+        """Return this rank's share of step `step`."""
         if not 0 <= step < len(self):
             raise IndexError(step)
         places = self.places(step)
@@ -51,7 +51,7 @@ class EpochOrder:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a training is in its data: whole `epochs`, `sequences` of the one after, and the steps that took."""
+    """Hold the position in the data: whole `epochs`, `sequences` of the next one, and their steps."""
 
     epochs: int = 0
     sequences: int = 0

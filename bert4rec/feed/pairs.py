@@ -18,7 +18,7 @@ STREAM = 0x52415445  # keeps the choice of held-out pairs apart from the epochs'
 
 
 class PairExamples:
-    """Those pairs of a `split` that stand at `places` of a permutation of them all, which `seed` chooses.
+    """Hold the pairs of a `split` at `places` of their permutation by `seed`.
 
     Without a `seed` they stay in their order. `has_ratings`: whether their ratings are wanted.
     """
@@ -31,24 +31,24 @@ class PairExamples:
         return len(self._places)
 
     def numbers(self, indices: Indices) -> Indices:
-        """Of the pairs at `indices` [B], in that order."""
+        """Return the numbers of the pairs at `indices` [B], in that order."""
         places = self._places.start + indices
         return places if self._order is None else self._order.at(places)
 
     def batch(self, indices: Indices, epoch: int) -> Pairs:
-        """The pairs at `indices` [B], in the order in which they stand in memory; the same in every `epoch`."""
+        """Return the pairs at `indices` [B], in the order in which they stand in memory; the same in every `epoch`."""
         users, items, ratings = self.read(indices)
         return Pairs.between(long(users), long(items), None if ratings is None else torch.from_numpy(ratings))
 
     def read(self, indices: Indices) -> tuple[Ints, Ints, Floats | None]:
-        """Users, items and ratings [B] of the pairs at `indices` [B], in the order in which they stand in memory."""
+        """Return users, items and ratings [B] of the pairs at `indices` [B], in the order of memory."""
         return self._split.pairs(np.sort(self.numbers(indices)), with_ratings=self._has_ratings)
 
 
 def parts_of_pairs(
     split: Split, *, seed: int, loss: str, rating_holdout: float, rating_validation: float, **_: object
 ) -> dict[str, PairExamples]:
-    """The pairs to train on and, where `loss` is that of ratings, shares of all pairs held out at random.
+    """Return the pairs to train on and, where `loss` is that of ratings, shares of all pairs held out at random.
 
     Which pairs are held out depends on `seed` and on their number alone. Each part may be empty, but for the training.
     """

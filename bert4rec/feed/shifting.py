@@ -23,7 +23,7 @@ class Shifting:
     def __call__(
         self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None
     ) -> Batch:
-        """What the model is trained on, the same in every `epoch`.
+        """Return what the model is trained on, the same in every `epoch`.
 
         `items` [total] int64 are the sequences one after another, `lengths` [B] their lengths, `seconds` [total] when
         they were taken. A sequence of one item stays in the batch, with nothing to be predicted.
@@ -42,7 +42,7 @@ class Shifting:
         return Batch.showing(shown, n_shown, torch.arange(len(shown)), targets[is_shown], gaps, instants)
 
     def _times(self, seconds: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Gaps and instants of all positions."""
+        """Return gaps and instants of all positions."""
         if self.times == "target":
             gaps = until_next(seconds, lengths)
             return gaps, seconds + gaps

@@ -18,10 +18,10 @@ class Bert4Rec(SequenceModel):
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
-        """Masked sequences."""
+        """Return masked sequences."""
         return Masking(**{field.name: settings[field.name] for field in fields(Masking) if field.name in settings})
 
     @staticmethod
     def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
-        """The mean, and one more a sequence."""
+        """Return the mean number of masked positions, and one more a sequence."""
         return min(n_positions, math.ceil(n_positions * mask_prob) + n_sequences)

@@ -18,7 +18,7 @@ COLUMNS_AT_A_TIME = 4096  # of them on CPU: what is done to so many is done in c
 def softmax_loss(
     hidden: Tensor, vectors: Tensor, targets: Tensor, partition: Partition, *, first: int = 0, averaged: bool = False
 ) -> Tensor:
-    """The sum of the cross-entropies of `hidden` [M, d] against a whole catalogue; exact.
+    """Return the sum of the cross-entropies of `hidden` [M, d] against a whole catalogue; exact.
 
     `vectors` [V, d] are those of the items `first` … of this process's part of the catalogue; rows of a table that
     stand before the catalogue, at negative places, are no candidates. `targets` [M] count from the catalogue's first
@@ -36,7 +36,7 @@ def softmax_loss(
 
 
 class Sampled(NamedTuple):
-    """What a loss against negatives is computed from.
+    """Hold the inputs of a loss against negatives.
 
     Scores `positive` [M] of the targets and `negative` [M, K], -inf where a negative is the target itself; the log of
     how often each negative was to be expected among the K draws, `log_expected` [K]; the catalogue's `n_items`; gBCE's
@@ -51,7 +51,7 @@ class Sampled(NamedTuple):
 
 
 def sampled_softmax_loss(scores: Sampled) -> Tensor:
-    """The cross-entropies [M] where a few negatives stand for the catalogue.
+    """Return the cross-entropies [M] where a few negatives stand for the catalogue.
 
     Each negative counts for as many items as it stands for (the logQ correction: Bengio and Senécal 2008); the target
     is not drawn and so not corrected (Khrylchenko et al. 2025). The partition sum is then unbiased.
@@ -61,7 +61,7 @@ def sampled_softmax_loss(scores: Sampled) -> Tensor:
 
 
 def gbce_loss(scores: Sampled) -> Tensor:
-    """gBCE (gSASRec: Petrov and Macdonald 2023), [M].
+    """Return gBCE (gSASRec: Petrov and Macdonald 2023), [M].
 
     Binary cross-entropy against K negatives makes scores too confident, the more so the fewer there are of the
     catalogue's `n_items`; the power β of the positive's probability undoes the share `calibration` of that, from 0
@@ -76,7 +76,7 @@ def gbce_loss(scores: Sampled) -> Tensor:
 
 
 def bpr_loss(scores: Sampled) -> Tensor:
-    """BPR (Rendle et al. 2009), [M]: how far targets stand above negatives, each pair a logistic loss; their mean."""
+    """Return BPR (Rendle et al. 2009) [M]: the mean logistic loss of target against negative scores."""
     return -F.logsigmoid(scores.positive[:, None] - scores.negative).mean(1)
 
 
@@ -125,7 +125,7 @@ class _CatalogueSoftmax(Function):
 def _of_all(
     hidden: Tensor, targets: Tensor, partition: Partition, *, n_vectors: int
 ) -> tuple[Tensor, Tensor, slice, int]:
-    """The `hidden` states [M, d] and `targets` [M] of all processes, where this one's stand, the largest `n_vectors`.
+    """Return all processes' `hidden` [M, d] and `targets` [M], this one's slice, and the largest `n_vectors`.
 
     Two messages: the numbers, then each target beside its hidden state, its bits taken for more of such numbers.
     """
@@ -159,7 +159,7 @@ class _Sums:
         self.last.add_to(self._sum[self._n_before :], scale, is_first=is_first)
 
     def scaled(self, scale: Tensor) -> Tensor:
-        """The whole gradient."""
+        """Return the whole gradient."""
         if self._sum is not None:
             self._sum.mul_(scale)
         self.add_last(scale)
@@ -182,7 +182,7 @@ class _Tile:
         self._weights: list[Tensor] = []
 
     def loss_and_gradient(self, is_real: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
-        """Losses [m] of the positions that are real, and the gradient of their sum by `hidden` [m, D]."""
+        """Return losses [m] of the positions that are real, and the gradient of their sum by `hidden` [m, D]."""
         found = [self._score(block) for block in self._blocks]
         # In a shard of special rows alone there is nothing.
         nothing = self._hidden.new_zeros(1, len(self._hidden), dtype=torch.float32)
@@ -200,7 +200,7 @@ class _Tile:
         return (log_sums - target_scores) * is_real, of_hidden
 
     def _score(self, block: slice) -> tuple[Tensor, Tensor]:
-        """Of a block of columns: the logs of the sums of exp(score) [m], and the scores [m] of targets among them."""
+        """Return log-sum-exp [m] over a block of columns, and the scores [m] of targets among them."""
         vectors = self._vectors[block]
         n_rows = len(self._hidden)
         scores = self._room[n_rows * block.start : n_rows * (block.start + len(vectors))].view(n_rows, len(vectors))
@@ -212,7 +212,7 @@ class _Tile:
         return peaks - scores.amax(1).log(), of_targets
 
     def _place(self, block: slice) -> tuple[Tensor, Tensor]:
-        """Where in the `block` the targets' columns are [m, 1], any where they are elsewhere; and whether they are."""
+        """Return the targets' columns within the `block` [m, 1], arbitrary if outside; and whether they are inside."""
         inside, width = self._columns - block.start, len(self._vectors[block])
         return inside.clamp(0, width - 1)[:, None], (inside >= 0) & (inside < width)
 
@@ -234,6 +234,6 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype,
 
 
 def _as_multiplied(values: Tensor) -> Tensor:
-    """In the type in which autocast would have matrices multiplied, where it is on."""
+    """Return `tensor` in the dtype in which autocast multiplies matrices, if it is on."""
     device = values.device.type
     return values.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else values

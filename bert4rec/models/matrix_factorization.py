@@ -57,46 +57,46 @@ class MatrixFactorization(RankingModel):
 
     @classmethod
     def examples(cls, split: Split, **settings: Any) -> Examples:
-        """The pairs of the split, but for those that are held out where ratings are learnt."""
+        """Return the pairs of the split, but for those that are held out where ratings are learnt."""
         return parts_of_pairs(split, **settings)[TRAINING]
 
     def n_positions(self, batch_size: int) -> int:
-        """A pair is one."""
+        """Return `batch_size`: a pair is one position."""
         return batch_size
 
     @staticmethod
     def n_targets(batch_size: int, n_positions: int, *, mask_prob: float) -> int:
-        """Each of them."""
+        """Return `n_positions`: each pair is a target."""
         return batch_size
 
     @staticmethod
     def ask(rows: Rows, max_len: int, times: str = "none") -> Pairs:
-        """The users of the rows; what they have done is in their vectors."""
+        """Return a batch of the users of the rows; their histories are in their vectors."""
         assert rows.users is not None, "an evaluation split has users"
         assert rows.targets is not None, "an evaluation split has targets"
         return Pairs.between(long(rows.users), long(rows.targets))
 
     def represent(self, batch: Pairs, candidates: Lookup) -> tuple[Tensor, Tensor]:
-        """Users [M, D] and the `candidates`, [C, D]."""
+        """Return users [M, D] and the `candidates`, [C, D]."""
         return self._represent_users(self._users(batch)), self.represent_items(candidates)
 
     def represent_for_catalogue(self, batch: Pairs) -> tuple[Tensor, CataloguePart]:
-        """Users [M, D], and this process's part of the catalogue."""
+        """Return users [M, D], and this process's part of the catalogue."""
         return self._represent_users(self._users(batch)), self.item_table.catalogue(batch.targets.device)
 
     def lookups(self, batch: Pairs) -> list[tuple[Table, dict[str, Lookup]]]:
-        """Users, and candidates where the loss has any."""
+        """Return users, and candidates where the loss has any."""
         users = [(self.user_table, {"user": batch.users})]
         candidates = batch.candidates
         return users if candidates is None else [*users, (self.item_table, {"candidate": candidates.items})]
 
     def represent_items(self, items: Lookup) -> Tensor:
-        """Their rows, or in the neural form what the first layer makes of them."""
+        """Return the rows of the items, or in the neural form the outputs of the first layer."""
         rows = self.item_table.candidates(items)
         return rows if self.mlp is None else self.mlp.of_item(rows)
 
     def score(self, asking: Tensor, items: Tensor) -> Tensor:
-        """Products, or what the MLP says of each pair, [M, C]."""
+        """Return products, or the MLP's outputs, of each pair [M, C]."""
         if self.mlp is None:
             return super().score(asking, items)
         if torch.is_grad_enabled():
@@ -105,23 +105,23 @@ class MatrixFactorization(RankingModel):
         return torch.cat([self.mlp(part[:, None] + items) for part in asking.split(step)])
 
     def score_own(self, asking: Tensor, items: Tensor) -> Tensor:
-        """The same where each has items [..., n, D] of its own."""
+        """Return the scores [..., n] of queries [..., D] with their own items [..., n, D]."""
         return super().score_own(asking, items) if self.mlp is None else self.mlp(asking.unsqueeze(-2) + items)
 
     @property
     def width(self) -> int:
-        """Of a row, or of the first layer."""
+        """Return the width of a row, or of the first layer."""
         return super().width if self.mlp is None else self.mlp.width
 
     def forward(self, batch: Pairs) -> Tensor:
-        """The sum of the loss over the pairs, a scalar; pairs whose target is PAD_ID count nothing."""
+        """Return the sum of the loss over the pairs, a scalar; pairs whose target is PAD_ID count nothing."""
         if self.loss != "mse":
             return super().forward(batch)
         assert batch.ratings is not None, "a squared error needs ratings"
         return ((self.rate(batch) - batch.ratings).square() * (batch.targets != PAD_ID)).sum()
 
     def rate(self, batch: Pairs) -> Tensor:
-        """The ratings [M] float32 that the users would give the targets."""
+        """Return the ratings [M] float32 that the users would give the targets."""
         assert batch.candidates is not None, "items that are rated are looked up"
         rows, items = self._users(batch), self.represent_items(batch.candidates.items)
         items = items.index_select(0, batch.candidates.positives)
@@ -139,22 +139,22 @@ class MatrixFactorization(RankingModel):
         return self.user_table.look_up({"user": batch.users})["user"].index_select(0, batch.places)
 
     def _represent_users(self, rows: Tensor) -> Tensor:
-        """Rows [M, …] of the user table → [M, D]: with a 1 where items have their bias, or after the first layer."""
+        """Return user rows [M, …] as queries [M, D]: with a 1 at the item bias, or after the first layer."""
         if self.mlp is not None:
             return self.mlp.of_user(rows)
         return with_one(rows[:, : self.item_table.embed_dim], self.item_table.width)
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
-        """How many ids each feature of the tables has in a step of a process."""
+        """Return the ids of each feature of the tables in a step of a process."""
         return {"user": n_positions, "item": 0, "candidate": n_candidates}
 
     def floats_kept(self, n_positions: int, n_targets: int) -> int:
-        """Users as they are scored; what scores take is counted with them."""
+        """Return the numbers of encoded users; those of scores are counted by `floats_per_score`."""
         return n_targets * self.width
 
     @property
     def floats_per_score(self) -> int:
-        """One, and in the neural form what each hidden layer keeps."""
+        """Return one, in the neural form also the width of each hidden layer."""
         return 1 if self.mlp is None else 1 + self.mlp.floats_kept
 
 
@@ -173,7 +173,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, summed: Tensor) -> Tensor:
-        """Sums [..., width] of both → scores [...]."""
+        """Return sums [..., width] of both → scores [...]."""
         for layer in self.layers:
             summed = layer(self.dropout(F.relu(summed)))
         return summed.squeeze(-1)

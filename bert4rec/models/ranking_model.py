@@ -1,4 +1,4 @@
-"""What every model is that ranks items: tables, a representation of who asks, a score, a loss; its data and its size.
+"""The base of every model that ranks items: tables, queries, scores, a loss; its data and its size.
 
 It knows nothing of processes: parallelism is applied from outside. Shapes: M positions to predict, C candidates, D =
 the width of what is scored.
@@ -40,53 +40,53 @@ class RankingModel(nn.Module):
 
     @classmethod
     def examples(cls, split: Split, **settings: Any) -> Examples:
-        """What the model is trained on, of the training's `split`.
+        """Return what the model is trained on, of the training's `split`.
 
         `settings`: `loss`, `rating_holdout`, `rating_validation`, and the keywords of `Masking`; `times` among them.
         """
         raise NotImplementedError
 
     def n_positions(self, batch_size: int) -> int:
-        """Positions of `batch_size` examples, at most."""
+        """Return positions of `batch_size` examples, at most."""
         raise NotImplementedError
 
     @staticmethod
     def n_targets(batch_size: int, n_positions: int, *, mask_prob: float) -> int:
-        """About how many of the `n_positions` of as many examples are to be predicted in a step."""
+        """Return about how many of the `n_positions` of as many examples are to be predicted in a step."""
         raise NotImplementedError
 
     @staticmethod
     def ask(rows: Rows, max_len: int, times: str = "none") -> AnyBatch:
-        """Rows of an evaluation split as a batch that asks for the item after each; `times`: those of the model."""
+        """Return rows of an evaluation split as an inference batch; `times` as the model's setting."""
         raise NotImplementedError
 
     def represent(self, batch: Any, candidates: Lookup) -> tuple[Tensor, Tensor]:
-        """Who asks [M, D] at the batch's positions, and the `candidates`, [C, D]."""
+        """Return queries [M, D] at the batch's positions, and the `candidates` [C, D]."""
         raise NotImplementedError
 
     def represent_for_catalogue(self, batch: Any) -> tuple[Tensor, CataloguePart]:
-        """Who asks [M, D], and this process's part of the catalogue."""
+        """Return queries [M, D], and this process's part of the catalogue."""
         raise NotImplementedError
 
     def represent_items(self, items: Lookup) -> Tensor:
-        """The `items`, [C, D]."""
+        """Return the vectors [C, D] of the `items`."""
         return self.item_table.candidates(items)
 
     def score(self, asking: Tensor, items: Tensor) -> Tensor:
-        """The scores [M, C] of items [C, D] for each who asks [M, D]."""
+        """Return the scores [M, C] of items [C, D] for queries [M, D]."""
         return asking @ items.T
 
     def score_own(self, asking: Tensor, items: Tensor) -> Tensor:
-        """The scores [..., n] of items [..., n, D] for who asks [..., D]: each has its own."""
+        """Return the scores [..., n] of queries [..., D] with their own items [..., n, D]."""
         return (items * asking.unsqueeze(-2)).sum(-1)
 
     @property
     def width(self) -> int:
-        """D."""
+        """Return the width D of queries and items."""
         return self.item_table.width
 
     def forward(self, batch: Any) -> Tensor:
-        """The sum of the loss over the batch's positions, a scalar; positions whose target is PAD_ID count nothing."""
+        """Return the sum of the loss over positions, a scalar; positions with target PAD_ID count nothing."""
         return self._sampled_loss(batch) if needs_negatives(self.loss) else self._softmax_loss(batch)
 
     def _softmax_loss(self, batch: AnyBatch) -> Tensor:
@@ -108,7 +108,7 @@ class RankingModel(nn.Module):
         return (SAMPLED_LOSSES[self.loss](scores) * (batch.targets != PAD_ID)).sum()
 
     def lookups(self, batch: Any) -> list[tuple[Table, dict[str, Lookup]]]:
-        """What `forward` will look up of a batch, in its order; not what depends on more than the batch."""
+        """Return what `forward` will look up of a batch, in its order; not what depends on more than the batch."""
         raise NotImplementedError
 
     def begin_lookups(self, batch: Any) -> None:
@@ -131,18 +131,18 @@ class RankingModel(nn.Module):
 
     @property
     def tables(self) -> list[Table]:
-        """Those that can be sharded."""
+        """Return the tables that can be sharded."""
         return [module for module in self.modules() if isinstance(module, Table)]
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
-        """How many ids each feature of the tables has in a step of a process."""
+        """Return the ids of each feature of the tables in a step of a process."""
         raise NotImplementedError
 
     def floats_kept(self, n_positions: int, n_targets: int) -> int:
-        """Numbers that a step keeps for backward, without vectors that are looked up and scores."""
+        """Return numbers that a step keeps for backward, without vectors that are looked up and scores."""
         raise NotImplementedError
 
     @property
     def floats_per_score(self) -> int:
-        """Numbers that exist at once for each score of a sampled loss."""
+        """Return numbers that exist at once for each score of a sampled loss."""
         return 1

@@ -20,10 +20,10 @@ class SASRec(SequenceModel):
 
     @staticmethod
     def make_examples(*, times: str = "none", **settings: Any) -> MakeExamples:
-        """Sequences and what comes after each of their positions."""
+        """Return sequences and what comes after each of their positions."""
         return Shifting(times)
 
     @staticmethod
     def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
-        """All of them."""
+        """Return `n_positions`: each position is predicted."""
         return n_positions

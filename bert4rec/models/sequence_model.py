@@ -1,4 +1,4 @@
-"""What a sequence model is: an encoder between the item table and the scores, and the sequences that it takes.
+"""A sequence model: an encoder between the item table and the scores.
 
 Shapes: N positions in all, U distinct items at them, M positions to predict, C candidates, d = embed_dim, D = d and the
 columns of a bias.
@@ -51,12 +51,12 @@ class SequenceModel(RankingModel):
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
-        """What is to be predicted of sequences; `settings` as for `examples`."""
+        """Return what is to be predicted of sequences; `settings` as for `examples`."""
         raise NotImplementedError
 
     @classmethod
     def examples(cls, split: Split, **settings: Any) -> Examples:
-        """The windows of the split."""
+        """Return the windows of the split."""
         return Windows(split, cls.make_examples(**settings))
 
     @classmethod
@@ -65,28 +65,28 @@ class SequenceModel(RankingModel):
         return with_mask(rows, max_len, times) if cls.has_mask_token else as_they_are(rows, max_len, times)
 
     def n_positions(self, batch_size: int) -> int:
-        """Those of the longest sequences."""
+        """Return the positions of the longest sequences."""
         return batch_size * self.encoder.max_len
 
     def represent(self, batch: Batch, candidates: Lookup) -> tuple[Tensor, Tensor]:
-        """Hidden states [M, D] at the batch's positions and vectors [C, D] of the `candidates`."""
+        """Return hidden states [M, D] at the batch's positions and vectors [C, D] of the `candidates`."""
         vectors, of_candidates = self.item_table.look_up_items(batch.items, candidates)
         return self._encode(vectors, batch), of_candidates
 
     def represent_for_catalogue(self, batch: Batch) -> tuple[Tensor, CataloguePart]:
-        """Hidden states [M, D], and this process's part of the catalogue."""
+        """Return hidden states [M, D], and this process's part of the catalogue."""
         vectors, part = self.item_table.look_up_catalogue(batch.items)
         return self._encode(vectors, batch), part
 
     def lookups(self, batch: Batch) -> list[tuple[Table, dict[str, Lookup]]]:
-        """Items and candidates; where the whole catalogue is scored, the items."""
+        """Return items and candidates; where the whole catalogue is scored, the items."""
         candidates = batch.candidates and batch.candidates.items
         if candidates is None and self.item_table.head is None and self.item_table.dense_shard is None:
             return []  # with the rows of a part of the catalogue, in one round
         return [(self.item_table, self.item_table.lookups(batch.items, candidates))]
 
     def _encode(self, vectors: Tensor, batch: Batch) -> Tensor:
-        """Vectors of the distinct items [U, d] → hidden states [M, D]."""
+        """Return hidden states [M, D] for vectors [U, d] of the distinct items."""
         if self.mask_vector is not None:  # where `Batch.places` has it
             vectors = torch.cat([vectors, self.mask_vector[None]])
         at_positions = vectors.index_select(0, batch.places)
@@ -94,9 +94,9 @@ class SequenceModel(RankingModel):
         return with_one(hidden, self.item_table.width)
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
-        """How many ids each feature of the tables has in a step of a process."""
+        """Return the ids of each feature of the tables in a step of a process."""
         return {"item": n_positions, "candidate": n_candidates}
 
     def floats_kept(self, n_positions: int, n_targets: int) -> int:
-        """Numbers that a step keeps for backward, without vectors that are looked up and scores."""
+        """Return numbers that a step keeps for backward, without vectors that are looked up and scores."""
         return self.encoder.floats_kept(n_positions, n_targets)

@@ -1,4 +1,4 @@
-"""What a transformer is told of time, in plain torch like the transformer: how long a gap is, and when it predicts."""
+"""Time embeddings of a transformer, in plain torch: lengths of gaps, and instants of prediction."""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ N_DATES = 400  # from 1970 to 2103
 
 
 def kind_of_gap(seconds: Tensor) -> Tensor:
-    """Which of `N_GAPS` kinds gaps [...] int64 are of, each about as long as √2 times the one before.
+    """Return the bucket of gaps [...] int64, of `N_GAPS`, each √2 times as long as the one before.
 
     >>> kind_of_gap(torch.tensor([0, 1, 2, 60, 86_400])).tolist()
     [0, 2, 3, 11, 32]
@@ -32,7 +32,7 @@ class Dates(nn.Module):
         self.weight = nn.Parameter(torch.zeros(N_DATES, embed_dim, device=device))
 
     def forward(self, instants: Tensor) -> Tensor:
-        """Vectors [..., d] of `instants` [...] int64, in seconds since 1970."""
+        """Return vectors [..., d] of `instants` [...] int64, in seconds since 1970."""
         before = (instants // BETWEEN_DATES).clamp(0, N_DATES - 2)
         since = (instants - before * BETWEEN_DATES).clamp(0, BETWEEN_DATES)  # limits above 2**31 go wrong in ONNX
         share = since.to(self.weight.dtype)[..., None] / BETWEEN_DATES

@@ -52,7 +52,7 @@ class Encoder(nn.Module):
         self, vectors: Tensor, lengths: Tensor, positions: Tensor, gaps: Tensor | None = None,
         instants: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Item vectors [N, d] of sequences with `lengths` [B] → hidden states [M, d] at `positions` [M], ascending.
+        """Return hidden states [M, d] at ascending `positions` [M] of sequences of `lengths` [B], vectors [N, d].
 
         `gaps` [N] and `instants` [M] int64, in seconds, where the encoder knows times.
         """
@@ -71,17 +71,17 @@ class Encoder(nn.Module):
         return self.dated(torch.cat(hidden), instants)
 
     def placed(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
-        """What enters the first block for `vectors` [..., d] at places [...], counted from the end, after `gaps`."""
+        """Return the first block's input for `vectors` [..., d] at places [...] from the end, after `gaps`."""
         x = vectors if self.positions is None else vectors + self.positions(from_end)
         x = x if self.gaps is None or gaps is None else x + self.gaps(kind_of_gap(gaps))
         return F.layer_norm(x, x.shape[-1:]) if self.input_norm else x
 
     def dated(self, hidden: Tensor, instants: Tensor | None) -> Tensor:
-        """Hidden states [M, d] that know when they predict: at `instants` [M]."""
+        """Return hidden states [M, d] plus the time embedding of the `instants` [M] of prediction."""
         return hidden if self.dates is None or instants is None else hidden + self.dates(instants)
 
     def rotation(self, from_end: Tensor) -> "Rotation | None":
-        """How queries and keys at places [...], counted from the end, are turned; None where they are not."""
+        """Return the rotation of queries and keys at places [...], from the end; None if positions are learned."""
         return Rotation.of(-from_end, self.head_dim) if self.positions is None else None
 
     def _encode(self, x: Tensor, lengths: Tensor, positions: Tensor, from_end: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Encoder(nn.Module):
         return hidden
 
     def floats_kept(self, n_positions: int, n_asked: int) -> int:
-        """Numbers that a forward pass keeps for backward: of all positions in all blocks but the last.
+        """Return numbers that a forward pass keeps for backward: of all positions in all blocks but the last.
 
         That one ends at the positions to predict.
         """
@@ -118,9 +118,9 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, x: Tensor, seen: "Seen", rotation: "Rotation | None" = None, positions: Tensor | None = None
+        self, x: Tensor, seen: "AttentionMask", rotation: "Rotation | None" = None, positions: Tensor | None = None
     ) -> Tensor:
-        """[N, d] → [N, d], or → [M, d] where only the outputs at `positions` [M] are needed."""
+        """Return outputs [N, d] for inputs [N, d], or [M, d] at `positions` [M] only."""
         h = self.attention_norm(x)
         keys, values = self.keys_and_values(h, rotation)
         if positions is not None:
@@ -129,17 +129,17 @@ class Block(nn.Module):
         return self.merge(x, attend(self.queries(h, rotation), keys, values, seen, self.n_heads))
 
     def queries(self, h: Tensor, rotation: "Rotation | None") -> Tensor:
-        """Of what comes out of the norm, [..., d]."""
+        """Return the queries [..., d] of normalised inputs."""
         queries: Tensor = self.query(h)
         return queries if rotation is None else rotation.turn(queries, self.n_heads)
 
     def keys_and_values(self, h: Tensor, rotation: "Rotation | None") -> tuple[Tensor, Tensor]:
-        """Of what comes out of the norm, [..., d] each."""
+        """Return the keys and values [..., d] of normalised inputs."""
         keys, values = self.key_value(h).chunk(2, dim=-1)
         return keys if rotation is None else rotation.turn(keys, self.n_heads), values
 
     def merge(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The residual stream [M, d] after attention and feed-forward."""
+        """Return the residual stream [M, d] after attention and feed-forward."""
         x = self.dropout(self.attention_out(attended), onto=x)
         return self.dropout(self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)))), onto=x)
 
@@ -156,17 +156,17 @@ class Rotation(NamedTuple):
 
     @classmethod
     def of(cls, places: Tensor, head_dim: int) -> "Rotation":
-        """For heads `head_dim` wide, at `places` [...]."""
+        """Return the rotation of heads `head_dim` wide, at `places` [...]."""
         exponents = torch.arange(0, head_dim, 2, device=places.device) / head_dim
         angles = places[..., None] * SLOWEST**-exponents
         return cls(angles.cos(), angles.sin())
 
     def at(self, positions: Tensor) -> "Rotation":
-        """That of some `positions` [M] only."""
+        """Return the rotation of some `positions` [M]."""
         return Rotation(self.cosines.index_select(0, positions), self.sines.index_select(0, positions))
 
     def turn(self, vectors: Tensor, n_heads: int) -> Tensor:
-        """`vectors` [..., d] of any precision; in each head a number of either half make a pair."""
+        """Return rotated `vectors` [..., d]; pairs are made of a number of either half of a head."""
         first, second = vectors.unflatten(-1, (n_heads, 2, -1)).unbind(-2)
         cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]
         turned = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -2)
@@ -185,7 +185,7 @@ class Dropout(nn.Module):
         self.share = share
 
     def forward(self, values: Tensor, onto: Tensor | None = None) -> Tensor:
-        """`values` with some of them zero, in training; added to those of `onto`."""
+        """Return `values` with some of them zero, in training; added to those of `onto`."""
         if self.training and self.share and values.device.type == "cpu" and not torch.compiler.is_compiling():
             kept = self._kept(values)
             return values * kept if onto is None else torch.addcmul(onto, values, kept)
@@ -193,7 +193,7 @@ class Dropout(nn.Module):
         return values if onto is None else onto + values
 
     def _kept(self, values: Tensor) -> Tensor:
-        """Factors of the shape of `values`."""
+        """Return factors of the shape of `values`."""
         n, dropped = values.numel(), round(self.share * 2**16)
         bits = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]
         kept = torch.ge(bits, dropped - 2**15, out=torch.empty(n))  # many times as fast as by way of a bool
@@ -201,7 +201,7 @@ class Dropout(nn.Module):
 
 
 class Padding:
-    """Where ragged rows of `lengths` [R], `n` positions in all, stand when padded to `width`."""
+    """Hold the places of ragged rows of `lengths` [R], `n` positions in all, when padded to `width`."""
 
     def __init__(self, lengths: Tensor, n: int, width: int) -> None:
         self.n_rows, self.width, self.is_full = len(lengths), width, len(lengths) * width == n
@@ -215,16 +215,16 @@ class Padding:
 
     @staticmethod
     def of_row(values: Tensor, lengths: Tensor, n: int) -> Tensor:
-        """For each of `n` positions the value of its row; without asking the device for `n`."""
+        """Return the value of its row for each of `n` positions, without a device synchronization for `n`."""
         return torch.repeat_interleave(values, lengths, output_size=n)
 
     def pad(self, values: Tensor) -> Tensor:
-        """[n, …] → [R, width, …], anything where there is nothing."""
+        """Return [n, …] → [R, width, …], anything where there is nothing."""
         padded: Tensor = _Pad.apply(values, self)  # type: ignore[no-untyped-call]
         return padded
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """The reverse of `pad`."""
+        """Return the reverse of `pad`."""
         values: Tensor = _Unpad.apply(padded, self)  # type: ignore[no-untyped-call]
         return values
 
@@ -255,16 +255,18 @@ class _Unpad(Function):
         return padded.index_copy_(0, ctx.padding.targets, gradient).unflatten(0, shape), None
 
 
-class Seen(NamedTuple):
-    """How queries and keys are padded for attention, and who sees whom: `mask` [R, 1, 1 or queries, keys]."""
+class AttentionMask(NamedTuple):
+    """Hold the padding of queries and keys, and the attention `mask` [R, 1, 1 or queries, keys]."""
 
     queries: Padding
     keys: Padding
     mask: Tensor | None
 
 
-def who_sees_whom(lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool) -> tuple[Seen, Seen]:
-    """In sequences of `lengths` [R], `n` positions in all: for queries everywhere, and at `positions` [M] only.
+def who_sees_whom(
+    lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool
+) -> tuple[AttentionMask, AttentionMask]:
+    """Return masks of sequences of `lengths` [R], `n` positions: for all queries, and for `positions` [M] only.
 
     The device is asked for numbers once.
     """
@@ -275,22 +277,22 @@ def who_sees_whom(lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool
     if not is_causal:
         mask = None if keys.is_full else keys.is_real[:, None, None]
         queries = keys if len(positions) == n else Padding(n_asked, len(positions), most_asked)
-        return Seen(keys, keys, mask), Seen(queries, keys, mask)
-    everywhere = Seen(keys, keys, (keys.places <= keys.places[:, None])[None, None])
+        return AttentionMask(keys, keys, mask), AttentionMask(queries, keys, mask)
+    everywhere = AttentionMask(keys, keys, (keys.places <= keys.places[:, None])[None, None])
     if len(positions) == n:
         return everywhere, everywhere
     queries = Padding(n_asked, len(positions), most_asked)
     places = queries.pad(positions - Padding.of_row(keys.starts, n_asked, len(positions)))
-    return everywhere, Seen(queries, keys, (keys.places <= places[:, :, None])[:, None])
+    return everywhere, AttentionMask(queries, keys, (keys.places <= places[:, :, None])[:, None])
 
 
 def _vectors(n: int, embed_dim: int, device: torch.device | str) -> nn.Embedding:
-    """Not drawn: on `meta` torch takes half a second for that, and the weights come later in any case."""
+    """Return an embedding without drawn values: torch takes half a second on `meta`, and they come later anyway."""
     return nn.Embedding.from_pretrained(torch.zeros(n, embed_dim, device=device), freeze=False)
 
 
 def _rows_at_a_time(lengths: list[int]) -> list[int]:
-    """How many consecutive sequences go through the blocks together, group by group."""
+    """Return how many consecutive sequences go through the blocks together, group by group."""
     groups, widest = [0], 0
     for length in lengths:
         widest = max(widest, length)
@@ -301,8 +303,8 @@ def _rows_at_a_time(lengths: list[int]) -> list[int]:
     return groups
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: Seen, n_heads: int) -> Tensor:
-    """Attention within each sequence: queries [M, d], keys and values [N, d] → [M, d]."""
+def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: AttentionMask, n_heads: int) -> Tensor:
+    """Return attention within each sequence: queries [M, d], keys and values [N, d] → [M, d]."""
     asked, known, told = (
         padding.pad(each).unflatten(-1, (n_heads, -1)).transpose(1, 2)
         for padding, each in ((seen.queries, queries), (seen.keys, keys), (seen.keys, values))
@@ -312,7 +314,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: Seen, n_heads: i
 
 
 def with_one(hidden: Tensor, width: int) -> Tensor:
-    """Hidden states [M, d] → [M, `width`], with a 1 where items have their bias and zeros behind it."""
+    """Return hidden states [M, d] as [M, `width`], with a 1 at the item bias and zeros behind it."""
     if width == hidden.shape[1]:
         return hidden
     one = torch.zeros(width - hidden.shape[1], dtype=hidden.dtype, device=hidden.device)

@@ -1,4 +1,4 @@
-"""How many bytes a training takes, by formulas over its shapes: nothing is allocated and no process is asked.
+"""Compute the bytes of a training from its shapes; nothing is allocated.
 
 What stays for the whole run (weights, gradients, optimizer states) is exact, to the byte that the running model
 reports. What passes through a step is measured: the factors below are peaks of real processes, in multiples of the
@@ -54,7 +54,7 @@ Bytes: TypeAlias = dict[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is trained, and on what: all that a plan depends on but the available memory.
+    """Hold everything that a plan depends on, except the available memory.
 
     `kind` of model, with its keywords in `model`; `local_world_size` counts the processes of a host, `batch_size` the
     sequences of a process and step, `negatives_shared_by` the processes that share a draw of `n_train_negatives`.
@@ -92,33 +92,33 @@ class Job:
 
     @cached_property
     def built(self) -> RankingModel:
-        """The model on `meta`, which holds no weights."""
+        """Return the model on `meta`, which holds no weights."""
         model = KINDS[self.kind](**self.model, loss=self.loss)
         set_precision(model.tables, self.table_precision)
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the model: whoever gets the job can build it."""
+        """Return the fields without the model, which the receiver builds."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def tables(self) -> dict[str, EmbeddingConfig]:
-        """The tables that can be sharded, by name."""
+        """Return the tables that can be sharded, by name."""
         return {table.config.name: table.config for table in self.built.tables}
 
     @property
     def group_size(self) -> int:
-        """Processes that share a catalogue: those of a group, or all."""
+        """Return processes that share a catalogue: those of a group, or all."""
         return self.sharding_group_size or self.world_size
 
     @property
     def n_groups(self) -> int:
-        """Groups of processes that have a copy of the tables in shards."""
+        """Return groups of processes that have a copy of the tables in shards."""
         return self.world_size // self.group_size
 
     @property
     def n_positions(self) -> int:
-        """Positions of a process and step, at most.
+        """Return positions of a process and step, at most.
 
         Where it is known how long windows are: three standard deviations more than the mean, with windows as different
         from one another as that mean and the greatest length let them be (Bhatia and Davis 2000).
@@ -132,27 +132,27 @@ class Job:
 
     @property
     def n_targets(self) -> int:
-        """Positions to predict of a process and step."""
+        """Return positions to predict of a process and step."""
         return KINDS[self.kind].n_targets(self.batch_size, self.n_positions, mask_prob=self.mask_prob)
 
     @property
     def n_items(self) -> int:
-        """Items in the catalogue."""
+        """Return items in the catalogue."""
         return int(self.model["n_items"])
 
     @property
     def scores_whole_catalogue(self) -> bool:
-        """Whether the loss is a softmax over all items, of which each process looks up its even share."""
+        """Return whether the loss is a softmax over all items, of which each process looks up its even share."""
         return self.has_tied_scores and self.loss == "softmax"
 
     @property
     def has_tied_scores(self) -> bool:
-        """Whether items are scored through the item table itself."""
+        """Return whether items are scored through the item table itself."""
         return "candidate" in self.tables["item"].feature_names
 
     @cached_property
     def updates(self) -> dict[str, Updates]:
-        """How the rows of each table are updated."""
+        """Return how the rows of each table are updated."""
         return {
             name: table_updates(
                 mode=self.mode, device_type=self.device_type, loss=self.loss,
@@ -165,7 +165,7 @@ class Job:
 
     @property
     def n_candidates(self) -> int:
-        """Items whose vectors a process looks up to score them, per step."""
+        """Return items whose vectors a process looks up to score them, per step."""
         if not self.has_tied_scores:
             return 0  # they are scored where they are
         if not self.trains:
@@ -176,7 +176,7 @@ class Job:
 
     @property
     def n_ids(self) -> dict[str, int]:
-        """Ids of each table's features that a process looks up in a step, at most: had none come twice."""
+        """Return ids of each table's features that a process looks up in a step, at most: had none come twice."""
         n_rows = {name: table.num_embeddings for table in self.tables.values() for name in table.feature_names}
         n_ids = self.built.n_ids(n_positions=self.n_positions, n_candidates=self.n_candidates)
         return {name: min(n, n_rows[name]) for name, n in n_ids.items() if name in n_rows}
@@ -196,7 +196,7 @@ class Shard(NamedTuple):
 
 
 def shard(job: Job, table: str, rank: int, place: tuple[int, int], size: tuple[int, int]) -> Shard:
-    """The part of a table that begins at `place` (row, column) and is `size` (rows, columns) large, on `rank`."""
+    """Return the part of a table at `place` (row, column) of `size` (rows, columns), on `rank`."""
     weights, whole = (size[0] * size[1] * n_bytes for n_bytes in (BYTES[job.table_precision], FLOAT))
     state = {"sgd": 0, "adagrad": whole, "rowwise_adagrad": size[0] * FLOAT, "adam": 2 * whole}
     state_bytes = state[job.sparse_optimizer] + step_count_bytes(job, table)
@@ -204,18 +204,18 @@ def shard(job: Job, table: str, rank: int, place: tuple[int, int], size: tuple[i
 
 
 def step_count_bytes(job: Job, table: str) -> int:
-    """An ordinary optimizer counts the steps of each weight in a number of its own, a fused one of all in one."""
+    """Return the bytes of a step count: ordinary optimizers have one per weight, fused ones one for all."""
     return FLOAT if job.updates[table] != "fused" and job.sparse_optimizer != "sgd" else 0
 
 
 def dense_bytes(job: Job) -> tuple[int, int]:
-    """Weights of the dense part, and their optimizer state: the same on every process."""
+    """Return weights of the dense part, and their optimizer state: the same on every process."""
     sizes = _dense_sizes(job)
     return sum(sizes), 2 * sum(sizes) + FLOAT * len(sizes) if job.optimizer == "adamw" else 0
 
 
 def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
-    """What a process that holds `shards` needs at its peak: of its GPU (nothing on CPU) and of its host."""
+    """Return the peak bytes of a process with `shards`: of its GPU (none on CPU) and of its host."""
     on_device, on_host = held(job, shards)
     passing = max(_passing(job, shards), _streaming(job, shards))
     saving = max([2 * PIECE_BYTES, *_dense_sizes(job)])  # and reading weights back
@@ -227,7 +227,7 @@ def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
 
 
 def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
-    """What a process holds the whole time, on its GPU and on its host: weights, gradients and optimizer states."""
+    """Return the resident bytes on GPU and host: weights, gradients and optimizer states."""
     weights, state = sum(part.weight_bytes for part in shards), sum(part.state_bytes for part in shards)
     dense, dense_state = dense_bytes(job)
     tables = {TABLES: weights, TABLE_STATE: state}
@@ -248,7 +248,7 @@ def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
 
 
 def sync_bytes(job: Job, shards: Sequence[Shard]) -> int:
-    """What a process that holds `shards` receives in a step to keep its copy of them in step with the other groups'.
+    """Return the bytes that synchronize the `shards` of a process with other groups' copies, per step.
 
     Gradients of the rows that the others have looked up, or of every row, where these are trained as parameters. Where
     the copies are averaged every few steps: weights and states, a step's share of them.
@@ -265,7 +265,7 @@ def sync_bytes(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def hidden_bytes(job: Job) -> int:
-    """What a process receives in a step of the others' hidden states, which it scores, and of the gradients of its own.
+    """Return the bytes of hidden states that a process receives to score, and of gradients of its own, per step.
 
     They are gathered, and the gradients added up by a ring, among the processes that share a catalogue.
     """
@@ -275,7 +275,7 @@ def hidden_bytes(job: Job) -> int:
 
 
 def _gradients_of_groups(job: Job, shards: Sequence[Shard]) -> int:
-    """Rows of fused tables that all groups look up in a step of what this process holds, and their ids."""
+    """Return rows of fused tables that all groups look up in a step of what this process holds, and their ids."""
     if job.n_groups == 1 or job.sync_every_n_steps > 1:
         return 0
     n_bytes = 0.0
@@ -288,7 +288,7 @@ def _gradients_of_groups(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def _cache_bytes(job: Job, part: Shard) -> int:
-    """fbgemm's cache of a table on the GPU: rows in whole sets, two numbers a cached row, one for every row."""
+    """Return fbgemm's cache of a table on the GPU: rows in whole sets, two numbers a cached row, one for every row."""
     if job.compute_kernel != "fused_uvm_caching":
         return 0
     slots = CACHE_SET * max(1, math.ceil(int(part.n_rows * job.cache_load_factor) / CACHE_SET))
@@ -296,7 +296,7 @@ def _cache_bytes(job: Job, part: Shard) -> int:
 
 
 def message_bytes(job: Job) -> int:
-    """Bytes of the vectors that a process looks up in a step, in messages: as many come as go back as gradients.
+    """Return bytes of the vectors that a process looks up in a step, in messages: as many come as go back as gradients.
 
     Those of its own rows count too: they pass through the same messages; only its own share of the whole catalogue
     does not count. 0 where there are no other processes.
@@ -314,7 +314,7 @@ def message_bytes(job: Job) -> int:
 
 
 def _passing(job: Job, shards: Sequence[Shard]) -> int:
-    """What comes and goes in a step: lookups, then activations and scores, then gradients and the update."""
+    """Return the peak bytes within a step: lookups, then activations and scores, then gradients and the update."""
     kept = ENCODER_COPIES * FLOAT * job.built.floats_kept(job.n_positions, job.n_targets)
     at_once = math.ceil(kept)
     if job.trains:
@@ -325,13 +325,13 @@ def _passing(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def _gathered_bytes(job: Job) -> int:
-    """Vectors that were looked up once, at every position and for every target and negative."""
+    """Return vectors that were looked up once, at every position and for every target and negative."""
     n_vectors = job.n_positions + (job.n_candidates if needs_negatives(job.loss) else 0)
     return VECTOR_COPIES * FLOAT * n_vectors * job.built.item_table.width
 
 
 def _next_batch_bytes(job: Job) -> int:
-    """What travels to a GPU while a step runs: ids and places of what is shown and scored, positions, targets."""
+    """Return the bytes of the next batch on a GPU: ids and places of inputs and candidates, positions, targets."""
     if job.device_type == "cpu" or not job.trains:
         return 0
     n_scored = job.n_candidates if needs_negatives(job.loss) else 0
@@ -339,7 +339,7 @@ def _next_batch_bytes(job: Job) -> int:
 
 
 def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Sequence[Shard]) -> int:
-    """For so many ids a feature: the vectors that a process looks up for itself, or those that it looks up for all."""
+    """Return the bytes of `n_ids` lookups per feature: a process's own vectors, or those that it serves to all."""
     found = 0
     for name, table in job.tables.items():
         own = sum(n_ids.get(feature, 0) for feature in table.feature_names)
@@ -352,7 +352,7 @@ def _lookup_bytes(job: Job, n_ids: Mapping[str, int], copies: int, shards: Seque
 
 
 def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
-    """Scores that exist at once, and what is gathered or copied for them."""
+    """Return the bytes of scores that exist at once, and of what is gathered or copied for them."""
     if job.loss != "softmax":
         n_scores = job.n_train_negatives + 1 if needs_negatives(job.loss) else 1
         return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.floats_per_score
@@ -367,7 +367,7 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
-    """Copies of the largest weight: one gradient for each lookup before they are added up, or those of the update."""
+    """Return the bytes of copies of the largest weight: a gradient per lookup before the sum, or the update's."""
     copies = UPDATE_COPIES[job.sparse_optimizer]
     largest = UPDATE_COPIES[job.optimizer] * max(_dense_sizes(job), default=0)
     for name, table in job.tables.items():
@@ -380,7 +380,7 @@ def _update_bytes(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def _streaming(job: Job, shards: Sequence[Shard]) -> int:
-    """What comes and goes while the catalogue streams by in evaluation."""
+    """Return the peak bytes of an evaluation, which streams the catalogue."""
     n_rows = min(ROWS_PER_LOOKUP, job.n_items)
     if not job.has_tied_scores:
         return LOOKUP_COPIES * FLOAT * n_rows * job.built.item_table.width
@@ -388,6 +388,6 @@ def _streaming(job: Job, shards: Sequence[Shard]) -> int:
 
 
 def _dense_sizes(job: Job) -> list[int]:
-    """Bytes of each weight that every process holds."""
+    """Return bytes of each weight that every process holds."""
     named = job.built.named_parameters()
     return [value.numel() * FLOAT for name, value in named if not is_of_table(name)]

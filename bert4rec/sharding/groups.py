@@ -28,7 +28,7 @@ ID_BITS = 48  # of a row's id, where it travels with the number of its feature
 
 
 class Groups(NamedTuple):
-    """Where this process stands: among those that hold the `shards` of one copy, among the `copies` of its own shard,
+    """Hold this process's place among the `shards` of one copy, among the `copies` of its own shard,
     among `everyone`, where it takes those parts of the rows that it has in its group.
     """
 
@@ -37,7 +37,7 @@ class Groups(NamedTuple):
     everyone: Partition
 
     def environment(self, device_type: str) -> ShardingEnv2D | None:
-        """What tells TorchRec to shard within the group; None where all processes are one."""
+        """Return TorchRec's sharding environment of the group; None if there is one group."""
         if self.copies.n_processes == 1:
             return None
         ranks = torch.arange(self.everyone.n_processes).view(self.copies.n_processes, -1)
@@ -55,7 +55,7 @@ class Groups(NamedTuple):
 
 
 def make_groups(size: int, timeout: timedelta) -> Groups:
-    """The groups of `size` processes; every process calls this. Messages may take as long as `timeout`."""
+    """Return the groups of `size` processes; every process calls this. Messages may take as long as `timeout`."""
     rank, n_processes = dist.get_rank(), dist.get_world_size()
     if size == n_processes:
         everyone = Partition(rank, n_processes)
@@ -101,7 +101,7 @@ class _Sharing:
         return shared
 
     def _update(self, kernel: Kernel, keys: Tensor, gradient: Tensor) -> None:
-        """As if all groups' lookups had been this one."""
+        """Update the tables as if this lookup had been that of all groups."""
         every, _ = self._copies.concatenate(keys)
         gradients, _ = self._copies.concatenate(gradient / self._copies.n_processes)
         order = every.argsort(stable=True)  # by feature, as fbgemm wants them, then by row
@@ -133,7 +133,7 @@ class _Shared(Function):
 
 
 def _keys(ids: Tensor, offsets: Tensor, n_features: int) -> Tensor:
-    """Of the `ids` [N] of several features one after another: each with the number of its feature, in one number."""
+    """Return keys of the concatenated `ids` [N] of several features: feature number and id in one number."""
     n_rows = (len(offsets) - 1) // n_features
     counts = offsets[::n_rows].diff() if n_rows else offsets.new_zeros(n_features)
     features = torch.arange(n_features, device=ids.device).repeat_interleave(counts)

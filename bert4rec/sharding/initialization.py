@@ -36,7 +36,7 @@ def initialize(model: RankingModel, seed: int) -> None:
 
 
 def initial_rows(name: str, first: int, n_rows: int, width: int, seed: int) -> Tensor:
-    """The vectors of rows `first` … `first + n_rows` of table `name` at the start, [n_rows, width]."""
+    """Return the vectors of rows `first` … `first + n_rows` of table `name` at the start, [n_rows, width]."""
     blocks = range(first // ROWS_PER_BLOCK, (first + n_rows - 1) // ROWS_PER_BLOCK + 1)
     values = torch.cat([_normal((ROWS_PER_BLOCK, width), seed, name, block) for block in blocks])
     offset = first - blocks.start * ROWS_PER_BLOCK

@@ -30,7 +30,7 @@ FUSED_ADAM_STATE = {"momentum1": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentu
 
 
 def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_steps: int = 0) -> float:
-    """The factor of the learning rates at `step` of `n_steps`, counted from 0: linear warm-up, then decay to 0.
+    """Return the factor of the learning rates at `step` of `n_steps`, counted from 0: linear warm-up, then decay to 0.
 
     Or "one_cycle" (Smith and Topin 2017), which has both: the arithmetic of torch's OneCycleLR with its defaults.
     """
@@ -45,7 +45,7 @@ def learning_rate_scale(step: float, *, n_steps: float, schedule: str, warmup_st
 
 
 def _one_cycle(step: float, n_steps: float) -> float:
-    """From 1/25 up to 1 for 0.3 of the steps, then down to 1/250,000 in the last one, along halves of a cosine."""
+    """Return the factor: half cosines from 1/25 up to 1 for 0.3 of the steps, then down to 1/250,000."""
     top, last = CYCLE_UP * n_steps - 1, n_steps - 1
     if step < top:
         return _between(1 / CYCLE_START, 1.0, step / top)
@@ -53,7 +53,7 @@ def _one_cycle(step: float, n_steps: float) -> float:
 
 
 def _between(first: float, last: float, share: float) -> float:
-    """`share` of the way along a half of a cosine."""
+    """Return `share` of the way along a half of a cosine."""
     return last + (first - last) / 2 * (1 + math.cos(math.pi * share))
 
 
@@ -117,12 +117,12 @@ class Optimizers:
             self._deferred.discard()
 
     def gradients(self) -> list[Tensor]:
-        """Of this step, after backward: all that this process has seen."""
+        """Return all gradients of this step that this process has, after backward."""
         found = [p.grad for p in self._ordinary_parameters if p.grad is not None]
         return found + (self._deferred.gradients() if self._deferred else [])
 
     def step(self) -> None:
-        """Update, after backward. Only the dense gradient is clipped: fused updates never show theirs."""
+        """Update the weights after backward. Only the dense gradient is clipped: fused updates never show theirs."""
         if self._max_grad_norm:
             nn.utils.clip_grad_norm_(self._dense_parameters, self._max_grad_norm)
         if self._deferred:
@@ -153,18 +153,18 @@ class Optimizers:
 
     @torch.no_grad()
     def _decay(self, learning_rate: float) -> None:
-        """Before the update, as AdamW does."""
+        """Decay tables before the update, as AdamW does."""
         for weight in self._table_weights:
             weight.mul_(1 - learning_rate * self._sparse_weight_decay)
 
     def states(self) -> Iterator[Any]:
-        """Every tensor of optimizer state that this process holds, sharded ones as ShardedTensor."""
+        """Yield every tensor of optimizer state that this process holds, sharded ones as ShardedTensor."""
         for optimizer, _ in self._rates:
             for state in optimizer.state_dict()["state"].values():
                 yield from state.values()
 
     def tensors(self) -> dict[str, Any]:
-        """The state by parameter, but for the number of steps; the same names whatever the mode and the sharding.
+        """Return the state by parameter without step counts, by names that depend on neither mode nor sharding.
 
         Of a table [rows, d] or, for row-wise Adagrad, [rows]: a ShardedTensor where the table is one.
         """
@@ -196,7 +196,7 @@ class Optimizers:
                 yield f"{path.partition('.')[0]}.{slots[name.rpartition('.')[2]]}", value
 
     def _like_table(self, table: Table, state: Tensor) -> Any:
-        """State of the rows that this process holds, as a tensor sharded like the table; itself where that is whole."""
+        """Return the state of this process's rows as a tensor sharded like the table; itself if that is whole."""
         state = state.view(-1) if self._sparse_name == "rowwise_adagrad" else state
         (rows,) = table.collection.state_dict().values()
         if not isinstance(rows, ShardedTensor):
@@ -211,14 +211,14 @@ class Optimizers:
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether all values are numbers; nothing as large as one of the tensors is made on the way."""
+    """Return whether all values are numbers; nothing as large as one of the tensors is made on the way."""
     # Neither bound is a number where one of the values is none. A GPU is waited for once, not for each of them.
     bounds = [bound.float() for part in tensors if part.numel() for bound in part.detach().aminmax()]
     return not bounds or bool(torch.stack(bounds).isfinite().all())
 
 
 def _make_state(optimizer: Any) -> None:
-    """The state that Adam would make at its first step: a checkpoint is read into it."""
+    """Make the state that Adam makes at its first step, for a checkpoint to be read into."""
     if isinstance(optimizer, torch.optim.Adam):  # AdamW too
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
@@ -236,7 +236,7 @@ def _ordinary(name: str, parameters: Sequence[Any], learning_rate: float) -> tor
 
 
 def _dense_groups(parameters: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Weight decay is for matrices; biases, norms and single vectors stay free."""
+    """Return parameter groups: weight decay for matrices, none for biases, norms and single vectors."""
     return [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},

@@ -35,7 +35,7 @@ def parallelize(
     model: RankingModel, plan: Plan, *, device: torch.device, seed: int, sparse_learning_rate: float, repeatable: bool,
     timeout: timedelta,
 ) -> nn.Module:  # fmt: skip
-    """Allocate, initialise and wrap a `model` that was built on `meta`, as `plan` says; needs a process group.
+    """Allocate, initialise and wrap a `model` that was built on `meta`, by `plan`; needs a process group.
 
     The result is called as the model is. Where the plan is not one of a training, the weights are yet to be loaded, and
     there are no buckets of gradients. Under `dmp` no process ever holds more of a table than its shards. With
@@ -84,7 +84,7 @@ def parallelize(
 
 
 def _plan_of_group(plan: Plan, groups: Groups) -> ShardingPlan | None:
-    """TorchRec's, which is that of the first group, for the group of this process."""
+    """Return TorchRec's plan, made for the first group, for the group of this process."""
     if plan.sharding_plan is None or groups.copies.n_processes == 1:
         return plan.sharding_plan
     first = groups.copies.rank * groups.shards.n_processes
@@ -111,7 +111,7 @@ class _Sharder(EmbeddingCollectionSharder):  # type: ignore[misc]
 
 
 def _dense_shard(table: Table, device: torch.device, job: Job) -> DenseShard:
-    """The rows that this process holds: TorchRec gives each as many, the last one what is left."""
+    """Return the rows that this process holds: TorchRec gives each as many, the last one what is left."""
     (value,) = table.collection.state_dict().values()
     rows_per_process = -(-table.config.num_embeddings // table.partition.n_processes)
     (weight,) = local_parts(value) or [torch.empty(0, table.config.embedding_dim, device=device)]
@@ -121,7 +121,7 @@ def _dense_shard(table: Table, device: torch.device, job: Job) -> DenseShard:
 
 
 def unwrap(model: nn.Module) -> Any:
-    """The model inside the wrappers: its tables stay sharded, its methods can be called."""
+    """Return the model inside the wrappers: its tables stay sharded, its methods can be called."""
     return get_unwrapped_module(model)
 
 
@@ -132,7 +132,7 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 def held_bytes(model: nn.Module, optimizer_states: Any) -> dict[str, int]:
-    """Bytes of weights and of optimizer state that this process holds."""
+    """Return bytes of weights and of optimizer state that this process holds."""
     return {
         "weights": local_bytes(unwrap(model).state_dict().values()),
         "optimizer_state": local_bytes(optimizer_states),

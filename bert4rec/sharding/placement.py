@@ -57,7 +57,7 @@ class Placement(NamedTuple):
 
 
 def place(job: Job, memory: Memory) -> Placement:
-    """TorchRec's plan of a `dmp` job for processes with that much memory.
+    """Return TorchRec's plan of a `dmp` job for processes with that much memory.
 
     Raises `PlannerError` where the tables do not fit.
     """
@@ -88,7 +88,7 @@ def place(job: Job, memory: Memory) -> Placement:
 
 
 def sharder(job: Job, optimizer: str, learning_rate: float = 0.0) -> EmbeddingCollectionSharder:
-    """What turns a collection of tables into shards that are updated in backward by `optimizer`."""
+    """Return the sharder of tables that are updated in backward by `optimizer`."""
     fused = {"optimizer": FUSED_OPTIMIZERS[optimizer], "learning_rate": learning_rate, "eps": EPSILON}
     # Rounded to the nearest, rows of fp16 would stay where they are once updates are small; fbgemm has it on CUDA only.
     fused["stochastic_rounding"] = job.table_precision == "fp16"
@@ -96,7 +96,7 @@ def sharder(job: Job, optimizer: str, learning_rate: float = 0.0) -> EmbeddingCo
 
 
 def _codecs(job: Job) -> dict[str, Any] | None:
-    """What turns vectors into messages, and gradients on their way back; None where nothing is to be turned.
+    """Return the codecs of vectors and gradients in messages; None if messages are fp32.
 
     Gradients are bf16 where vectors are fp16: below 6e-5 fp16 loses digits and soon everything, bf16 does not.
     """
@@ -109,14 +109,14 @@ def _codecs(job: Job) -> dict[str, Any] | None:
 
 
 def allowed_types(sharding_type: str, sparse_optimizer: str) -> list[str]:
-    """What the planner may choose from."""
+    """Return the sharding types that the planner may choose."""
     if sharding_type != "auto":
         return [sharding_type]
     return [name for name in SHARDING_TYPES if keeps_its_arithmetic(sparse_optimizer, name)]
 
 
 def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
-    """The processes of a group as TorchRec sees them; `hbm` and `ddr` are bytes of GPU and host memory of each.
+    """Return the processes of a group as TorchRec sees them; `hbm` and `ddr` are bytes of GPU and host memory of each.
 
     The planner wants hosts of as many processes each: of a group that does not end where a host ends, smaller ones.
     """
@@ -127,7 +127,7 @@ def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
 
 
 def _constraints(job: Job) -> dict[str, ParameterConstraints]:
-    """Sharding types, a kernel that updates in backward, narrow enough columns, the load of each feature."""
+    """Return sharding types, a kernel that updates in backward, narrow enough columns, the load of each feature."""
     cached = job.compute_kernel == "fused_uvm_caching"
     return {
         name: ParameterConstraints(
@@ -200,14 +200,14 @@ class _Times:
 
 
 def _shards(job: Job, options: list[Any]) -> list[Shard]:
-    """Those with rows, by rank."""
+    """Return the shards with rows, sorted by rank."""
     pairs = ((option.name, part) for option in options for part in option.shards if part.size[0])
     parts = [_shard(job, name, part.rank, part) for name, part in pairs]
     return sorted(parts, key=lambda part: (part.rank, part.table, part.row, part.column))
 
 
 def _step_times(options: list[Any]) -> dict[int, StepTime]:
-    """By rank, the sum over its shards."""
+    """Return the sum over the shards of each rank."""
     total: dict[int, Perf] = {}
     for part in (part for option in options for part in option.shards):
         total[part.rank] = total[part.rank] + part.perf if part.rank in total else part.perf

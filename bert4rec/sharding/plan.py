@@ -1,4 +1,4 @@
-"""The plan of a run: who will hold what, in bytes, before anything is allocated."""
+"""Plan which process stores which shards, in bytes, before anything is allocated."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,10 +27,10 @@ from bert4rec.sharding.placement import StepTime, machine, place
 
 @dataclass(frozen=True)
 class Plan:
-    """Who holds what of a `job`, and the `memory` that is available for it; the same on every process.
+    """Hold the shards of a `job` and the available `memory`; equal on every process.
 
-    `needs` [world_size] holds what each process takes at its peak, of its GPU and of its host. `sharding_plan`,
-    `sharding_types` by table and `times` by rank are TorchRec's, in `dmp` only.
+    `needs` [world_size]: peak bytes of each process, on its GPU and on its host. `sharding_plan`, `sharding_types` by
+    table and `times` by rank are TorchRec's, in `dmp` only.
     """
 
     job: Job
@@ -42,7 +42,7 @@ class Plan:
     times: dict[int, StepTime] = field(default_factory=dict)
 
     def held(self, rank: int) -> dict[str, int]:
-        """Bytes of weights and of optimizer state on `rank`, as `parallelize.held_bytes` counts them."""
+        """Return bytes of weights and of optimizer state on `rank`, counted like `parallelize.held_bytes`."""
         weights, state = dense_bytes(self.job)
         shards = self.of_rank(rank)
         for table in self.job.tables.keys() - {part.table for part in shards}:
@@ -54,11 +54,11 @@ class Plan:
         }
 
     def of_rank(self, rank: int) -> list[Shard]:
-        """The shards of `rank`."""
+        """Return the shards of `rank`."""
         return [part for part in self.shards if part.rank == rank]
 
     def largest(self) -> Iterator[tuple[str, int, Bytes, int | None]]:
-        """For each kind of memory: its name, the rank that needs most of it, what for, and how much is available."""
+        """Yield for each kind of memory its name, the rank that needs most of it, what for, and the available bytes."""
         kinds = (("GPU memory", self.memory.device), ("host memory", self.memory.host))
         for kind, (name, available) in enumerate(kinds):
             rank = max(range(self.job.world_size), key=lambda rank: sum(self.needs[rank][kind].values()))
@@ -66,9 +66,9 @@ class Plan:
                 yield name, rank, parts, available
 
     def messages(self) -> dict[str, tuple[int, float]]:
-        """What is in none of the times: bytes that a process receives in a step, at most, and milliseconds for them.
+        """Return messages that `times` leaves out: most bytes received by a process in a step, and milliseconds.
 
-        By TorchRec's bandwidths; what goes on among processes of several hosts is taken for messages between hosts.
+        Bandwidths are TorchRec's; messages among processes of several hosts count as messages between hosts.
         """
         job, where = self.job, machine(self.job)
         received = {
@@ -83,15 +83,15 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether every process has the memory that it needs."""
+        """Return whether every process has the memory that it needs."""
         return all(available is None or sum(parts.values()) <= available for *_, parts, available in self.largest())
 
 
 def make_plan(job: Job, memory: Memory) -> Plan:
     """Plan `job` for processes with `memory`; needs no process group and allocates nothing.
 
-    The plan may not fit (`Plan.fits`). Raises `SettingsError` where TorchRec finds no plan even without a limit, and
-    where the processes cannot be cut into the groups that share negatives.
+    The plan may not fit (`Plan.fits`). Raise `SettingsError` if TorchRec finds no plan even without a limit, or if the
+    number of processes is no multiple of a group's.
     """
     _check_groups(job)
     if job.mode == "ddp":
@@ -110,7 +110,7 @@ def make_plan(job: Job, memory: Memory) -> Plan:
 
 
 def fitting_plan(job: Job, memory: Memory) -> Plan | None:
-    """The plan of `job`, or None where it does not fit: faster than to find out what it would need."""
+    """Return the plan of `job`, or None if it does not fit."""
     try:
         plan = _replicated(job, memory) if job.mode == "ddp" else _sharded(job, memory, memory)
     except PlannerError:
@@ -119,7 +119,7 @@ def fitting_plan(job: Job, memory: Memory) -> Plan | None:
 
 
 def _check_groups(job: Job) -> None:
-    """Raise `SettingsError` where the processes cannot be cut into the groups that hold tables or draw negatives."""
+    """Raise `SettingsError` if the number of processes is no multiple of a group's."""
     shared_by, n = job.negatives_shared_by, job.world_size
     if n % job.group_size:
         raise SettingsError(
@@ -135,32 +135,37 @@ def _no_such_groups(n: int) -> str:
 
 
 def headline(plan: Plan) -> str:
-    """The plan in one line: where the tables are, and what the process that needs most will take."""
+    """Return the plan in one line: the tables, and the memory of the process that needs most."""
     kinds = list(plan.largest())
-    taken = " and ".join(
+    needs = " and ".join(
         size(sum(parts.values()))
         + ("" if available is None else f" of {size(available)}")
         + ("" if len(kinds) == 1 else f" of {name}")
         for name, _, parts, available in kinds
     )
-    tables = ", ".join(_place(plan, name) for name in plan.job.tables)
-    return f"plan: {tables}; {taken}{' each' if plan.job.world_size > 1 else ''}"
+    tables = ", ".join(f"{name} table {_table(plan, name)}" for name in plan.job.tables)
+    return f"plan: {tables}; {needs}{' each' if plan.job.world_size > 1 else ''}"
 
 
 def summary(plan: Plan) -> str:
-    """The plan in a few lines, however many processes there are."""
+    """Return the plan in a few lines, for any number of processes."""
     job = plan.job
     groups = f", in {job.n_groups} groups of {job.group_size}" if job.n_groups > 1 else ""
     lines = [f"plan: {job.mode} on {job.world_size} x {job.device_type}, {job.local_world_size} a host{groups}"]
-    lines += [_table_line(plan, name) for name in job.tables]
+    for table in job.tables:
+        shards = [part for part in plan.shards if part.table == table]
+        weights = _range([(part.weight_bytes, size(part.weight_bytes)) for part in shards])
+        state = _range([(part.weight_bytes, size(part.state_bytes)) for part in shards])
+        lines.append(f"  {table}: {_table(plan, table)}; each {weights} of weights, {state} of optimizer state")
     for name, rank, parts, available in plan.largest():
         limit = "" if available is None else f" of {size(available)}"
-        lines.append(f"  {name}: {size(sum(parts.values()))}{limit} at most (process {rank}): {listed(parts)}")
+        listed = ", ".join(f"{part} {size(taken)}" for part, taken in parts.items() if taken)
+        lines.append(f"  {name}: {size(sum(parts.values()))}{limit} at most (process {rank}): {listed}")
     return "\n".join(lines)
 
 
 def page(plan: Plan) -> str:
-    """The whole plan: every shard, every process."""
+    """Return the whole plan: every shard, every process."""
     lines = [summary(plan), "", "shards:"]
     for part in plan.shards:
         rows, columns = part.row + part.n_rows - 1, part.column + part.n_columns - 1
@@ -180,17 +185,12 @@ def page(plan: Plan) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes for people: "1.23 GB", in powers of a thousand."""
+    """Return bytes for people: "1.23 GB", in powers of a thousand."""
     for unit in ("bytes", "kB", "MB"):
         if n_bytes < 999.5:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.3g} GB" if n_bytes < 999.5 else f"{n_bytes / 1000:,.4g} TB"
-
-
-def listed(parts: Bytes) -> str:
-    """What takes how much, without what takes nothing."""
-    return ", ".join(f"{name} {size(taken)}" for name, taken in parts.items() if taken)
 
 
 def _replicated(job: Job, memory: Memory) -> Plan:
@@ -203,14 +203,14 @@ def _replicated(job: Job, memory: Memory) -> Plan:
 
 
 def _sharded(job: Job, memory: Memory, limits: Memory) -> Plan:
-    """TorchRec's plan within `limits`; raises `PlannerError` where it finds none."""
+    """Return TorchRec's plan within `limits`; raise `PlannerError` if there is none."""
     placed = place(job, limits)
     needs = _needs(job, placed.shards)
     return Plan(job, memory, placed.shards, needs, placed.sharding_plan, placed.sharding_types, placed.times)
 
 
 def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
-    """What each process needs; those that hold shards of the same sizes need the same."""
+    """Return the memory of each process, computed once for equal sets of shard sizes."""
     of_rank: list[list[Shard]] = [[] for _ in range(job.world_size)]
     for part in shards:
         of_rank[part.rank].append(part)
@@ -224,35 +224,19 @@ def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
     return needs
 
 
-def _place(plan: Plan, name: str) -> str:
-    """A table's shape, and on how many processes it is."""
-    table, n_processes = plan.job.tables[name], plan.job.world_size
-    n_holders = len({part.rank for part in plan.shards if part.table == name})
-    holders = counted(n_holders, "process") + ("" if n_holders == n_processes else f" of {n_processes:,}")
-    is_copied = plan.job.mode == "ddp" and n_processes > 1
-    layout = "a copy on each of" if is_copied else f"{_layout(plan, name).replace('_', '-')} on"
-    if plan.job.n_groups > 1:
-        layout = f"{_layout(plan, name).replace('_', '-')} in each of {plan.job.n_groups} groups, on"
-    return f"{name} table {table.num_embeddings:,} x {table.embedding_dim}, {layout} {holders}"
-
-
-def _layout(plan: Plan, name: str) -> str:
-    return plan.sharding_types.get(name, "replicated")
-
-
-def _table_line(plan: Plan, name: str) -> str:
-    parts = sorted((part for part in plan.shards if part.table == name), key=lambda part: part.weight_bytes)
-    table, smallest, largest = plan.job.tables[name], parts[0], parts[-1]
-    shapes = _range(*(f"{part.n_rows:,} x {part.n_columns}" for part in (smallest, largest)))
-    weights = _range(*(size(part.weight_bytes) for part in (smallest, largest)))
-    state = _range(*(size(part.state_bytes) for part in (smallest, largest)))
+def _table(plan: Plan, name: str) -> str:
+    """Return a table's shape, its layout and the shards with their processes."""
+    job, table, parts = plan.job, plan.job.tables[name], [part for part in plan.shards if part.table == name]
+    shapes = _range([(part.weight_bytes, f"{part.n_rows:,} x {part.n_columns}") for part in parts])
     n_holders = len({part.rank for part in parts})
+    layout = plan.sharding_types.get(name, "replicated")
     return (
-        f"  {name}: {table.num_embeddings:,} x {table.embedding_dim}, {_layout(plan, name)}, "
-        f"{len(parts)} x [{shapes}] on {n_holders} of {counted(plan.job.world_size, 'process')}; "
-        f"each {weights} of weights, {state} of optimizer state"
+        f"{table.num_embeddings:,} x {table.embedding_dim}, {layout}, "
+        f"{len(parts)} x [{shapes}] on {n_holders} of {counted(job.world_size, 'process')}"
     )
 
 
-def _range(smallest: str, largest: str) -> str:
+def _range(sizes: list[tuple[int, str]]) -> str:
+    """Return the texts of the smallest and the largest of `sizes`; one if they are equal."""
+    smallest, largest = min(sizes)[1], max(sizes)[1]
     return largest if smallest == largest else f"{smallest} … {largest}"

@@ -16,12 +16,12 @@ from bert4rec.sharding.torchrec_internals import (
 
 
 def local_parts(value: Any) -> list[Tensor]:
-    """The parts of a tensor that this process holds; all of it, where it is no ShardedTensor."""
+    """Return the parts of a tensor that this process holds; all of it, where it is no ShardedTensor."""
     return [shard.tensor for shard in value.local_shards()] if isinstance(value, ShardedTensor) else [value]
 
 
 def placed_parts(table: Any) -> Iterator[tuple[Tensor, int, int]]:
-    """The parts of a `table` that this process holds, each with its first row and column."""
+    """Yield the parts of a `table` that this process holds, each with its first row and column."""
     if not isinstance(table, ShardedTensor):
         yield table, 0, 0
         return
@@ -31,12 +31,12 @@ def placed_parts(table: Any) -> Iterator[tuple[Tensor, int, int]]:
 
 
 def local_bytes(values: Iterable[Any]) -> int:
-    """Bytes that this process holds of all the tensors."""
+    """Return bytes that this process holds of all the tensors."""
     return sum(part.numel() * part.element_size() for value in values for part in local_parts(value))
 
 
 def copy_of(value: Any) -> Any:
-    """A tensor with the same values, sharded in the same way, in memory of its own."""
+    """Return a tensor with the same values, sharded in the same way, in memory of its own."""
     if not isinstance(value, ShardedTensor):
         return value.detach().clone()
     local = [Shard(shard.tensor.detach().clone(), shard.metadata) for shard in value.local_shards()]
@@ -44,14 +44,14 @@ def copy_of(value: Any) -> Any:
 
 
 def of_one_shard(values: Tensor) -> ShardedTensor:
-    """A tensor of which this process holds all, in one shard, which is `values` itself."""
+    """Return a tensor of which this process holds all, in one shard, which is `values` itself."""
     shard = Shard(values, ShardMetadata([0] * values.dim(), list(values.shape), "rank:0/cpu"))
     metadata = ShardedTensorMetadata([shard.metadata], values.size(), TensorProperties(dtype=values.dtype))
     return sharded_tensor([shard], metadata)
 
 
 def sharded_like(table: ShardedTensor, local: list[Shard], every: list[ShardMetadata]) -> ShardedTensor:
-    """A tensor of other shards, or of other values for the shards, than `table`; perhaps of its first dimensions only.
+    """Return a tensor with other shards or values than `table`, possibly of its first dimensions only.
 
     `local` are those of this process, `every` says where those of all processes are.
     """

@@ -1,4 +1,4 @@
-"""How uneven the lookups in a row-wise sharded item table are: what popular items make of an average step."""
+"""The load imbalance of a row-wise sharded item table, from the popularity of items."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,7 @@ from bert4rec.sharding.footprint import Job
 
 
 def skew(job: Job, popularity: npt.NDArray[np.integer]) -> float:
-    """Rows that the busiest process of `job` is asked for in a step, over the mean of its group; at least 1.
+    """Return the load imbalance: rows served by the busiest process in a step over the group's mean; at least 1.
 
     `popularity` [n_items] counts how often each item comes. A batch asks for an item once, however often it comes: with
     the probability 1 - (1 - p)^n, for n positions that are drawn in proportion to it. So do the targets of a loss

@@ -1,4 +1,4 @@
-"""What is used of TorchRec, fbgemm and torch beside their public interfaces: all of it here, and nowhere else.
+"""The only uses of private interfaces of TorchRec, fbgemm and torch.
 
 Another release may rename any of it. tests/sharding/test_torchrec_internals.py lists each name with the versions for
 which it was checked, and fails where an installed release lacks one or the pinned versions move on.
@@ -32,7 +32,7 @@ __all__ = [
 def sharded_tensor(
     local: list[Shard], metadata: ShardedTensorMetadata, like: ShardedTensor | None = None
 ) -> ShardedTensor:
-    """A tensor of which this process holds the shards `local`, made without a message to the others.
+    """Return a tensor of which this process holds the shards `local`, made without a message to the others.
 
     On the processes of `like`; by default on all.
     """
@@ -41,7 +41,7 @@ def sharded_tensor(
 
 
 def kernels(model: nn.Module) -> list[Kernel]:
-    """What looks up the rows of the sharded tables in `model` that this process holds, and updates them."""
+    """Return fbgemm's kernels, which look up and update this process's rows of the sharded tables in `model`."""
     sharded = [module for module in model.modules() if isinstance(module, ShardedEmbeddingCollection)]
     lookups = [lookup for collection in sharded for lookup in collection._lookups]
     return [module for lookup in lookups for module in lookup.modules() if isinstance(module, Kernel)]
@@ -59,12 +59,12 @@ def repeat_step(kernel: Kernel) -> None:
 
 
 def n_features(kernel: Kernel) -> int:
-    """How many features a kernel looks up, one after another."""
+    """Return how many features a kernel looks up, one after another."""
     return len(kernel.feature_table_map)
 
 
 def move_plan(plan: ShardingPlan, first: int, processes_per_host: int) -> ShardingPlan:
-    """A `plan` of the processes 0, 1, … for the processes `first`, `first` + 1, …"""
+    """Return a `plan` of the processes 0, 1, … for the processes `first`, `first` + 1, …"""
     moved = copy.deepcopy(plan)
     for module in moved.plan.values():
         for sharding in module.values():
@@ -87,7 +87,7 @@ def give_a_row_to_empty_kernel(kernel: Kernel) -> None:
 
 
 def place_on_first_gpus(sharding_plan: ShardingPlan) -> None:
-    """Where each process sees its own GPU alone; TorchRec numbers those of a host by their processes."""
+    """Place all shards on GPU 0 of their process, which sees no other; TorchRec numbers GPUs by process."""
     for tables in sharding_plan.plan.values():
         for table in tables.values():
             for part in table.sharding_spec.shards:
@@ -95,7 +95,7 @@ def place_on_first_gpus(sharding_plan: ShardingPlan) -> None:
 
 
 def make_topology(*, world_size: int, local_world_size: int, device_type: str, hbm: int, ddr: int) -> Topology:
-    """The processes as the planner sees them; `hbm` and `ddr` are bytes of GPU and host memory of each."""
+    """Return the processes as the planner sees them; `hbm` and `ddr` are bytes of GPU and host memory of each."""
     trainer = TrainerConfig(
         world_size=world_size,
         local_world_size=local_world_size,
@@ -106,12 +106,12 @@ def make_topology(*, world_size: int, local_world_size: int, device_type: str, h
 
 
 def perf_estimator(topology: Topology, constraints: Mapping[str, ParameterConstraints]) -> Any:
-    """What fills `perf` of the shards of the planner's options: the planner's own estimate of times."""
+    """Return what fills `perf` of the shards of the planner's options: the planner's own estimate of times."""
     return EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints)
 
 
 def with_input_lengths(option: Any, lengths: Sequence[float]) -> Any:
-    """The planner's `option` with its first shard alone, looked up so often by each of the table's features."""
+    """Return the planner's `option` with its first shard alone, looked up so often by each of the table's features."""
     changed = copy.copy(option)
     changed.shards, changed.input_lengths = copy.deepcopy(option.shards[:1]), list(lengths)
     return changed

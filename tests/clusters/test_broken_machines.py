@@ -10,7 +10,7 @@ import fbgemm_gpu
 import pytest
 
 from bert4rec.config.tables import Config
-from tests.end_to_end.test_scripts import ROOT, settings_file
+from tests.launch import ROOT, settings_file
 
 pytestmark = pytest.mark.nodes
 

@@ -16,7 +16,7 @@ import yaml
 
 from bert4rec.config.load import load_config, parse_command_line
 from tests.conftest import SMALL
-from tests.end_to_end.test_scripts import BIN
+from tests.launch import BIN
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "examples/kubernetes"

@@ -1,9 +1,6 @@
 """Two hosts that train together, and what becomes of that when one is late, dies, or cannot be reached any more."""
 
-import os
 import re
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +11,7 @@ import pytest
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from tests.clusters.namespaces import Host, network
-from tests.end_to_end.test_faults import report_of
-from tests.end_to_end.test_scripts import BIN, ROOT, settings_file, start
+from tests.launch import BIN, Launched, report_of, settings_file, start, wait_for_either
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
 
@@ -23,39 +19,6 @@ FIVE_MINUTES = 300.0
 LONG = {"training.n_epochs": 20}  # enough to be interrupted
 PATIENCE = 0.5  # minutes without an answer; a report is written meanwhile, on two busy cores
 UNSHARED = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # as docs/clusters.md says
-
-
-class Launched:
-    """A command on a host: its lines, and when they came."""
-
-    def __init__(self, host: Host, *command: str, **variables: str) -> None:
-        env = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "", **variables}
-        self.process = host.popen(command, cwd=ROOT, env=env)
-        self.lines: list[tuple[float, str]] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.lines.extend((time.monotonic(), line.rstrip("\n")) for line in self.process.stdout)
-
-    @property
-    def output(self) -> str:
-        """All so far."""
-        return "\n".join(line for _, line in self.lines)
-
-    def wait_for(self, words: str, seconds: float = 120.0) -> float:
-        """When a line with these words came."""
-        return wait_for_either([self], words, seconds)
-
-    def end(self, seconds: float = 180.0) -> int:
-        """The exit status."""
-        try:
-            status = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {seconds:g} s:\n{self.output}") from None
-        self._reader.join()
-        return status
 
 
 @pytest.fixture
@@ -70,7 +33,7 @@ def torchrun(host: Host, file: str, *options: str, n_processes: int = 1, **varia
         "torchrun", "--nnodes=2", f"--nproc-per-node={n_processes}", "--rdzv-backend=c10d", "--rdzv-id=films",
         "--rdzv-endpoint=node-1:29400", *options, "train.py", file, "--resume=auto",
     ]  # fmt: skip
-    return Launched(host, *command, **variables)
+    return Launched(command, host.popen, **variables)
 
 
 def unbroken(config: Config, folder: Path, n_processes: int = 2) -> dict[str, Any]:
@@ -131,7 +94,7 @@ def test_a_host_that_died_comes_back_to_one_that_restarts(
     hosts[1].kill()
     goes.end()
     hosts[1].start()
-    began = time.monotonic()
+    began = time.time()
     again = torchrun(hosts[1], file, "--max-restarts=3", **UNSHARED)
     resumed = wait_for_either([stays, again], "resumed after step ")
     print(f"{resumed - began:.1f} s from the command on the host that came back until training went on")
@@ -149,26 +112,15 @@ def test_hosts_that_restart_find_each_other_when_the_link_is_back(
     launched = [torchrun(host, file, "--max-restarts=3", **UNSHARED) for host in hosts]
     wait_for_checkpoint(run, launched[0])
     hosts[1].cut()
-    cut = time.monotonic()
+    cut = time.time()
     errors = [each.wait_for("error: ") for each in launched]
     hosts[1].mend()
-    mended = time.monotonic()
+    mended = time.time()
     resumed = wait_for_either(launched, "resumed after step ")
     said = ", ".join(f"{when - cut:.1f}" for when in errors)
     print(f"the error {said} s after the cut; training went on {resumed - mended:.1f} s after it was mended")
     assert [each.end() for each in launched] == [0, 0], launched[0].output
     assert report_of(run) == whole
-
-
-def wait_for_either(launched: list[Launched], words: str, seconds: float = 180.0) -> float:
-    """When one of them said it; the first process may be on either host."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        times = [when for each in launched for when, line in list(each.lines) if words in line]
-        if times:
-            return times[0]
-        time.sleep(0.05)
-    raise AssertionError("\n".join(each.output for each in launched))
 
 
 @pytest.mark.parametrize("loss", ["killed", "cut"])
@@ -180,7 +132,7 @@ def test_the_command_typed_again_goes_on(
     file, run = settings_file(config, tmp_path), tmp_path / "runs" / "broken"
     launched = [torchrun(host, file) for host in hosts]
     wait_for_checkpoint(run, launched[0])
-    lost = time.monotonic()
+    lost = time.time()
     left = launched if loss == "cut" else launched[:1]
     if loss == "killed":
         hosts[1].kill()
@@ -192,7 +144,7 @@ def test_the_command_typed_again_goes_on(
     else:
         hosts[1].mend()
     assert [each.end() for each in left] == [1] * len(left)
-    print(f"{loss}: said after {said} s; all had ended after {time.monotonic() - lost:.1f} s")
+    print(f"{loss}: said after {said} s; all had ended after {time.time() - lost:.1f} s")
     assert [each.output.count("error: ") for each in left] == [1] * len(left), left[0].output
     again = [torchrun(host, file) for host in hosts]
     assert [each.end() for each in again] == [0, 0], again[0].output
@@ -209,7 +161,7 @@ def test_a_host_that_comes_five_minutes_late_is_waited_for(
     def run(rank: int) -> Launched:
         given = {"RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         given |= {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
-        return Launched(hosts[rank], "python", "train.py", file, **given)
+        return Launched(["python", "train.py", file], hosts[rank].popen, **given)
 
     first = run(0)
     time.sleep(FIVE_MINUTES)
@@ -237,9 +189,9 @@ def test_a_run_folder_belongs_to_one_of_two_hosts(
     hosts: list[Host], make: Callable[..., Config], tmp_path: Path
 ) -> None:
     file, run = settings_file(make(**{"run.name": "shared"}), tmp_path), tmp_path / "runs" / "shared"
-    working = Launched(hosts[0], "python", "train.py", file)
+    working = Launched(["python", "train.py", file], hosts[0].popen)
     wait_for_checkpoint(run, working)
-    other = Launched(hosts[1], "python", "train.py", file, f"--resume={run}")
+    other = Launched(["python", "train.py", file, f"--resume={run}"], hosts[1].popen)
     assert other.end() == 2
     assert re.search(rf"error: {run}: another job is at work there .*node-1", other.output), other.output
     assert working.end() == 0

@@ -14,8 +14,7 @@ from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.load import load_config
 from tests.clusters.slurm_cluster import slurm_cluster
 from tests.conftest import SMALL
-from tests.end_to_end.test_faults import report_of
-from tests.end_to_end.test_scripts import BIN, ROOT, settings_file
+from tests.launch import BIN, ROOT, report_of, settings_file
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 

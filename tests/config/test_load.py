@@ -78,63 +78,40 @@ def test_help_lists_every_key_with_its_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "message"),
+    ("content", "named"),
     [
-        ("dmp", '"dmp": options have the form --table.key=value; --help lists all'),
-        ("--mode", "--mode: a value is missing; write --mode=VALUE"),
-        ("--mod", "--mod: no such option; did you mean --mode? --help lists all"),
+        ("[model\n", []),
+        ("max_len = 3\n", ["max_len = 3", "model.max_len?"]),
+        ("[modle]\nmax_len = 3\n", ["[modle]", "[model]?"]),
+        ("[training]\nlr = 3\n", ["training.lr:", "training.learning_rate?"]),
+        ("[training]\nqqq = 3\n", ["training.qqq:"]),
+        ('[training]\nn_epochs = "x"\n', ['training.n_epochs = "x":']),
+        ("[model]\nn_heads = 3\n", ["model.n_heads = 3:", "model.embed_dim = 64"]),
+        ("[model]\nembed_dim = 36\nn_heads = 8\n", ["model.n_heads = 8:", "model.embed_dim = 36"]),
+        ('[data]\npath = "~no-such-user/a.csv"\n', ['data.path = "~no-such-user/a.csv":']),
     ],
 )
-def test_a_word_that_is_no_option_is_one_line(argument: str, message: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        load_config(None, parse_command_line([argument])[1])
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[model\n", "{file}: not TOML: "),
-        ("max_len = 3\n", "{file}: max_len = 3 stands outside the tables; did you mean model.max_len?"),
-        ("[modle]\nmax_len = 3\n", "{file}: [modle]: no such table; did you mean [model]?"),
-        (
-            "[training]\nlr = 3\n",
-            "{file}: training.lr: no such key; did you mean training.learning_rate? --help lists all",
-        ),
-        ("[training]\nqqq = 3\n", "{file}: training.qqq: no such key; --help lists all"),
-        ('[training]\nn_epochs = "x"\n', '{file}: training.n_epochs = "x": must be a valid integer'),
-        ("[model]\nn_heads = 3\n", "{file}: model.n_heads = 3: must divide model.embed_dim = 64; valid: [1, 2, "),
-        ("[model]\nembed_dim = 36\nn_heads = 8\n", "{file}: model.n_heads = 8: must divide model.embed_dim = 36; "),
-        (
-            '[data]\npath = "~no-such-user/a.csv"\n',
-            '{file}: data.path = "~no-such-user/a.csv": there is no home folder ',
-        ),
-    ],
-)
-def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: str, message: str) -> None:
+def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: str, named: list[str]) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(content)
     with pytest.raises(SettingsError) as caught:
         load_config(file)
-    assert str(caught.value).startswith(message.format(file=file))
+    assert str(caught.value).startswith(f"{file}: ")
+    assert [text for text in named if text not in str(caught.value)] == []
     assert "\n" not in str(caught.value)
 
 
-def test_what_the_command_line_says_over_a_file_is_not_laid_to_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "good.toml"
-    file.write_text("[model]\nmax_len = 30\n")
-    path, overrides = parse_command_line([f"--config={file}", "--preprocessing.sliding_step=31"])
-    with pytest.raises(SettingsError) as caught:
-        load_config(path, overrides)
-    assert str(caught.value).startswith("--preprocessing.sliding_step=31: above model.max_len = 30 items")
-
-
-def test_a_combination_with_a_key_of_the_file_names_the_file(tmp_path: Path) -> None:
+def test_a_conflict_names_the_file_unless_the_option_was_typed(tmp_path: Path) -> None:
     file = tmp_path / "short.toml"
     file.write_text("[model]\nmax_len = 10\n")
-    with pytest.raises(SettingsError) as caught:
-        load_config(file, {"preprocessing.sliding_step": 11})
-    assert str(caught.value).startswith(f"{file}: preprocessing.sliding_step = 11: above model.max_len = 10 items")
+    typed = parse_command_line(["--preprocessing.sliding_step=11"])[1]
+    for overrides, start in (
+        (typed, "--preprocessing.sliding_step=11: "),
+        ({"preprocessing.sliding_step": 11}, f"{file}: preprocessing.sliding_step = 11: "),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            load_config(file, overrides)
+        assert str(caught.value).startswith(start)
 
 
 def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +129,7 @@ def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"none\.toml: cannot read the settings: No such file or directory$"):
+    with pytest.raises(SettingsError, match=r"none\.toml: "):
         load_config(tmp_path / "none.toml")
 
 
@@ -175,23 +152,16 @@ def test_settings_from_python_are_those_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        (
-            {"data.pth": "log.csv"},
-            "data.pth: no such setting; did you mean data.path? `bert4rec train --help` lists all",
-        ),
-        (
-            {"n_epochs": 3},
-            "n_epochs: no such setting; did you mean training.n_epochs? `bert4rec train --help` lists all",
-        ),
-        ({7: 3}, "7: no such setting; `bert4rec train --help` lists all"),
-        ({"training.n_epochs": "3"}, 'training.n_epochs = "3": must be a valid integer'),
+        ({"data.pth": "log.csv"}, ["data.pth:", "data.path?"]),
+        ({"n_epochs": 3}, ["n_epochs:", "training.n_epochs?"]),
+        ({7: 3}, ["7:"]),
+        ({"training.n_epochs": "3"}, ['training.n_epochs = "3":']),
     ],
 )
-def test_a_setting_from_python_that_cannot_be_is_named_as_it_was_written(
-    settings: dict[Any, Any], message: str
-) -> None:
+def test_a_wrong_setting_from_python_is_named_as_it_was_written(settings: dict[Any, Any], named: list[str]) -> None:
     with pytest.raises(SettingsError) as caught:
         load_config(None, parse_mapping(settings))
-    assert str(caught.value) == message
+    assert str(caught.value).startswith(named[0])
+    assert all(text in str(caught.value) for text in named)

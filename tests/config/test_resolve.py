@@ -8,7 +8,6 @@ import pytest
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, choices, resolve
 from bert4rec.runtime.errors import SettingsError
-from bert4rec.runtime.wording import counted
 
 BATCHES_OF_8 = {"training.per_device_train_batch_size": 8}
 
@@ -75,8 +74,9 @@ def test_the_less_is_known_of_an_item_the_higher_dropout_is(facts: Facts, sasrec
     for kind, dropout in (("sasrec", sasrec), ("bert4rec", bert4rec)):
         config, n = load_config(None, {"model.kind": kind}), facts.n_rows // 100
         assert resolve(config, "cpu", facts).model.dropout == dropout
-        words = f"model.dropout = {dropout}: an item has {n} interactions on average"
-        assert next(choices(config, facts, 1)) == words
+        choice = next(choices(config, facts, 1))
+        assert choice.startswith(f"model.dropout = {dropout}: ")
+        assert f" {n} " in choice
 
 
 def test_dropout_that_is_set_is_kept_and_that_of_a_factorisation_does_not_depend_on_the_data() -> None:
@@ -112,10 +112,9 @@ def test_the_fewer_windows_there_are_the_smaller_are_batches(
     for kind, per_device in (("sasrec", sasrec), ("bert4rec", bert4rec)):
         config = load_config(None, {"model.dropout": 0.1, "model.kind": kind})
         assert resolve(config, "cpu", facts, world_size).training.per_device == per_device
-        steps = counted(math.ceil(n_windows / (per_device * world_size)), "step")
-        name = f"training.per_device_train_batch_size = {per_device}"
-        expected = f"{name}: {counted(n_windows, 'window')} to train on, {steps} an epoch"
-        assert [*choices(config, facts, world_size)] == [expected]
+        (choice,) = choices(config, facts, world_size)
+        assert choice.startswith(f"training.per_device_train_batch_size = {per_device}: ")
+        assert f" {math.ceil(n_windows / (per_device * world_size)):,} step" in choice
 
 
 def test_a_batch_that_is_set_is_kept_on_any_number_of_processes() -> None:
@@ -143,14 +142,11 @@ def test_tables_in_host_memory_need_gpus() -> None:
     assert resolve(config, "cuda", Facts(100)).parallelism.compute_kernel == "fused_uvm_caching"
     with pytest.raises(SettingsError) as caught:
         resolve(config, "cpu", Facts(100))
-    assert str(caught.value) == (
-        'parallelism.compute_kernel = "fused_uvm_caching": only with mode = "dmp" on CUDA; valid with mode = "dmp", '
-        'device = "cpu": "fused"'
-    )
+    assert str(caught.value).startswith('parallelism.compute_kernel = "fused_uvm_caching": ')
 
 
 def test_what_auto_becomes_must_fit_the_sharding() -> None:
-    with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": is another algorithm'):
+    with pytest.raises(SettingsError, match='sparse_optimizer = "rowwise_adagrad": '):
         resolve(load_config(None, {"parallelism.sharding_type": "column_wise"}), "cpu", Facts(100))
 
 
@@ -162,7 +158,7 @@ def test_rows_of_half_precision_are_for_updates_by_fbgemm() -> None:
     for ordinary in (
         {}, gbce | {"parallelism.sparse_optimizer": "adam"}, gbce | {"parallelism.sparse_weight_decay": 0.1}
     ):  # fmt: skip
-        with pytest.raises(SettingsError, match='table_precision = "fp16": fbgemm alone updates such rows') as caught:
+        with pytest.raises(SettingsError, match='table_precision = "fp16": ') as caught:
             resolve(load_config(None, half | ordinary), "cpu", Facts(1000))
         assert "\n" not in str(caught.value)
 
@@ -174,7 +170,7 @@ def test_adam_of_shards_on_cpu_goes_with_row_wise_ones_only() -> None:
     for changes in ({"training.loss": "gbce"}, {"model.head": "linear"}):
         assert resolve(load_config(None, settings | changes), "cpu", Facts(1000)).parallelism.sparse_optimizer == "adam"
     for changes in ({"parallelism.sharding_type": "table_wise"}, {"parallelism.sharding_type": "column_wise"}):
-        with pytest.raises(SettingsError, match='sparse_optimizer = "adam": fbgemm has no fused Adam on CPU'):
+        with pytest.raises(SettingsError, match='sparse_optimizer = "adam": '):
             resolve(load_config(None, settings | changes), "cpu", Facts(1000))
 
 
@@ -184,25 +180,17 @@ def test_an_mlp_has_no_exact_softmax() -> None:
     assert resolve(load_config(None, settings | {"model.form": "dot"}), "cpu", Facts(1000)).training.loss == "softmax"
 
 
-def test_negatives_are_fewer_than_items() -> None:
-    config = load_config(None, {"training.loss": "gbce", "training.n_train_negatives": 50})
-    assert resolve(config, "cpu", Facts(51)).training.loss == "gbce"
+@pytest.mark.parametrize(
+    ("n_negatives", "least", "blamed"),
+    [(50, 51, "training.n_train_negatives = 50: "), (1, 2, 'training.loss = "gbce": ')],
+)
+def test_negatives_are_fewer_than_items(n_negatives: int, least: int, blamed: str) -> None:
+    config = load_config(None, {"training.loss": "gbce", "training.n_train_negatives": n_negatives})
+    assert resolve(config, "cpu", Facts(least)).training.loss == "gbce"
     with pytest.raises(SettingsError) as caught:
-        resolve(config, "cpu", Facts(50))
-    assert str(caught.value) == (
-        'training.n_train_negatives = 50: the catalogue has 50 items; draw 49 at most, or set training.loss = "softmax"'
-    )
-
-
-def test_a_single_item_leaves_no_negatives() -> None:
-    settings = {"training.loss": "gbce", "training.n_train_negatives": 1}
-    with pytest.raises(SettingsError) as caught:
-        resolve(load_config(None, settings), "cpu", Facts(1))
-    assert str(caught.value) == (
-        'training.loss = "gbce": the catalogue has a single item, which leaves no negatives; set training.loss = '
-        '"softmax"'
-    )
-    assert resolve(load_config(None, settings), "cpu", Facts(2)).training.loss == "gbce"
+        resolve(config, "cpu", Facts(least - 1))
+    assert str(caught.value).startswith(blamed)
+    assert '"softmax"' in str(caught.value)
 
 
 @pytest.mark.parametrize(("repeats", "chosen"), [(0.0, "leave_out"), (0.05, "leave_out"), (0.06, "keep")])

@@ -1,65 +1,21 @@
 """Tables of settings: their defaults, what they accept, and what follows from them."""
 
+import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli
 
-from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.config.values import instant
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_shipped_file_names_every_key_with_its_default() -> None:
     assert tomli.loads((ROOT / "config.toml").read_text()) == Config().model_dump(mode="json")
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("--model.embed_dim=30", "--model.embed_dim=30: must be a multiple of 4"),
-        (
-            "--training.per_device_train_batch_size=0",
-            '--training.per_device_train_batch_size=0: must be greater than or equal to 1 or "auto"',
-        ),
-        ("--training.seed=4294967296", "--training.seed=4294967296: must be less than 4294967296"),
-        ("--model.dropout=lots", '--model.dropout=lots: must be a valid number or "auto"'),
-        ("--training.compile=1", "--training.compile=1: must be a valid boolean"),
-        ("--model.n_layers=2.5", "--model.n_layers=2.5: must be a valid integer"),
-        ("--training.learning_rate=nan", "--training.learning_rate=nan: must be a finite number"),
-        ("--evaluation.ks=[0]", "--evaluation.ks=[0]: must be greater than or equal to 1"),
-        (
-            "--preprocessing.validation_users=0",
-            '--preprocessing.validation_users=0: must be greater than or equal to 1 or "all"',
-        ),
-        (
-            "--parallelism.sparse_learning_rate=0",
-            '--parallelism.sparse_learning_rate=0: must be greater than 0 or "auto"',
-        ),
-        ("--parallelism.cache_load_factor=1", "--parallelism.cache_load_factor=1: must be less than 1"),
-        ("--parallelism.cache_load_factor=0", "--parallelism.cache_load_factor=0: must be greater than 0"),
-        (
-            "--run.dir=~no-such-user/runs",
-            "--run.dir=~no-such-user/runs: there is no home folder ~no-such-user on this machine; write the whole path",
-        ),
-        (
-            "--data.dataset_dir=s3://bucket/dataset",
-            "--data.dataset_dir=s3://bucket/dataset: must be a path of this machine; only data.path and "
-            "data.titles_path may be addresses",
-        ),
-        (
-            "--data.titles_path=ftp://ann:pw@host/titles.csv",
-            "--data.titles_path=ftp://host/titles.csv: ftp:// is not read; s3://, gs://, hf://, https:// and http:// "
-            "are",
-        ),
-    ],
-)
-def test_a_setting_that_cannot_be_is_one_line(argument: str, message: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        load_config(None, parse_command_line([argument])[1])
-    assert str(caught.value) == message
 
 
 def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
@@ -121,3 +77,30 @@ def test_what_follows_from_several_tables() -> None:
     changes = {"preprocessing.sliding_step": 7, "run.name": "mine", "parallelism.mode": "ddp"}
     config = load_config(None, changes)
     assert (config.window_step, config.shortest_window, config.run_name) == (7, 7, "mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("-1", -1),
+        ("1970-01-02", 86_400),
+        ("2001-09-09T01:46:40", 10**9),
+        ("2001-09-09T03:46:40+02:00", 10**9),
+    ],
+)
+def test_an_instant_is_text_in_utc_unless_it_says_otherwise_or_seconds(text: str, seconds: int) -> None:
+    assert instant(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"),
+    [
+        (0.25, 0.25),
+        (86_400, "86400"),
+        (datetime.date(2019, 3, 1), "2019-03-01"),
+        ("2019-03-01T12:00", "2019-03-01T12:00"),
+    ],
+)
+def test_a_share_or_an_instant(value: Any, taken: float | str) -> None:
+    assert load_config(None, {"preprocessing.split_at": value}).preprocessing.split_at == taken

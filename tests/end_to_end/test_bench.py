@@ -3,7 +3,6 @@
 import datetime
 import json
 import pickle
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -33,7 +32,6 @@ from benchmarks.bench.record import Record, compared, has_changed
 from benchmarks.bench.step import Device, Shape, counts, our_model, random_batch, step_case
 from benchmarks.bench.timing import OURS, WHOLE, Case, Figure, measure
 from benchmarks.evaluation_speed import make_folder, open_folder, random_model
-from benchmarks.large_catalogue import ROOT
 from benchmarks.preprocessing import STAGE_LINE, write_goodreads
 from benchmarks.recommend import random_network
 from bert4rec.dataset.reader import Dataset
@@ -44,6 +42,7 @@ from bert4rec.inference.recommender import Recommender
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.tables.table import is_of_table
 from bert4rec.prepare.progress import Progress, Stage
+from tests.launch import start
 
 CPU = Device(torch.device("cpu"), "fp32")
 TINY = Shape("tiny", 40, 8, 6, 12, lambda share: 2 + 10 * share, 2)
@@ -278,10 +277,9 @@ def test_a_run_leaves_its_figures_and_is_compared_with_the_one_before(
 @pytest.mark.long
 def test_a_part_that_there_is_not_is_one_line() -> None:
     command = [sys.executable, "-m", "benchmarks.bench", "--only=steps"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = start(command)
     assert (done.returncode, done.stdout) == (1, "")
-    names = "step-ml-1m, step-short, step-large, loader-0, loader-2, evaluation, recommend, preprocessing"
-    assert done.stderr.splitlines()[-1] == f"error: --only=steps: no such part; there are {names}"
+    assert all(text in done.stderr for text in ("error: --only=steps: ", "step-ml-1m", "loader-2", "preprocessing"))
 
 
 def test_the_stages_of_a_preparation_are_read_as_they_are_said(

@@ -1,8 +1,6 @@
 """The tables of large catalogues, made for real with a small one, and of early stopping."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +8,8 @@ from benchmarks.early_stopping import Outcome, Validation, outcome
 from benchmarks.large_catalogue import Contestant, replaced, table
 from benchmarks.step_messages import SMALL
 from bert4rec.config.load import load_config
+from tests.launch import start
 
-ROOT = Path(__file__).parent.parent.parent
 TIMED = {"sequences_per_second": 100.0, "step_seconds": 0.16, "peak_memory": 5e8, "sent_per_step": 2.5e8}
 
 
@@ -19,7 +17,7 @@ TIMED = {"sequences_per_second": 100.0, "step_seconds": 0.16, "peak_memory": 5e8
 def test_both_modes_stand_in_the_table() -> None:
     options = "--items=2000 --width=8 --processes=2 --losses=gbce --rounds=1 --seconds=0.1"
     command = [sys.executable, "-m", "benchmarks.large_catalogue", *options.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    done = start(command)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "`adam` in `ddp`, `rowwise_adagrad` in `dmp`" in done.stdout
     ddp, dmp = (line.strip("| ").split("|") for line in done.stdout.splitlines()[-2:])

@@ -173,10 +173,6 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
-def test_the_readme_is_for_whoever_is_new() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
-
-
 def test_the_page_of_settings_is_that_of_the_tables() -> None:
     assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page()
 

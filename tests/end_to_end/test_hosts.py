@@ -1,12 +1,8 @@
 """Two hosts, as two torchruns on this machine: what differs between them ends both with one line, promptly."""
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +13,7 @@ import torch
 import preprocessing
 from bert4rec.config.tables import Config
 from tests.conftest import SMALL
-from tests.end_to_end.test_scripts import BIN, ROOT, settings_file
+from tests.launch import BIN, Launched, settings_file
 
 PROMPTLY = 10.0  # seconds
 # Python runs this first: it notes when a training process has last imported a part of the program, which is when it is
@@ -35,79 +31,54 @@ if {version!r} and "RANK" in os.environ:
     import torch
     torch.__version__ = {version!r}
 """
-DIFFERS = "process {rank} on {host} differs from process 0 on {host}: "
 
 
-class Host:
-    """A torchrun, the second of two for `rank` 1; its lines, each with the time at which it came."""
-
-    def __init__(
-        self, rank: int, port: int, arguments: Sequence[str], folder: Path, *, n_processes: int, version: str = ""
-    ) -> None:
-        site = folder / f"host{rank}"
-        site.mkdir()
-        (site / "sitecustomize.py").write_text(SITE.format(folder=str(folder), version=version))
-        variables = {"PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(site), "CUDA_VISIBLE_DEVICES": ""}
-        launcher = [
-            str(BIN / "torchrun"), "--nnodes=2", f"--node-rank={rank}", f"--nproc-per-node={n_processes}",
-            "--master-addr=localhost", f"--master-port={port}", "train.py",
-        ]  # fmt: skip
-        self.process = subprocess.Popen(
-            [*launcher, *arguments], cwd=ROOT, env=os.environ | variables, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        self.lines: list[tuple[float, str]] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.lines.extend((time.time(), line.rstrip("\n")) for line in self.process.stdout)
-
-    def end(self) -> str:
-        """All that was printed; a torchrun that hangs is ended."""
-        try:
-            self.process.wait(timeout=120)
-        except subprocess.TimeoutExpired:
-            self.process.terminate()
-            raise
-        finally:
-            self._reader.join()
-        return "\n".join(line for _, line in self.lines)
+def host(
+    rank: int, port: int, arguments: Sequence[str], folder: Path, *, n_processes: int, version: str = ""
+) -> Launched:
+    """Start a torchrun, the second of two for `rank` 1."""
+    site = folder / f"host{rank}"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SITE.format(folder=str(folder), version=version))
+    launcher = [
+        str(BIN / "torchrun"), "--nnodes=2", f"--node-rank={rank}", f"--nproc-per-node={n_processes}",
+        "--master-addr=localhost", f"--master-port={port}", "train.py",
+    ]  # fmt: skip
+    return Launched([*launcher, *arguments], PYTHONPATH=str(site))
 
 
 @pytest.fixture
-def run_hosts(small_config: Callable[..., Config], tmp_path: Path) -> Callable[..., list[Host]]:
+def run_hosts(small_config: Callable[..., Config], tmp_path: Path) -> Callable[..., list[Launched]]:
     """Both hosts with the same settings file, the second with `changes` besides; when both have ended."""
 
-    def run(*changes: str, n_processes: int = 1, version: str = "") -> list[Host]:
+    def run(*changes: str, n_processes: int = 1, version: str = "") -> list[Launched]:
         file = settings_file(small_config(**{"run.dir": str(tmp_path / "runs")}), tmp_path)
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
         hosts = [
-            Host(0, port, [file], tmp_path, n_processes=n_processes),
-            Host(1, port, [file, *changes], tmp_path, n_processes=n_processes, version=version),
+            host(0, port, [file], tmp_path, n_processes=n_processes),
+            host(1, port, [file, *changes], tmp_path, n_processes=n_processes, version=version),
         ]
         with ExitStack() as ended:  # both, also where one hangs
-            for host in hosts:
-                ended.callback(host.end)
+            for each in hosts:
+                ended.callback(each.end, 120)
         return hosts
 
     return run
 
 
-def assert_one_line_each(hosts: list[Host], expected: str, folder: Path) -> None:
+def assert_one_line_each(hosts: list[Launched], named: Sequence[str], folder: Path) -> None:
     """The same on both, soon after all processes were there; no run was begun."""
     n_processes = len(list(folder.glob("[0-9]")))
     all_there = max(float((folder / str(rank)).read_text()) for rank in range(n_processes))
-    for host in hosts:
-        errors = [(when, line) for when, line in host.lines if "error: " in line]
-        assert [line for _, line in errors] == [f"error: {expected}"], host.end()
-        assert errors[0][0] - all_there < PROMPTLY
-        assert host.process.returncode == 1
-        assert host.end().count("Traceback") <= 1  # torchrun's own
-        print(f"{errors[0][0] - all_there:.2f} s after all processes were there: {errors[0][1]}")
+    for each in hosts:
+        ((when, line),) = [(when, line) for when, line in each.lines if "error: " in line]
+        assert [text for text in named if text not in line] == [], line
+        assert when - all_there < PROMPTLY
+        assert each.process.returncode == 1
+        assert each.output.count("Traceback") <= 1  # torchrun's own
+        print(f"{when - all_there:.2f} s after all processes were there: {line}")
     assert not (folder / "runs").exists()
 
 
@@ -120,64 +91,53 @@ def assert_one_line_each(hosts: list[Host], expected: str, folder: Path) -> None
     ],
 )
 def test_other_settings(
-    run_hosts: Callable[..., list[Host]], tmp_path: Path, change: str, difference: str, n_processes: int
+    run_hosts: Callable[..., list[Launched]], tmp_path: Path, change: str, difference: str, n_processes: int
 ) -> None:
     hosts = run_hosts(f"--{change}", n_processes=n_processes)
-    more = " (1 more process differs)" if n_processes == 2 else ""
-    differs = DIFFERS.format(rank=n_processes, host=socket.gethostname())
-    assert_one_line_each(hosts, f"{differs}{difference}; start all hosts with the same settings{more}", tmp_path)
+    assert_one_line_each(hosts, [f"process {n_processes} on {socket.gethostname()}", difference], tmp_path)
 
 
 @pytest.mark.long
-def test_another_version_of_torch(run_hosts: Callable[..., list[Host]], tmp_path: Path) -> None:
-    hosts = run_hosts(version="2.13.0+cu999")
-    differs = DIFFERS.format(rank=1, host=socket.gethostname())
+def test_another_version_of_torch(run_hosts: Callable[..., list[Launched]], tmp_path: Path) -> None:
     versions = f'torch = "2.13.0+cu999", not "{torch.__version__}"'
-    assert_one_line_each(hosts, f"{differs}{versions}; install the same versions on all hosts", tmp_path)
+    assert_one_line_each(run_hosts(version="2.13.0+cu999"), ["process 1 on ", versions], tmp_path)
 
 
 @pytest.mark.long
 def test_another_dataset(
-    run_hosts: Callable[..., list[Host]], small_config: Callable[..., Config], tmp_path: Path
+    run_hosts: Callable[..., list[Launched]], small_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     """Made with the same settings of another log."""
     other = tmp_path / "other"
     arguments = [f"--{key}={value}" for key, value in (SMALL | {"data.n_users": 61}).items()]
     assert preprocessing.main(["--config=config.toml", f"--data.dataset_dir={other}", *arguments]) == 0
+    folders = other, small_config().data.folder
+    names = [json.loads((folder / "metadata.json").read_text())["fingerprint"][:12] for folder in folders]
     hosts = run_hosts(f"--data.dataset_dir={other}")
-    differs = DIFFERS.format(rank=1, host=socket.gethostname())
-    names = [fingerprint(folder) for folder in (other, small_config().data.folder)]
-    difference = f'dataset (fingerprint) = "{names[0]}", not "{names[1]}"'
-    advice = "make the dataset once and copy its folder to all hosts"
-    assert_one_line_each(hosts, f"{differs}{difference}; {advice}", tmp_path)
-
-
-def fingerprint(folder: Path) -> str:
-    return str(json.loads((folder / "metadata.json").read_text())["fingerprint"][:12])
+    assert_one_line_each(hosts, ["process 1 on ", f'"{names[0]}", not "{names[1]}"'], tmp_path)
 
 
 @pytest.mark.long
-def test_no_dataset_on_one_host(run_hosts: Callable[..., list[Host]], tmp_path: Path) -> None:
-    hosts = run_hosts("--data.dataset_dir=nowhere")
-    missing = "nowhere: no dataset folder (no metadata.json); run `bert4rec prepare` with these settings first"
-    assert_one_line_each(hosts, f"process 1 on {socket.gethostname()}: {missing}", tmp_path)
-
-
-@pytest.mark.long
-def test_a_wrong_setting_on_one_host(run_hosts: Callable[..., list[Host]], tmp_path: Path) -> None:
-    """Which is found before torch is there; and all of that host's processes find it."""
-    hosts = run_hosts("--training.n_epoch=3", n_processes=2)
-    wrong = "--training.n_epoch: no such option; did you mean --training.n_epochs? --help lists all"
-    expected = f"process 2 on {socket.gethostname()}: {wrong} (1 more process has failed)"
-    assert_one_line_each(hosts, expected, tmp_path)
+@pytest.mark.parametrize(
+    ("change", "n_processes", "named"),
+    [
+        ("--data.dataset_dir=nowhere", 1, "nowhere: "),
+        ("--training.n_epoch=3", 2, "--training.n_epochs?"),  # which is found before torch is there
+    ],
+)
+def test_an_error_on_one_host(
+    run_hosts: Callable[..., list[Launched]], tmp_path: Path, change: str, n_processes: int, named: str
+) -> None:
+    hosts = run_hosts(change, n_processes=n_processes)
+    assert_one_line_each(hosts, [f"process {n_processes} on {socket.gethostname()}: ", named], tmp_path)
 
 
 @pytest.mark.long
 def test_the_same_dataset_in_another_place_is_trained(
-    run_hosts: Callable[..., list[Host]], small_config: Callable[..., Config], tmp_path: Path
+    run_hosts: Callable[..., list[Launched]], small_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     shutil.copytree(small_config().data.folder, tmp_path / "copy")
     hosts = run_hosts(f"--data.dataset_dir={tmp_path / 'copy'}", "--data.source=random", "--run.name=elsewhere")
-    assert [host.process.returncode for host in hosts] == [0, 0], hosts[0].end()
-    assert f"report: {tmp_path / 'runs' / 'synthetic-dmp' / 'report.html'}" in hosts[0].end()
-    assert [line for _, line in hosts[1].lines if "error: " in line] == []
+    assert [each.process.returncode for each in hosts] == [0, 0], hosts[0].output
+    assert f"report: {tmp_path / 'runs' / 'synthetic-dmp' / 'report.html'}" in hosts[0].output
+    assert "error: " not in hosts[1].output

@@ -1,7 +1,6 @@
 """From a file that is only named to a run, as a person types it: what it is, where its dataset stands, what is next."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -9,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests import launch
+
 SMALL = [
     "--config=/dev/null", "--preprocessing.n_eval_negatives=2", "--model.max_len=4", "--model.embed_dim=8",
     "--model.ffn_dim=8",
@@ -17,9 +17,7 @@ SMALL = [
 
 
 def start(folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / script), *arguments]
-    variables = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, env=variables, check=False)
+    return launch.start([sys.executable, str(launch.ROOT / script), *arguments], folder)
 
 
 @pytest.fixture
@@ -40,8 +38,8 @@ def test_a_file_is_recognized_and_the_next_command_trains_on_it_also_without_the
     lines = done.stdout.splitlines()
     assert lines[0] == "data.source = table: log.csv is a CSV file with the columns customer, sku, at"
     settings = [*SMALL, "--data.path=log.csv", *COLUMNS, "--data.source=table"]
-    launch = "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py --"
-    assert lines[-1] == f"next: {launch} {shlex.join(settings)}"
+    command = "torchx run -s local_cwd dist.ddp -j 1x2 --script train.py --"
+    assert lines[-1] == f"next: {command} {shlex.join(settings)}"
     assert json.loads((shop / "data" / "log" / "metadata.json").read_text())["rows"] == 240
 
     brief = ["--training.n_epochs=1", "--mode=ddp"]
@@ -55,20 +53,16 @@ def test_a_file_is_recognized_and_the_next_command_trains_on_it_also_without_the
 
     done = start(shop, "train.py", *SMALL, "--data.path=log.csv", *brief)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "error: log.csv: No such file or directory; correct data.path, or, where only the dataset folder is on this "
-        "machine, give --data.source=… as well, or --data.dataset_dir=… in its place\n"
-    )
+    assert done.stderr.startswith("error: log.csv: ")
+    assert "--data.dataset_dir=" in done.stderr
 
 
 def test_columns_that_are_missing_are_suggested_ready_to_type(shop: Path) -> None:
     done = start(shop, "preprocessing.py", *SMALL, "--data.path=log.csv")
     assert done.returncode == 2
-    assert done.stderr == (
-        'error: log.csv: no column "user" (user); it has: customer, sku, at; try --data.user_column=customer '
-        "--data.item_column=sku --data.time_column=at\n"
-    )
-    options = done.stderr.partition("; try ")[2].split()
+    assert done.stderr.startswith('error: log.csv: no column "user"')
+    options = [word for word in done.stderr.split() if word.startswith("--")]
+    assert options == COLUMNS
     assert start(shop, "preprocessing.py", *SMALL, "--data.path=log.csv", *options).returncode == 0
 
 
@@ -80,11 +74,9 @@ def test_two_files_have_two_datasets(shop: Path) -> None:
     assert sorted(path.name for path in (shop / "data").iterdir()) == ["log", "other"]
     (shop / "log.csv").rename(shop / "log.txt")
     done = start(shop, "preprocessing.py", *SMALL, "--data.path=log.txt", *COLUMNS)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: data/log: holds a dataset made from log.csv (table), this one is from log.txt (table); to keep both "
-        "add --data.dataset_dir=data/log-2, to replace it --data.replace=true\n",
-    )
+    assert done.returncode == 2
+    named = ("error: data/log: ", "log.csv", "log.txt", "--data.dataset_dir=data/log-2", "--data.replace=true")
+    assert all(text in done.stderr for text in named)
 
 
 @pytest.mark.parametrize("source", ["ml-1m", "ml-100k", "ml-25m"])
@@ -92,7 +84,5 @@ def test_pairs_given_as_ratings_are_told_how_to_be_read(tmp_path: Path, source: 
     (tmp_path / "ml-1m.txt").write_text("1 2\n1 3\n2 2\n")
     done = start(tmp_path, "preprocessing.py", *SMALL, f"--data.source={source}", "--data.path=ml-1m.txt")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"error: ml-1m.txt: has lines of a user and items, not the ratings of {source}; read them with "
-        "--data.source=sequences\n"
-    )
+    assert done.stderr.startswith("error: ml-1m.txt: ")
+    assert "--data.source=sequences" in done.stderr

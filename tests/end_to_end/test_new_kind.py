@@ -1,7 +1,6 @@
 """A kind of model added as docs/architecture.md says is trained, evaluated, recommended with and exported."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -10,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import launch
 from tests.conftest import SMALL
 
-ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs/architecture.md"
+PAGE = launch.ROOT / "docs/architecture.md"
 
 
 def add(path: Path, place: str, text: str) -> None:
@@ -27,7 +26,7 @@ def add(path: Path, place: str, text: str) -> None:
 def tree(tmp_path: Path) -> Path:
     """A copy of the package with the kind `next_item`, step by step as the page has it."""
     package = tmp_path / "tree" / "bert4rec"
-    shutil.copytree(ROOT / "bert4rec", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(launch.ROOT / "bert4rec", package, ignore=shutil.ignore_patterns("__pycache__"))
     (module,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (package / "models/next_item.py").write_text(module)
     kinds = package / "models/kinds.py"
@@ -44,11 +43,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def start(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    variables = os.environ | {"PYTHONPATH": str(tree), "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [sys.executable, "-m", "bert4rec", *arguments],
-        cwd=tree, env=variables, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
+    return launch.start([sys.executable, "-m", "bert4rec", *arguments], tree, PYTHONPATH=str(tree))
 
 
 def test_it_goes_all_the_way(tree: Path, small_folder: Path) -> None:

@@ -14,8 +14,8 @@ from torchx.runner import get_runner
 
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
-from tests.end_to_end.test_faults import Started, report_of
-from tests.end_to_end.test_scripts import BIN, ROOT, TORCHRUN, settings_file, start
+from tests.end_to_end.test_faults import launch
+from tests.launch import BIN, ROOT, TORCHRUN, report_of, settings_file, start
 
 pytestmark = pytest.mark.long
 
@@ -94,12 +94,11 @@ def test_torchrun_starts_all_processes_anew_after_one_has_died(
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     file = settings_file(make(**{"run.name": "broken"}), tmp_path)
     run = tmp_path / "runs" / "broken"
-    started = Started(file, "--max_restarts=1")
-    assert started.wait_for(" epochs of "), started.output
+    started = launch(file, "--max_restarts=1")
+    started.wait_for(" epochs of ")
     while not found(run / "checkpoints"):
         time.sleep(0.05)
     os.kill(started.ranks()[1], signal.SIGKILL)
-    started.end()
-    assert started.process.returncode == 0, started.output
+    assert started.end(240) == 0, started.output
     assert re.search(r"resumed after step \d+,", started.output)
     assert report_of(run) == report_of(tmp_path / "runs" / "whole")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bert4rec.config.tables import Config
-from tests.end_to_end.test_scripts import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
 from tests.folders import files_of
+from tests.launch import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
 from tests.terminal import on_terminal, screen
 
 BAR = re.compile(r" *\d+ % \|(.+)\| epoch \d+\.\d/\d+  loss \d+\.\d{3}(  \S+ sequences/s)?  \d+:\d\d left(\^C)?")
@@ -61,7 +61,8 @@ def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Callabl
     command = f"torchrun --standalone --nproc_per_node=2 -m bert4rec train --resume={run} --training.n_epochs=2"
     done = start([*TORCHRUN, f"--resume={run}"])
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{run} is finished (1 epoch, stopped by n_epochs); to train it longer: {command}\n"
+    assert done.stdout.startswith(f"{run} ")
+    assert done.stdout.endswith(f": {command}\n")
     assert files_of(run) == before
     done = start(shlex.split(command))
     assert done.returncode == 0, done.stderr
@@ -83,10 +84,8 @@ def test_a_run_that_is_found_keeps_its_settings(make: Callable[..., Config], tmp
     (run / "report.json").unlink()
     done = start([*ALONE, usual, "--resume=auto"])
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(
-        f"{tmp_path / 'settings.toml'} is not used: {run} keeps its own settings (training.n_epochs = 3, not 1); what "
-        "is to change goes on the command line\n"
-    )
+    first = done.stdout.splitlines()[0]
+    assert all(text in first for text in (str(tmp_path / "settings.toml"), str(run), "training.n_epochs = 3, not 1"))
     assert training_of(run)["epochs"] == 3
 
 

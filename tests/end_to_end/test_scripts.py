@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,26 +16,7 @@ import pytest
 import tomli
 
 from bert4rec.config.tables import Config
-from bert4rec.runtime.wording import counted
-
-ROOT = Path(__file__).parent.parent.parent
-BIN = Path(sys.executable).parent
-
-ALONE = [sys.executable, "train.py"]
-TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node=2", "train.py"]
-TORCHX = [str(BIN / "torchx"), "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py", "--"]
-
-
-def start(command: list[str]) -> subprocess.CompletedProcess[str]:
-    # Two processes would not fit on one GPU, and the figures below are those of CPUs.
-    variables = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, env=variables, check=False)
-
-
-def settings_file(config: Config, folder: Path) -> str:
-    file = folder / "settings.toml"
-    file.write_text(config.to_toml())
-    return f"--config={file}"
+from tests.launch import ALONE, ROOT, TORCHRUN, TORCHX, settings_file, start
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +68,9 @@ def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: 
     for rank in range(report["world_size"]):
         weights, state = (report["sharding"][key][rank] for key in ("weights", "optimizer_state"))
         assert f"\n  {rank}: {weights} of weights and {state} of optimizer state" in plan
-    processes = counted(report["world_size"], "process")
-    how = {"dmp": f"row-wise on {processes}", "ddp": f"a copy on each of {processes}"}[mode]
     (line,) = [line for line in report["output"].splitlines() if "plan: " in line]
-    assert re.search(rf"plan: item table \d+ x 20, {how}; \d+ MB of \S+ GB( each)?$", line)
+    assert re.search(rf"item table \d+ x 20, {'row_wise' if mode == 'dmp' else 'replicated'}", line)
+    assert line.rstrip(" each").endswith(" GB")
     assert json.loads((folder / "environment.json").read_text())["world_size"] == report["world_size"]
     kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [kind for kind, _ in itertools.groupby(kinds)] == ["train", "validation"] * 2
@@ -173,37 +152,27 @@ def test_all_data_can_be_trained_on(small_config: Callable[..., Config], tmp_pat
     assert start([sys.executable, "preprocessing.py", file]).returncode == 0
     done = start([*ALONE, file])
     assert done.returncode == 0, done.stderr
-    assert "this dataset holds nothing out for validation or test: the last weights are kept\n" in done.stdout
     folder = tmp_path / "runs" / "synthetic-dmp"
-    line = "This dataset holds nothing out: there is no test."
-    assert f"\n{line}\nreport: {folder / 'report.html'}\nall figures: bert4rec report {folder}\n" in done.stdout
+    assert f"\nreport: {folder / 'report.html'}\nall figures: bert4rec report {folder}\n" in done.stdout
     assert {"test", "validation"}.isdisjoint(json.loads((folder / "report.json").read_text()))
-    assert line in start([sys.executable, "-m", "bert4rec", "report", str(folder)]).stdout
+    assert start([sys.executable, "-m", "bert4rec", "report", str(folder)]).returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (
-            ["--training.n_epoch=3"],
-            "error: --training.n_epoch: no such option; did you mean --training.n_epochs? --help lists all",
-        ),
-        (["--config=none.toml"], "error: none.toml: cannot read the settings: No such file or directory"),
-        (
-            ["--data.dataset_dir=nowhere"],
-            "error: nowhere: no dataset folder (no metadata.json); run `bert4rec prepare` with these settings first",
-        ),
-        (
-            ["--parallelism.device=cuda"],
-            'error: parallelism.device = "cuda": 1 process on this host but 0 GPUs; start at most one process per '
-            'GPU, or set parallelism.device = "cpu"',
-        ),
+        (["--training.n_epoch=3"], "--training.n_epochs?"),
+        (["--config=none.toml"], "none.toml: "),
+        (["--data.dataset_dir=nowhere"], "nowhere: "),
+        (["--parallelism.device=cuda"], 'parallelism.device = "cuda": '),
     ],
 )
-def test_bad_settings_are_one_line_and_status_2(arguments: list[str], message: str) -> None:
+def test_bad_settings_are_one_line_and_status_2(arguments: list[str], named: str) -> None:
     done = start([*ALONE, *arguments])
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == message + "\n"
+    assert done.stderr.startswith("error: ")
+    assert named in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("launcher", [ALONE, pytest.param(TORCHRUN, marks=pytest.mark.long)])
@@ -213,9 +182,10 @@ def test_a_run_folder_that_cannot_be_made_is_one_line(
     (tmp_path / "runs").write_text("in the way")
     done = start([*launcher, settings_file(small_config(), tmp_path)])
     folder = tmp_path / "runs" / "synthetic-dmp"
-    line = f"error: run.dir: cannot make {folder}: Not a directory; choose another folder"
     assert done.returncode == (2 if launcher is ALONE else 1)
-    assert [found for found in done.stderr.splitlines() if "error: " in found] == [line]
+    (line,) = [found for found in done.stderr.splitlines() if "error: " in found]
+    assert line.startswith("error: run.dir: ")
+    assert str(folder) in line
     assert done.stderr.count("Traceback") == (0 if launcher is ALONE else 1)  # torchrun's own
 
 
@@ -223,7 +193,8 @@ def test_a_job_that_cannot_fit_leaves_nothing_behind(small_config: Callable[...,
     file = settings_file(small_config(**{"model.embed_dim": 4_000_000, "model.n_heads": 1}), tmp_path)
     done = start([*ALONE, file])
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: this configuration needs 2,816 TB of host memory per process (")
+    assert done.stderr.startswith("error: ")
+    assert "2,816 TB" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
@@ -232,8 +203,8 @@ def test_a_training_that_diverges_says_so(small_config: Callable[..., Config], t
     changes = {"training.learning_rate": 1e30, "training.optimizer": "sgd", "training.max_grad_norm": 0.0}
     done = start([*ALONE, settings_file(small_config(**changes), tmp_path)])
     assert done.returncode == 1
-    assert done.stderr.startswith("error: the training loss is ")
-    assert "; start again with lower learning rates: bert4rec train --config=" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "bert4rec train --config=" in done.stderr
 
 
 @pytest.mark.long
@@ -256,10 +227,9 @@ def test_a_stale_dataset_is_one_line_from_one_process(small_config: Callable[...
     assert done.returncode != 0
     assert done.stderr.count("Traceback") == 1  # torchrun's own
     lines = [line for line in (done.stdout + done.stderr).splitlines() if "error: " in line]
-    assert lines == [
-        f"error: {small_config().data.folder}: made with model.max_len = 12, the settings say 20; make it again with "
-        "`bert4rec prepare` and the same settings"
-    ]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: {small_config().data.folder}: ")
+    assert "model.max_len = 12" in lines[0]
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,15 +1,22 @@
-"""Batches: what they ask tables for, and what moves with them."""
+"""Batches, lookups and parcels: what they hold, how they travel."""
 
+import pickle
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from bert4rec.dataset.reader import Rows
 from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.feed.batch import Batch, Candidates, Pairs, tensors_of
+from bert4rec.feed.loaders.parcel import ALIGNMENT, Parcel
+from bert4rec.feed.lookup import ID_ROWS, LARGEST_COUNTED, Lookup, distinct
 from bert4rec.feed.negatives import Negatives
+from bert4rec.training.loop.transfer import tensors_in
 
 NEGATIVES = Negatives(torch.tensor([9, 4, 9]), torch.tensor([-1.0, -2.0, -1.0]))
 
@@ -65,3 +72,67 @@ def test_ragged_rows_become_tensors_of_64_bits() -> None:
     items, lengths = tensors_of(Rows(np.array([5, 6, 7], np.int32), np.array([2, 1])))
     assert (items.tolist(), lengths.tolist()) == ([5, 6, 7], [2, 1])
     assert items.dtype == lengths.dtype == torch.int64
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3) | st.integers(0, 2**40), max_size=30))
+def test_each_id_comes_once_and_all_come_back(ids: list[int]) -> None:
+    """Few and small ones are counted, large ones are sorted."""
+    found, places = distinct(torch.tensor(ids, dtype=torch.int64))
+    assert found.ids.tolist() == sorted({*ids})
+    assert found.ids[places].tolist() == ids
+    assert {tensor.dtype for tensor in (*found, places)} == {torch.int64}
+
+
+@pytest.mark.parametrize("largest", [5 * LARGEST_COUNTED - 1, 5 * LARGEST_COUNTED])
+def test_both_ways_agree(largest: int) -> None:
+    found, places = distinct(torch.tensor([largest, 3, largest, 0, 3]))
+    assert (found.ids.tolist(), places.tolist()) == ([0, 3, largest], [2, 1, 2, 0, 1])
+
+
+@pytest.mark.parametrize("n", [0, 1, ID_ROWS, 3 * ID_ROWS + 5])
+def test_ids_are_spread_evenly_over_the_rows(n: int) -> None:
+    lengths = Lookup.of(torch.arange(n)).lengths
+    assert (len(lengths), int(lengths.sum())) == (ID_ROWS, n)
+    assert int(lengths.max() - lengths.min()) <= 1
+
+
+TARGETS = torch.tensor([5, 7, 5])
+DRAWN = Negatives(torch.tensor([3, 4]), torch.tensor([0.5, 0.25]))
+SEQUENCES = Batch.showing(torch.tensor([3, 1, 4]), torch.tensor([1, 2]), torch.tensor([1]), torch.tensor([9]))
+BATCHES: dict[str, Any] = {
+    "sequences": SEQUENCES._replace(n_sequences=2),
+    "sequences and negatives": SEQUENCES._replace(candidates=Candidates.of(TARGETS, DRAWN)),
+    "pairs": Pairs.between(torch.tensor([2, 2, 9]), TARGETS),
+    "rated pairs": Pairs.between(torch.tensor([2, 2, 9]), TARGETS, torch.tensor([3.5, 1.0, 5.0])),
+    "one number everywhere": SEQUENCES._replace(places=torch.tensor([4]).expand(3)),
+    "nothing to predict": SEQUENCES._replace(positions=torch.tensor([], dtype=torch.int64)),
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_what_went_in_comes_out(batch: Any) -> None:
+    found = Parcel.of(batch).unpack()
+    assert _described(found) == _described(batch)
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_a_parcel_takes_one_tensor_to_another_process_however_many_are_in_it(batch: Any) -> None:
+    parcel = Parcel.of(batch)
+    assert list(tensors_in(parcel)) == [parcel.content]
+    assert _described(pickle.loads(pickle.dumps(parcel)).unpack()) == _described(batch)
+
+
+def test_tensors_begin_where_torch_would_let_them_begin() -> None:
+    parcel = Parcel.of(BATCHES["sequences and negatives"])
+    first = parcel.content.data_ptr()
+    assert {(tensor.data_ptr() - first) % ALIGNMENT for tensor in tensors_in(parcel.unpack()) if len(tensor)} == {0}
+
+
+def _described(batch: Any) -> Any:
+    """Structure, types and numbers."""
+    if isinstance(batch, Tensor):
+        return batch.dtype, batch.tolist()
+    if isinstance(batch, tuple):
+        return type(batch), [_described(part) for part in batch]
+    return batch

@@ -1,15 +1,26 @@
-"""The kinds of models, and the settings that name them."""
+"""Kinds of trained models: names, ranking interface, what they learn from."""
 
 from typing import get_args
 
+import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import Model
+from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID
+from bert4rec.feed.lookup import Lookup
 from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.kinds import KINDS, check_kinds
 from bert4rec.models.matrix_factorization import MatrixFactorization
+from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.sasrec import SASRec
+from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.tables.table import saved_name
+from tests.feed.shown import shown
+from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 
 def test_every_kind_can_be_set() -> None:
@@ -19,7 +30,123 @@ def test_every_kind_can_be_set() -> None:
 def test_what_is_known_of_a_kind_without_its_class_is_so() -> None:
     check_kinds(KINDS)
     for kinds in ({"new": SASRec}, {"sasrec": Bert4Rec}, {"bert4rec": SASRec}, {"sasrec": MatrixFactorization}):
-        with pytest.raises(
-            TypeError, match=rf'in config/abilities.py says otherwise; (add|remove) "{next(iter(kinds))}"'
-        ):
+        with pytest.raises(TypeError, match=f'"{next(iter(kinds))}"'):
             check_kinds(kinds)
+
+
+def test_all_weights_have_these_names() -> None:
+    def names(kind: type[SequenceModel], head: str) -> set[str]:
+        saved = map(saved_name, model(kind, head=head).state_dict())
+        return {name for name in saved if not name.startswith(ENCODER)}
+
+    assert names(Bert4Rec, "tied") == {TABLE, MASK}
+    assert names(SASRec, "linear") == {TABLE, HEAD, HEAD_BIAS}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_kind_names_its_settings(kind: str) -> None:
+    """All that the builder gives a model is there for it to take."""
+    from inspect import signature
+
+    model = KINDS[kind]
+    accepted = signature(model).parameters
+    takes_more = "encoder" in accepted
+    names = {*model.tables_of, *model.settings, *model.loss_settings}
+    assert {name for name in names if name not in accepted} == (
+        {"n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm"} if takes_more else set()
+    )
+    assert (bool(model.title), bool(model.unit)) == (True, True)
+
+
+MASKING = {"seed": 1, "n_rows": 50, "mask_prob": 0.5, "last_item_mask_prob": 0.0, "mask_token_share": 1.0,
+           "random_token_share": 0.0}  # fmt: skip
+
+
+def test_it_is_trained_on_masked_positions() -> None:
+    items, lengths = torch.arange(2, 32), torch.tensor([10, 20])
+    batch = Bert4Rec.make_examples(**MASKING)(items, lengths, torch.arange(2), 0)
+    assert (shown(batch)[batch.positions] == MASK_ID).all()
+    assert torch.equal(batch.targets, items[batch.positions])
+
+
+def test_a_plan_counts_the_mean_and_one_more_a_sequence() -> None:
+    assert Bert4Rec.n_targets(64, 3200, mask_prob=0.2) == 704
+    assert Bert4Rec.n_targets(64, 128, mask_prob=0.9) == 128
+
+
+HISTORY = [5, 6, 7, 8]
+TAKEN = [100, 103, 500, 90_000]
+
+
+@pytest.mark.parametrize("times", ["none", "history", "target"])
+def test_what_it_is_trained_on_is_what_it_is_asked(times: str) -> None:
+    """The loss of a sequence is the sum of what each of its beginnings, asked for the next item, has to say."""
+    network = model(SASRec, times=times)
+    with torch.no_grad():
+        network.encoder.positions.weight.zero_()  # which count from the end
+    taken = None if times == "none" else np.array(TAKEN)
+    seconds = None if taken is None else torch.from_numpy(taken)
+    batch = SASRec.make_examples(times=times)(torch.tensor(HISTORY), torch.tensor([4]), torch.tensor([0]), 0, seconds)
+    vectors = network.item_table.candidates(Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))
+    expected = torch.zeros(())
+    for n in range(1, len(HISTORY)):
+        known = {} if taken is None else {"times": taken[:n], "target_times": taken[n : n + 1]}
+        asked = SASRec.ask(Rows(np.array(HISTORY[:n], np.int32), np.array([n]), **known), 12, times)
+        hidden, _ = network.represent(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))
+        expected = expected + F.cross_entropy(hidden @ vectors.T, torch.tensor([HISTORY[n] - FIRST_ITEM_ID]))
+    torch.testing.assert_close(network(batch), expected)
+
+
+def test_a_plan_counts_every_position() -> None:
+    assert SASRec.n_targets(64, 3200, mask_prob=0.2) == 3200
+
+
+def test_the_loss_is_the_cross_entropy_of_the_masked_positions() -> None:
+    network = model()
+    asked = batch(SEQUENCES, POSITIONS)
+    hidden = hidden_of(network, asked)
+    vectors, bias, _ = (
+        network.item_table.collection.embeddings["item"].weight[FIRST_ITEM_ID:].split([WIDTH, 1, 3], dim=1)
+    )
+    scores = hidden[:, :WIDTH] @ vectors.T + bias[:, 0]
+    expected = -torch.log_softmax(scores, dim=1)[torch.arange(len(scores)), asked.targets - FIRST_ITEM_ID].sum()
+    torch.testing.assert_close(network(asked), expected)
+
+
+def test_padding_as_target_counts_nothing() -> None:
+    network = model()
+    asked = batch(SEQUENCES, POSITIONS)
+    nothing = asked._replace(targets=torch.full_like(asked.targets, PAD_ID))
+    loss = network(nothing)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(weight.grad is not None and not weight.grad.any() for weight in network.parameters())
+
+
+@pytest.mark.parametrize("kind", ["bert4rec", "sasrec"])
+@pytest.mark.parametrize("head", ["tied", "linear"])
+def test_every_weight_learns(head: str, kind: str) -> None:
+    kind_of_model = KINDS[kind]
+    assert issubclass(kind_of_model, SequenceModel)
+    network = model(kind_of_model, head=head)
+    shown = [[2, MASK_ID, 4], *SEQUENCES[1:]] if network.has_mask_token else SEQUENCES
+    network(batch(shown, POSITIONS)).backward()
+    assert [name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()] == []
+
+
+def test_bf16_autocast_stays_near_fp32() -> None:
+    network = model()
+    asked = batch(SEQUENCES, POSITIONS)
+    expected = network(asked)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = network(asked)
+    assert loss.dtype == torch.float32
+    assert abs(loss / expected - 1) < 0.02
+
+
+def test_a_built_model_takes_no_memory() -> None:
+    huge = Bert4Rec(
+        n_items=10**9, embed_dim=128, n_heads=2, n_layers=1, ffn_dim=8, max_len=5, dropout=0.0, head="tied",
+        output_bias=True,
+    )  # fmt: skip
+    assert {weight.device.type for weight in huge.parameters()} == {"meta"}

@@ -157,11 +157,10 @@ def test_few_items_are_trained_as_without_groups(pools: Any, loss: str) -> None:
 def test_groups_of_another_size_than_divides_the_processes_are_refused_on_all(
     pools: Any, small_config: Callable[..., Config]
 ) -> None:
-    refusal = (
-        "parallelism.sharding_group_size = 3: 4 processes cannot be cut into such groups; valid with 4: 1, 2, 4, or 0 "
-        "for all of them"
-    )
-    assert pools(4).run(jobs.refusal, small_config(**{"parallelism.sharding_group_size": 3}), 20) == [refusal] * 4
+    first, *others = pools(4).run(jobs.refusal, small_config(**{"parallelism.sharding_group_size": 3}), 20)
+    assert first.startswith("parallelism.sharding_group_size = 3: ")
+    assert "1, 2, 4" in first
+    assert others == [first] * 3
 
 
 def test_each_group_and_each_shard_has_its_own_messages(pools: Any) -> None:

@@ -352,7 +352,7 @@ def test_a_job_that_cannot_fit_is_refused_on_all_with_one_line(
 ) -> None:
     first, second = pools(2).run(jobs.refusal, small_config(**{"parallelism.mode": mode}), 10**12)
     assert first == second
-    assert first.startswith("this configuration needs ")
+    assert " TB of host memory" in first
     assert "\n" not in first
 
 

@@ -1,7 +1,7 @@
 """The plan as written-out arithmetic; that it is what a run then holds is tested in test_parallelize.py."""
 
-import itertools
 import pickle
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,13 +10,9 @@ from bert4rec.models.kinds import KINDS
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, needed
-from bert4rec.sharding.plan import Plan, headline, make_plan, page, size, summary
+from bert4rec.sharding.plan import headline, make_plan, page, size, summary
 from tests.models.networks import WithGroups
 from tests.sharding.make_job import NO_LIMIT, make_job
-
-
-def largest_held(plan: Plan) -> int:
-    return max(sum(plan.held(rank).values()) for rank in range(plan.job.world_size))
 
 
 @pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise", "column_wise", "auto"])
@@ -29,16 +25,13 @@ def test_more_processes_than_rows_or_columns_hold_every_number_once(n_items: int
     assert len({part.rank for part in shards}) == len(shards) == holders
     assert sum(part.n_rows * part.n_columns for part in shards) == (n_items + 2) * 68
     assert shards[-1].row + shards[-1].n_rows == n_items + 2
-    assert f"on {holders} of 64 processes" in page(plan)
 
 
 def test_groups_that_share_negatives_leave_no_process_over() -> None:
     job = make_job(100, 6, loss="gbce", n_train_negatives=20, negatives_shared_by=4)
     with pytest.raises(SettingsError) as caught:
         make_plan(job, NO_LIMIT)
-    assert str(caught.value) == (
-        'training.negatives_shared_by = 4: 6 processes cannot be cut into such groups; valid with 6: 1, 2, 3, 6, "all"'
-    )
+    assert re.search(r'training.negatives_shared_by = 4: .*valid with 6: 1, 2, 3, 6, "all"$', str(caught.value))
     for possible in ({"negatives_shared_by": 3}, {"loss": "softmax"}, {"trains": False}):
         make_plan(replace(job, **possible), NO_LIMIT)
 
@@ -75,20 +68,14 @@ def test_kernels_put_the_tables_where_fbgemm_does(kernel: str, optimizer: str, p
 
 @pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise", "column_wise"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
-def test_more_processes_never_hold_more_each(sharding_type: str, optimizer: str) -> None:
+def test_more_processes_never_hold_or_need_more_each(sharding_type: str, optimizer: str) -> None:
     job = make_job(10**7, 1, "cuda", sharding_type=sharding_type, sparse_optimizer=optimizer, local_world_size=1)
     plans = [make_plan(replace(job, world_size=n), NO_LIMIT) for n in (1, 2, 3, 4, 7, 8, 31, 64)]
-    for fewer, more in itertools.pairwise(plans):
-        assert largest_held(more) <= largest_held(fewer)
-
-
-@pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
-def test_more_processes_never_need_more_each_row_wise(loss: str) -> None:
-    job = make_job(10**7, 1, "cuda", loss=loss, n_train_negatives=256, local_world_size=1)
-    needs = [
-        sum(make_plan(replace(job, world_size=n), NO_LIMIT).needs[0][0].values()) for n in (1, 2, 3, 4, 7, 8, 31, 64)
-    ]
-    assert needs == sorted(needs, reverse=True)
+    held = [max(sum(plan.held(rank).values()) for rank in range(plan.job.world_size)) for plan in plans]
+    assert held == sorted(held, reverse=True)
+    if sharding_type == "row_wise":
+        needs = [sum(plan.needs[0][0].values()) for plan in plans]
+        assert needs == sorted(needs, reverse=True)
 
 
 def test_a_thousand_processes_and_a_billion_items() -> None:
@@ -104,36 +91,29 @@ def test_a_thousand_processes_and_a_billion_items() -> None:
 
 def test_the_page_names_every_shard_and_every_process() -> None:
     plan = make_plan(make_job(20, 2), Memory(host=10**9))
-    lines = page(plan).splitlines()
-    assert lines[0] == "plan: dmp on 2 x cpu, 2 a host"
-    assert lines[1] == (
-        "  item: 22 x 68, row_wise, 2 x [11 x 68] on 2 of 2 processes; each 2.99 kB of weights, 48 bytes of optimizer "
-        "state"
-    )
-    assert "  item: rows 11…21, columns 0…67 on process 1: 2992 bytes of weights, 48 of optimizer state" in lines
+    first, table, *_, last = page(plan).splitlines()
+    assert first.split()[1:] == ["dmp", "on", "2", "x", "cpu,", "2", "a", "host"]
+    assert numbers(table) == ["22", "68", "2", "11", "68", "2", "2", "2.99", "48"]
+    shard = next(line for line in page(plan).splitlines() if "rows 11" in line)
+    assert numbers(shard) == ["11", "21", "0", "67", "1", "2992", "48"]
     held, needs = plan.held(1), sum(plan.needs[1][1].values())
-    assert lines[-1] == (
-        f"  1: {held['weights']} of weights and {held['optimizer_state']} of optimizer state, dense part included; "
-        f"needs {needs} of host memory"
-    )
+    assert numbers(last) == [str(n) for n in (1, held["weights"], held["optimizer_state"], needs)]
+
+
+def numbers(line: str) -> list[str]:
+    return re.findall(r"[\d.]*\d", line)
 
 
 def test_a_plan_names_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 groups of width 8, row-wise: 3 rows on the first process, 2 on the second; the larger part counts."""
+    """5 groups of width 8, row-wise: 3 rows on the first process, 2 on the second."""
     monkeypatch.setitem(KINDS, "grouped", WithGroups)
     job = replace(make_job(20, 2, embed_dim=8), kind="grouped")
     plan = make_plan(job, Memory(host=10**9))
     assert job.updates == {"item": "dense_shards", "group": "fused"}
-    assert headline(plan).startswith(
-        "plan: item table 22 x 12, row-wise on 2 processes, group table 5 x 8, row-wise on 2 processes; "
-    )
-    assert summary(plan).splitlines()[1:3] == [
-        "  item: 22 x 12, row_wise, 2 x [11 x 12] on 2 of 2 processes; each 528 bytes of weights, 48 bytes of "
-        "optimizer state",
-        "  group: 5 x 8, row_wise, 2 x [2 x 8 … 3 x 8] on 2 of 2 processes; each 64 bytes … 96 bytes of weights, "
-        "8 bytes … 12 bytes of optimizer state",
-    ]
-    assert "  group: rows 3…4, columns 0…7 on process 1: 64 bytes of weights, 8 of optimizer state" in page(plan)
+    tables = ["22 x 12, row_wise, 2 x [11 x 12] on 2 of 2", "5 x 8, row_wise, 2 x [2 x 8 … 3 x 8] on 2 of 2"]
+    assert all(table in headline(plan) and table in summary(plan) for table in tables)
+    assert all(n_bytes in summary(plan) for n_bytes in ("528 bytes", "64 bytes … 96 bytes", "8 bytes … 12 bytes"))
+    assert len(page(plan).splitlines()) == len(summary(plan).splitlines()) + 2 + 4 + 2 + 2
 
 
 def test_a_plan_can_be_sent_to_other_processes() -> None:
@@ -169,8 +149,7 @@ def test_every_group_holds_what_one_holds_alone() -> None:
             alone.shards
         )
         assert [plan.held(first), plan.held(first + 1)] == [alone.held(0), alone.held(1)]
-    assert summary(plan).startswith("plan: dmp on 8 x cpu, 4 a host, in 4 groups of 2\n")
-    assert headline(plan).startswith("plan: item table 1,002 x 68, row-wise in each of 4 groups, on 8 processes; ")
+    assert "4 groups of 2" in summary(plan)
 
 
 def test_messages_within_a_host_and_between_hosts() -> None:

@@ -16,7 +16,7 @@ ALIGNMENT = 64  # bytes: what torch gives a tensor that is alone
 
 
 class Place(NamedTuple):
-    """Where a tensor's bytes stand in a parcel."""
+    """Hold the place of a tensor's bytes in a parcel."""
 
     first: int
     n_bytes: int
@@ -31,7 +31,7 @@ class Parcel(NamedTuple):
 
     @classmethod
     def of(cls, batch: AnyBatch) -> "Parcel":
-        """The batch, copied."""
+        """Return the batch, copied."""
         parts: list[Tensor] = []
 
         def pack(tensor: Tensor) -> Place:
@@ -44,7 +44,7 @@ class Parcel(NamedTuple):
         return cls(torch.cat(parts), places)
 
     def unpack(self) -> AnyBatch:
-        """The batch, whose tensors share the parcel's memory."""
+        """Return the batch, whose tensors share the parcel's memory."""
 
         def tensor_at(place: Place) -> Tensor:
             return self.content[place.first : place.first + place.n_bytes].view(place.dtype)
@@ -54,7 +54,7 @@ class Parcel(NamedTuple):
 
 
 def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    """`value` with what `function` makes of each `kind` in its place, in whatever named tuples these stand."""
+    """Return `value` with what `function` makes of each `kind` in its place, in whatever named tuples these stand."""
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, tuple):

@@ -17,7 +17,7 @@ PRELOADED = [
 
 
 def fork_server() -> ForkServerContext:
-    """What starts processes by the server, which the first of them starts where nobody has yet."""
+    """Return the context that starts processes by the fork server, which the first of them starts."""
     # A training that is interrupted ends at once; what it has not freed is freed without a message on the screen.
     os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
     context = multiprocessing.get_context("forkserver")

@@ -11,12 +11,12 @@ Words = npt.NDArray[np.uint64]
 
 
 def mix(x: Words) -> Words:
-    """The finalizer of splitmix64; products wrap around."""
+    """Return the finalizer of splitmix64; products wrap around."""
     x = (x ^ (x >> np.uint64(30))) * MIX_1
     x = (x ^ (x >> np.uint64(27))) * MIX_2
     return x ^ (x >> np.uint64(31))
 
 
 def splitmix64(key: Words, counter: Words) -> Words:
-    """The output number `counter`, from 0, of the generator that is seeded with `key`."""
+    """Return the output number `counter`, from 0, of the generator that is seeded with `key`."""
     return mix(key + (counter + np.uint64(1)) * GAMMA)

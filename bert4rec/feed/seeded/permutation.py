@@ -30,7 +30,7 @@ class Permutation:
         self._keys: Words = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64).astype(np.uint64)
 
     def at(self, positions: Indices) -> Indices:
-        """What stands at `positions` [B], each in range(n)."""
+        """Return what stands at `positions` [B], each in range(n)."""
         found = self._once(positions.astype(np.uint64))
         # What has left range(n) is permuted until it is back: it comes from one place only, so none meets another.
         outside = np.flatnonzero(found >= self._n)
@@ -40,7 +40,7 @@ class Permutation:
         return found.astype(np.int64)
 
     def _once(self, numbers: Words) -> Words:
-        """A permutation of range(a × b): in turn each half of a pair is shifted by what a hash makes of the other."""
+        """Return a permutation of range(a × b): a hash of each half of a pair shifts the other half, in turn."""
         a, b = self._sides
         left, right = numbers // b, numbers % b
         for number, key in enumerate(self._keys):

@@ -15,7 +15,7 @@ class DeferredUpdate:
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
     def defer(self, vectors: Tensor) -> Tensor:
-        """`vectors` as a leaf of its own graph, at which backward ends."""
+        """Return `vectors` as a leaf of its own graph, at which backward ends."""
         if not vectors.requires_grad:
             return vectors
         leaf = vectors.detach().requires_grad_()
@@ -23,7 +23,7 @@ class DeferredUpdate:
         return leaf
 
     def gradients(self) -> list[Tensor]:
-        """Of all vectors that a loss depends on."""
+        """Return the gradients of all vectors that a loss depends on."""
         return [leaf.grad for _, leaf in self._pairs if leaf.grad is not None]
 
     def apply(self) -> None:
@@ -33,5 +33,5 @@ class DeferredUpdate:
         torch.autograd.backward([vectors for vectors, _ in arrived], [gradient for _, gradient in arrived])
 
     def discard(self) -> None:
-        """These gradients never reach the table."""
+        """Discard the gradients before they reach the table."""
         self._pairs.clear()

@@ -45,7 +45,7 @@ class DenseShard:
         self._gradient: Tensor | None = None  # memory as large as the shard, which is not to be found anew each step
 
     def connect(self, vectors: Tensor, route: Route) -> Tensor:
-        """`vectors` [N, d], which were looked up by `route`, as a source of gradients for the owners of their rows."""
+        """Return `vectors` [N, d] of a lookup by `route`, whose gradients go to the owners of their rows."""
         vectors = vectors.detach().requires_grad_()
         vectors.register_hook(lambda gradient: self._take_back(gradient, route))
         return vectors

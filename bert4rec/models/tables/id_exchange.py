@@ -34,7 +34,7 @@ class _Open:
     ids: Any = None
 
     def is_of(self, lookups: Mapping[str, Lookup]) -> bool:
-        """Whether it is of these very tensors."""
+        """Return whether the exchange is of these very tensors."""
         mine = self.lookups
         return mine.keys() == lookups.keys() and all(mine[name].ids is lookups[name].ids for name in lookups)
 
@@ -57,7 +57,7 @@ class IdExchange:
         self._open: list[_Open] = []
 
     def __len__(self) -> int:
-        """Lookups that were begun and have not come."""
+        """Return the number of lookups that were begun and have not arrived."""
         return len(self._open)
 
     def begin(self, lookups: Mapping[str, Lookup], names: list[str]) -> None:
@@ -80,7 +80,7 @@ class IdExchange:
             self._received(self._open.pop(0))
 
     def look_up(self, lookups: Mapping[str, Lookup], names: list[str]) -> tuple[dict[str, Tensor], Callable[[], Route]]:
-        """The vectors [U, d] of each feature; and what makes their gradients' way back, in a row-wise table."""
+        """Return the vectors [U, d] of each feature; and what makes their gradients' way back, in a row-wise table."""
         if self._open and self._open[0].is_of(lookups):
             found = self._open.pop(0)
             received = self._received(found)
@@ -106,7 +106,7 @@ class IdExchange:
         return _Open(lookups, context, self._collection.input_dist(context, features(lookups, names)))
 
     def _received(self, found: _Open) -> Any:
-        """The ids that have arrived, for the stream that computes."""
+        """Return the ids that have arrived, for the stream that computes."""
         with self._beside():
             found.send()
             received = found.ids.wait()
@@ -122,7 +122,7 @@ class IdExchange:
 
 
 def features(lookups: Mapping[str, Lookup], names: list[str]) -> KeyedJaggedTensor:
-    """The ids of the features `names`, as TorchRec takes them; a feature that is left out has none."""
+    """Return the ids of the features `names`, as TorchRec takes them; a feature that is left out has none."""
     nothing = Lookup.of(next(iter(lookups.values())).ids[:0])
     parts = [lookups.get(name, nothing) for name in names]
     values, lengths = torch.cat([part.ids for part in parts]), torch.cat([part.lengths for part in parts])

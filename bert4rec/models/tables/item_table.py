@@ -16,7 +16,7 @@ BIAS_COLUMNS = 4
 
 
 class CataloguePart(NamedTuple):
-    """What this process scores of the catalogue: `vectors` [V, D] of items from `first` on, counted from 0.
+    """Hold this process's part of the catalogue: `vectors` [V, D] of items from `first` on, counted from 0.
 
     Where `first` is negative, the rows before the catalogue are none of its items. `is_averaged`: whether the gradient
     of the vectors is to be divided by the number of processes, as is done elsewhere with replicated ones.
@@ -47,11 +47,11 @@ class ItemTable(Table):
         self.head = None if tied else nn.Linear(embed_dim, n_items, output_bias, device)
 
     def lookups(self, items: Lookup, candidates: Lookup | None = None) -> dict[str, Lookup]:
-        """What `look_up_items` asks the table for; without `candidates` what `look_up_catalogue` does of a shard."""
+        """Return the ids of `look_up_items`; without `candidates` those of `look_up_catalogue` for a shard."""
         return {"item": items} | ({"candidate": candidates} if candidates is not None and self.head is None else {})
 
     def look_up_items(self, items: Lookup, candidates: Lookup) -> tuple[Tensor, Tensor]:
-        """Vectors [U, d] of the `items` of sequences, and [C, D] of the `candidates`.
+        """Return vectors [U, d] of the `items` of sequences, and [C, D] of the `candidates`.
 
         One lookup serves both: on a sharded table each is a round of messages.
         """
@@ -60,7 +60,7 @@ class ItemTable(Table):
         return vectors, found["candidate"] if self.head is None else self._of_head(candidates.ids)
 
     def look_up_catalogue(self, items: Lookup) -> tuple[Tensor, CataloguePart]:
-        """As `look_up_items`, of this process's part of the catalogue: its shard, or else an even part."""
+        """Return vectors of `items`, and this process's part of the catalogue: its shard, or else an even part."""
         if self.dense_shard is not None and self.head is None:
             found = self.look_up(self.lookups(items))["item"]
             return found[:, : self.embed_dim], self._own_rows(self.dense_shard)
@@ -70,7 +70,7 @@ class ItemTable(Table):
         return vectors, CataloguePart(candidates, share.start, is_averaged=False)
 
     def catalogue(self, device: torch.device) -> CataloguePart:
-        """This process's part of the catalogue alone."""
+        """Return this process's part of the catalogue alone."""
         if self.dense_shard is not None and self.head is None:
             return self._own_rows(self.dense_shard)
         share = self.partition.of(self.n_items)
@@ -81,7 +81,7 @@ class ItemTable(Table):
         return CataloguePart(shard.weight, shard.first - FIRST_ITEM_ID, is_averaged=True)
 
     def candidates(self, items: Lookup) -> Tensor:
-        """Vectors [C, D] of the `items`."""
+        """Return vectors [C, D] of the `items`."""
         return self.look_up({"candidate": items})["candidate"] if self.head is None else self._of_head(items.ids)
 
     def _of_head(self, ids: Tensor) -> Tensor:

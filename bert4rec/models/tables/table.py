@@ -43,14 +43,14 @@ class Table(nn.Module):
 
     @property
     def weight(self) -> nn.Parameter:
-        """The rows that this process holds, where an ordinary optimizer updates them, [n, width]."""
+        """Return the rows that this process holds, where an ordinary optimizer updates them, [n, width]."""
         if self.dense_shard is not None:
             return self.dense_shard.weight
         (weight,) = self.collection.parameters()
         return weight
 
     def look_up(self, lookups: Mapping[str, Lookup]) -> dict[str, Tensor]:
-        """The vectors [U, width] of each feature's ids, in one round of messages; a feature that is left out has none.
+        """Return the vectors [U, width] of each feature's ids, in one round of messages; absent features have none.
 
         To be called with the ids of a feature once each: what is left of them travels between processes.
         """
@@ -69,7 +69,7 @@ class Table(nn.Module):
             self.exchange.begin(lookups, self.config.feature_names)
 
     def _find(self, lookups: Mapping[str, Lookup]) -> tuple[dict[str, Tensor], Callable[[], Route]]:
-        """The vectors of each feature, and what makes the way back of their gradients to a dense shard."""
+        """Return the vectors of each feature, and what makes the way back of their gradients to a dense shard."""
         names = self.config.feature_names
         if self.exchange is not None:
             return self.exchange.look_up(lookups, names)
@@ -86,7 +86,7 @@ def set_precision(tables: Iterable[Table], precision: str) -> None:
 
 
 def is_of_table(name: str) -> bool:
-    """Whether a parameter of a model is a table, which can be sharded.
+    """Return whether a parameter of a model is a table, which can be sharded.
 
     >>> is_of_table("item_table.collection.embeddings.item.weight"), is_of_table("item_table.head.weight")
     (True, False)
@@ -95,7 +95,7 @@ def is_of_table(name: str) -> bool:
 
 
 def saved_name(name: str) -> str:
-    """The name of a parameter in checkpoints and in the seed of its first values: without the modules that only wrap.
+    """Return a parameter's name in checkpoints and initialization seeds, without wrapper modules.
 
     >>> saved_name("item_table.collection.embeddings.item.weight"), saved_name("item_table.head.bias")
     ('item_table.embeddings.item.weight', 'head.bias')

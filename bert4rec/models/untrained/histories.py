@@ -45,16 +45,16 @@ class TrainingHistories:
 
     @property
     def n_parts(self) -> int:
-        """Parts of one pass."""
+        """Return parts of one pass."""
         return -(-len(self._windows) // self._at_once)
 
     @property
     def n_positions(self) -> int:
-        """Positions of all histories."""
+        """Return positions of all histories."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def parts(self) -> Iterator[Part]:
-        """All positions, in order; every call is a pass over the files."""
+        """Yield all positions, in order; every call is a pass over the files."""
         first_position = 0
         for windows in self._windows_in_parts():
             self._between()
@@ -79,7 +79,7 @@ class TrainingHistories:
 
     @cached_property
     def _n_new(self) -> Indices:
-        """How many items of each window [N] are in none before."""
+        """Return how many items of each window [N] are in none before."""
         users = self._windows.users
         lengths = np.concatenate([self._windows.lengths(windows) for windows in self._windows_in_parts()])
         follows = np.zeros(len(users), bool)
@@ -88,5 +88,5 @@ class TrainingHistories:
 
     @cached_property
     def _ends(self) -> Indices:
-        """Where the history of each user ends among all positions."""
+        """Return the end of each user's history among all positions."""
         return np.bincount(self._windows.users, self._n_new).astype(np.int64).cumsum()

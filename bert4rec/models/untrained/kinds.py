@@ -17,7 +17,7 @@ UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer
 
 @dataclass(frozen=True, kw_only=True)
 class Counting:
-    """What is counted on, and how: the settings of [model] of these kinds."""
+    """Hold the dataset and the settings of [model] for these kinds."""
 
     dataset: Dataset
     partition: Partition
@@ -27,17 +27,17 @@ class Counting:
     smoothing: float
 
     def histories(self, between: Callable[[], None] = lambda: None) -> TrainingHistories:
-        """What is counted, of which each part is read after a call of `between`."""
+        """Return what is counted, of which each part is read after a call of `between`."""
         return TrainingHistories(self.dataset, between)
 
     def n_parts(self, kind: str) -> int:
-        """How often `between` is called while the scorer of `kind` is made."""
+        """Return how often `between` is called while the scorer of `kind` is made."""
         histories = self.histories()
         passes = {POPULARITY: 0, "recent_popularity": n_passes(histories)}.get(kind, 1)
         return passes * histories.n_parts
 
     def scorer(self, kind: str, between: Callable[[], None]) -> UntrainedScorer:
-        """The scorer of `kind`, when all is counted; `between` may raise."""
+        """Return the scorer of `kind`, when all is counted; `between` may raise."""
         return SCORERS[kind](self, between)
 
 
@@ -46,7 +46,7 @@ def _popularity(counting: Counting, between: Callable[[], None]) -> PopularitySc
 
 
 def _recent_popularity(counting: Counting, between: Callable[[], None]) -> PopularityScorer:
-    """Of items that were taken equally often of late the more popular one stands before the other."""
+    """Return recent popularity; ties are broken by overall popularity."""
     recent = recent_counts(counting.histories(between), counting.recent_share)
     return PopularityScorer(in_order(recent, counting.dataset.popularity), counting.partition)
 

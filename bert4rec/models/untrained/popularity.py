@@ -28,21 +28,21 @@ class PopularityScorer:
         self.dtype = torch.float32 if popularity.max() < 2**24 else torch.float64  # so that counts are exact
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Nothing is known of a user."""
+        """Return an empty state: popularity does not depend on the user."""
         return torch.empty(len(ids), 0, dtype=self.dtype, device=ids.device), self.items(ids)
 
     def items(self, ids: Tensor) -> Tensor:
-        """Their counts."""
+        """Return the counts of the items."""
         counts = self._popularity[ids.cpu().numpy() - FIRST_ITEM_ID]
         return torch.from_numpy(counts).to(ids.device, self.dtype)
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """The same for all users."""
+        """Return the same for all users."""
         return items.repeat(len(users), 1)
 
 
 def in_order(*counts: npt.NDArray[np.integer]) -> Indices:
-    """One number for each item [n_items], by which they stand as by the first of `counts`, ties by the next.
+    """Return ranks of items [n_items] by the first of `counts`, ties by the next.
 
     >>> in_order(np.array([3, 0, 0, 3]), np.array([5, 1, 2, 5])).tolist()
     [2, 0, 1, 2]
@@ -55,7 +55,7 @@ def in_order(*counts: npt.NDArray[np.integer]) -> Indices:
 
 
 def recent_counts(histories: TrainingHistories, share: float) -> Indices:
-    """How often each item [n_items] was taken in the newest `share` of the training interactions.
+    """Return how often each item [n_items] was taken in the newest `share` of the training interactions.
 
     Where times are known, these are all from one instant on, the latest one that gives so many; else the last ones of
     every user, rounded up, since only a user's own order is known.
@@ -68,12 +68,12 @@ def recent_counts(histories: TrainingHistories, share: float) -> Indices:
 
 
 def n_passes(histories: TrainingHistories) -> int:
-    """How often `recent_counts` reads all histories."""
+    """Return how often `recent_counts` reads all histories."""
     return 1 + (len(DIGITS) if histories.has_times else 0)
 
 
 def newest_from(times: Callable[[], Iterable[Indices]], n_newest: int) -> int:
-    """The latest second from which on there are at least `n_newest`; `times` reads all of them, some at a time.
+    """Return the latest second from which on there are at least `n_newest`; `times` reads all of them, some at a time.
 
     >>> newest_from(lambda: [np.array([10, 20]), np.array([30, 20])], 2)
     20

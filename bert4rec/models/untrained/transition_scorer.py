@@ -39,7 +39,7 @@ class TransitionScorer:
         self.n_items, self.width = len(popularity), n_last_items
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The last items, counted from 0, the newest first."""
+        """Return the last items, counted from 0, the newest first."""
         last = _last_items(rows, self.width)
         targets = ids.cpu().numpy() - FIRST_ITEM_ID
         factors, of_share = self._factors(last)
@@ -52,11 +52,11 @@ class TransitionScorer:
         return torch.from_numpy(last.astype(np.float64)).to(ids.device), torch.from_numpy(scores).to(ids.device)
 
     def items(self, ids: Tensor) -> Tensor:
-        """Consecutive items, as they are."""
+        """Return consecutive items, as they are."""
         return ids
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """What the graph has between a tile of the catalogue and the last items, and what is popular."""
+        """Return what the graph has between a tile of the catalogue and the last items, and what is popular."""
         last, first = users.cpu().numpy().astype(np.int64), int(items[0]) - FIRST_ITEM_ID
         factors, of_share = self._factors(last)
         scores = self._graph.added(last, factors, first, len(items))
@@ -64,7 +64,7 @@ class TransitionScorer:
         return torch.from_numpy(scores).to(users.device)
 
     def _factors(self, last: Indices) -> tuple[Floats, Floats]:
-        """By how much the weights of each last item count [B, n], and the shares of all items [B]."""
+        """Return the factors of the weights of each last item [B, n], and of the shares of all items [B]."""
         factors = np.where(last != NOBODY, self._of_place * self._per_item[last], 0.0)
         return factors, self._smoothing * factors.sum(1)
 
@@ -76,11 +76,11 @@ class _Sparse:
         self._transitions = transitions
 
     def weights(self, sources: Indices, targets: Indices) -> Floats:
-        """Of pairs of items, arrays that broadcast."""
+        """Return the weights of pairs of items, arrays that broadcast."""
         return self._transitions.weights(sources, targets)
 
     def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
-        """The weights from the `last` items [B, P] to the items `first` … `first` + n - 1, times `factors` [B, P].
+        """Return weights from the `last` items [B, P] to `first` … `first` + n - 1, times `factors` [B, P].
 
         Added up [B, n] in the order of the places.
         """
@@ -98,11 +98,11 @@ class _Dense:
         self._matrix = matrix
 
     def weights(self, sources: Indices, targets: Indices) -> Floats:
-        """As `_Sparse.weights`."""
+        """Return the same as `_Sparse.weights`."""
         return self._matrix.numpy()[sources, targets].astype(np.float64)
 
     def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
-        """As `_Sparse.added`: NOBODY is some item or other, whose factor is 0."""
+        """Return the same as `_Sparse.added`; NOBODY is an arbitrary item with factor 0."""
         tile, scores = self._matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
         sources, of_sources = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
         for source, factor in zip(sources, of_sources, strict=True):
@@ -111,7 +111,7 @@ class _Dense:
 
 
 def _last_items(rows: Rows, n: int) -> Indices:
-    """The last `n` items of each row [B, n], counted from 0, the newest first; NOBODY where there are fewer."""
+    """Return the last `n` items of each row [B, n], counted from 0, the newest first; NOBODY where there are fewer."""
     before = np.arange(n)
     at = np.maximum(rows.lengths.cumsum()[:, None] - 1 - before, 0)
     items = rows.items[at].astype(np.int64) - FIRST_ITEM_ID if len(rows.items) else np.zeros(at.shape, np.int64)

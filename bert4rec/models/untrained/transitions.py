@@ -1,4 +1,4 @@
-"""What follows what in the training histories: pairs of items with decayed counts, sorted, for a sparse graph."""
+"""Count which item follows which in training histories: sorted pairs with decayed counts, a sparse graph."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -58,7 +58,7 @@ class Transitions:
         return cls(n_items, counted[0], totals.astype(np.float64))
 
     def weights(self, sources: Indices, targets: Indices) -> Floats:
-        """Of pairs of items, arrays of one shape; 0 where there is no such pair."""
+        """Return the weights of pairs of items, arrays of one shape; 0 for a pair without transitions."""
         keys, weights = self.pairs
         if not len(keys):
             return np.zeros(sources.shape)
@@ -67,7 +67,7 @@ class Transitions:
         return np.where(keys[at] == wanted, weights[at], 0.0)
 
     def matrix(self) -> Floats32 | None:
-        """The weights of all pairs of items [n_items, n_items], sources first; None where nearly all would be 0."""
+        """Return the weights of all pairs [n_items, n_items], sources first; None if nearly all would be 0."""
         if len(self.pairs.keys) < DENSE * self.n_items**2:
             return None
         matrix = np.zeros(self.n_items**2, np.float32)
@@ -75,7 +75,7 @@ class Transitions:
         return matrix.reshape(self.n_items, self.n_items)
 
     def rows(self, sources: Indices, first: int, last: int) -> tuple[Indices, Indices, Floats32]:
-        """All pairs of `sources` [S] with targets from `first` to `last` - 1, source by source.
+        """Return all pairs of `sources` [S] with targets from `first` to `last` - 1, source by source.
 
         How many there are of each source [S], and of each pair its target, counted from `first`, and its weight.
         """
@@ -88,7 +88,7 @@ class Transitions:
 
 
 def _at_distance(users: Indices, items: Indices, distance: int, n_before: int, n_items: int) -> Indices:
-    """The pairs of positions `distance` places apart of which the later one is not among the first `n_before`."""
+    """Return pairs of positions `distance` apart whose later one is not among the first `n_before`."""
     first = max(0, n_before - distance)
     sources, targets = slice(first, max(first, len(users) - distance)), slice(first + distance, None)
     is_of_one = users[sources] == users[targets]
@@ -96,7 +96,7 @@ def _at_distance(users: Indices, items: Indices, distance: int, n_before: int, n
 
 
 def _distinct(keys: Indices, *, reach: int, decay: float) -> Pairs:
-    """Pairs with how often they occur; `keys`: of pairs, times `reach`, plus the distance less 1."""
+    """Return pairs with how often they occur; `keys`: of pairs, times `reach`, plus the distance less 1."""
     keys = np.sort(keys)
     places = np.flatnonzero(np.diff(keys, prepend=-1))
     counts, keys = np.diff(places, append=len(keys)), keys[places]
@@ -108,7 +108,7 @@ def _distinct(keys: Indices, *, reach: int, decay: float) -> Pairs:
 
 
 def _merged(one: Pairs, other: Pairs) -> Pairs:
-    """The pairs of both, the weights of what is in both added up."""
+    """Return the pairs of both, the weights of what is in both added up."""
     small, large = sorted((one, other), key=lambda pairs: len(pairs.keys))
     at = np.searchsorted(large.keys, small.keys)
     is_known = np.zeros(len(at), bool)

@@ -1,12 +1,29 @@
-"""The server in a process of its own: when it is started, and what its processes find there."""
+"""Loader processes: their group, their server, what the garbage collector leaves out; each in a process of its own."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-PROGRAM = """
+from tests.launch import ROOT, start
+
+FROZEN = "import gc, bert4rec.feed.loaders; import bert4rec.feed.loaders.frozen; print(len(gc.get_objects()))"
+OWN_GROUP = """
+import os
+before = os.getpgrp()
+import bert4rec.feed.loaders.own_group
+print(before, os.getpgrp() == os.getpid())
+"""
+
+
+def test_present_objects_are_left_out_of_garbage_collection() -> None:
+    assert int(start([sys.executable, "-c", FROZEN]).stdout) < 1000  # of some ten thousand
+
+
+def test_a_loader_process_leaves_the_group_of_the_launcher() -> None:
+    assert start([sys.executable, "-c", OWN_GROUP]).stdout == f"{os.getpgrp()} True\n"
+
+
+SERVER = """
 import os, sys
 from multiprocessing import forkserver
 from bert4rec.feed.loaders.server import fork_server, start_ahead
@@ -32,8 +49,6 @@ if __name__ == "__main__":
 def test_a_server_that_was_started_ahead_has_what_loader_processes_need(tmp_path: Path) -> None:
     """Without torch in the process that starts it, and out of the launcher's group."""
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, program], cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
+    program.write_text(SERVER)
+    done = start([sys.executable, str(program)], PYTHONPATH=str(ROOT))
     assert (done.stdout, done.stderr) == ("True True\n", "")

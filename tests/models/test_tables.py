@@ -1,0 +1,166 @@
+"""Tables in shards: lookups, ids in messages, gradients on their way back."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bert4rec.config.tables import Config
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.feed.lookup import Lookup
+from bert4rec.models.tables.deferred_update import DeferredUpdate
+from bert4rec.models.tables.dense_shard import DenseShard, Route
+from bert4rec.models.tables.table import Table, is_of_table, saved_name
+from bert4rec.runtime.collectives import Partition
+from tests.conftest import FACTORS
+from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, WithGroups, batch, hidden_of, model
+from tests.processes import jobs
+
+
+def lookups() -> dict[str, Lookup]:
+    return {"b": Lookup.of(torch.tensor([0, 4, 1])), "a": Lookup.of(torch.tensor([4]))}
+
+
+def table_of_rows() -> Table:
+    table = Table("thing", n_rows=5, width=4, features=["a", "b"], device="cpu")
+    torch.nn.init.normal_(table.weight)
+    return table
+
+
+def test_each_feature_has_the_rows_of_its_ids() -> None:
+    table = table_of_rows()
+    found = table.look_up(lookups())
+    assert torch.equal(found["a"], table.weight[[4]])
+    assert torch.equal(found["b"], table.weight[[0, 4, 1]])
+    found = table.look_up({"b": lookups()["b"]})
+    assert (found["a"].shape, found["b"].shape) == ((0, 4), (3, 4))
+
+
+def test_a_deferred_gradient_reaches_the_rows_when_it_is_applied() -> None:
+    table = table_of_rows()
+    table.deferred = DeferredUpdate()
+    found = table.look_up(lookups())
+    (found["a"].sum() + 2 * found["b"].sum()).backward()
+    assert table.weight.grad is None
+    table.deferred.apply()
+    assert table.weight.grad is not None
+    assert table.weight.grad[:, 0].tolist() == [2.0, 2.0, 0.0, 0.0, 3.0]
+
+
+def test_a_model_knows_all_its_tables() -> None:
+    assert [table.config.name for table in model(WithGroups).tables] == ["item", "group"]
+
+
+def test_names_in_checkpoints_say_what_a_parameter_is() -> None:
+    names = ["item_table.collection.embeddings.item.weight", "item_table.head.weight", "encoder.norm.bias"]
+    assert [name for name in names if is_of_table(name)] == names[:1]
+    assert [saved_name(name) for name in names] == ["item_table.embeddings.item.weight", "head.weight", names[2]]
+
+
+@pytest.mark.parametrize("head", ["tied", "linear"])
+@pytest.mark.parametrize("output_bias", [True, False])
+def test_candidates_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
+    network = model(head=head, output_bias=output_bias)
+    asked = batch(SEQUENCES, POSITIONS)
+    vectors = network.item_table.candidates(Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))
+    assert vectors.shape == (N_ITEMS, WIDTH + {"tied": 4, "linear": 1}[head] * output_bias)
+    scores = hidden_of(network, asked) @ vectors.T
+    torch.testing.assert_close(F.cross_entropy(scores, asked.targets - FIRST_ITEM_ID, reduction="sum"), network(asked))
+
+
+ADAM = {"parallelism.sparse_optimizer": "adam"}  # rows are trained as parameters: gradients go the ids' way back
+COMMON = {"parallelism.mode": "dmp", "training.n_epochs": 1, "training.n_train_negatives": 20}
+SETTINGS: list[dict[str, Any]] = [
+    {"training.loss": "sampled_softmax", "training.max_skipped_steps": 2},
+    {"training.loss": "sampled_softmax"} | ADAM,
+    {"training.loss": "softmax"},
+    FACTORS | {"training.loss": "sampled_softmax"} | ADAM,
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_training_is_the_same_to_the_bit_as_without(
+    pools: Any, small_config: Callable[..., Config], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    config = small_config(**COMMON | settings)
+    found = pools(2).run(jobs.train_part, config, tmp_path / "early")
+    expected = pools(2).run(jobs.train_waiting_for_ids, config, tmp_path / "late")
+    assert len(found[0]["losses"]) > 1
+    for mine, other in zip(found, expected, strict=True):
+        assert mine["losses"] == other["losses"]
+        assert mine["metrics"] == other["metrics"]
+        for kind in ("weights", "moments"):
+            np.testing.assert_equal(mine[kind], other[kind])
+
+
+def test_what_was_begun_and_does_not_come_is_ended(pools: Any, small_config: Callable[..., Config]) -> None:
+    config = small_config(**COMMON | {"training.loss": "sampled_softmax"})
+    assert pools(2).run(jobs.open_exchanges_after, config, n_begun=2) == [(2, 0)] * 2
+    with pytest.raises(AssertionError, match="a lookup that was begun has not come"):
+        pools(2).run(jobs.open_exchanges_after, config, n_begun=3)
+
+
+IDS = [[0, 6, 3, 3], [], [6, 1, 3]]  # of three ranks: repeated, none, and some of all shards
+
+
+@pytest.mark.parametrize("n_processes", [1, 2, 3])
+def test_gradients_go_to_the_owner_of_the_row(pools: Any, n_processes: int) -> None:
+    ids = IDS[:n_processes]
+    counts = [sum(some.count(row) for some in ids) for row in range(7)]
+    expected = [[count * row / n_processes] for row, count in enumerate(counts)]  # the mean over the processes
+    found = [row for shard in pools(n_processes).run(jobs.send_gradients_back, ids) for row in shard]
+    assert [value for (value,) in found] == pytest.approx([value for (value,) in expected])
+
+
+def test_a_shard_is_a_parameter_in_the_memory_of_the_table_and_its_gradients_add_up() -> None:
+    """Rows 4, 5 and 6; two lookups, the second with a row twice."""
+    table = torch.zeros(3, 2)
+    shard = DenseShard(table, first=4, partition=Partition())
+    for ids, factors in (([4, 6], [1.0, 2.0]), ([6, 5, 6], [10.0, 20.0, 30.0])):
+        vectors = shard.connect(torch.zeros(len(ids), 2), Route(torch.tensor(ids) - 4))
+        (vectors * torch.tensor(factors)[:, None]).sum().backward()
+    assert shard.weight.grad is not None
+    assert shard.weight.grad.tolist() == [[1, 1], [20, 20], [42, 42]]
+    with torch.no_grad():
+        shard.weight.fill_(8)
+    assert table.tolist() == [[8, 8]] * 3
+
+
+def deferred_lookups() -> tuple[DeferredUpdate, torch.Tensor]:
+    """Behind the deferred: the gradients of rows 0 and 2 are (3, 3) and (5, 5), those of row 1 twice (7, 7)."""
+    deferred, table = DeferredUpdate(), torch.zeros(3, 2, requires_grad=True)
+    first, second = deferred.defer(table[[0, 2]]), deferred.defer(table[[1, 1]])
+    deferred.defer(table[[0]])  # on which the loss does not depend
+    loss = (first * torch.tensor([[3.0], [5.0]])).sum() + (7 * second).sum()
+    loss.backward()
+    return deferred, table
+
+
+def test_backward_ends_at_the_gate() -> None:
+    deferred, table = deferred_lookups()
+    assert table.grad is None
+    assert [gradient.tolist() for gradient in deferred.gradients()] == [[[3, 3], [5, 5]], [[7, 7], [7, 7]]]
+
+
+def test_what_is_let_pass_goes_into_the_table_once() -> None:
+    deferred, table = deferred_lookups()
+    deferred.apply()
+    assert table.grad is not None
+    assert table.grad.tolist() == [[3, 3], [14, 14], [5, 5]]
+    assert deferred.gradients() == []
+
+
+def test_what_is_forgotten_never_passes() -> None:
+    deferred, table = deferred_lookups()
+    deferred.discard()
+    assert (deferred.gradients(), table.grad) == ([], None)
+
+
+def test_vectors_without_a_gradient_pass_as_they_are() -> None:
+    deferred, vectors = DeferredUpdate(), torch.ones(2, 2)
+    assert deferred.defer(vectors) is vectors
+    assert deferred.gradients() == []

@@ -1,0 +1,340 @@
+"""Kinds without training: popularity and transitions, counted by hand."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.config.abilities import UNTRAINED
+from bert4rec.config.tables import COUNTING, Evaluation, Model
+from bert4rec.dataset.columns import Indices
+from bert4rec.dataset.reader import Dataset, Rows, open_dataset, read_metadata
+from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.models.kinds import KINDS
+from bert4rec.models.untrained import histories
+from bert4rec.models.untrained import histories as module
+from bert4rec.models.untrained.histories import TrainingHistories
+from bert4rec.models.untrained.kinds import SCORERS, Counting
+from bert4rec.models.untrained.popularity import PopularityScorer, in_order, newest_from, recent_counts
+from bert4rec.models.untrained.transition_scorer import TransitionScorer
+from bert4rec.models.untrained.transitions import Transitions
+from bert4rec.prepare.split.splits import windows
+from bert4rec.runtime.collectives import Partition
+from tests.conftest import LOG, prepare_log
+
+
+class Windows:
+    """A split of the windows of `histories`, whose items count from 0; `times` parallel to them."""
+
+    def __init__(
+        self, histories: Sequence[Sequence[int]], max_len: int, step: int, times: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        lists = [("items", histories, pl.Int32), *([("times", times, pl.Int64)] if times is not None else [])]
+        columns = {
+            name: pl.Series(name, [list(values) for values in of_name], pl.List(kind)) for name, of_name, kind in lists
+        }
+        users = pl.Series("user", range(len(histories)), pl.Int32)
+        frame = pl.DataFrame([users, *columns.values()]).filter(pl.col("items").list.len() > 0)
+        cut = windows(frame, max_len=max_len, step=step)
+        self.users, self.has_times = cut["user"].to_numpy(), times is not None
+        self._lists = {name: [np.array(values, np.int64) for values in cut[name].to_list()] for name in columns}
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def lengths(self, indices: Indices) -> Indices:
+        return np.array([len(self._lists["items"][index]) for index in indices], np.int64)
+
+    def read(self, indices: Indices) -> Rows:
+        return Rows((self._joined("items", indices) + FIRST_ITEM_ID).astype(np.int32), self.lengths(indices))
+
+    def times(self, indices: Indices) -> Indices:
+        return self._joined("times", indices)
+
+    def _joined(self, name: str, indices: Indices) -> Indices:
+        return np.concatenate([self._lists[name][index] for index in indices])
+
+
+def dataset_of(
+    histories: Sequence[Sequence[int]], *, n_items: int, max_len: int = 50, step: int = 0,
+    times: Sequence[Sequence[int]] | None = None,
+) -> Dataset:  # fmt: skip
+    """A dataset whose training split has the windows of `histories`, `step` items apart (0: `max_len`)."""
+    metadata: dict[str, Any] = {"items": n_items, "max_len": max_len, "preprocessing": {"sliding_step": step}}
+    split = Windows(histories, max_len, step or max_len, times)
+    dataset = Dataset(cast(Any, None), metadata, {"train": cast(Any, split)})
+    vars(dataset)["popularity"] = np.bincount([item for items in histories for item in items], minlength=n_items)
+    return dataset
+
+
+@pytest.mark.parametrize(("max_len", "step"), [(50, 0), (5, 0), (5, 2), (5, 1), (2, 1), (3, 3)])
+@pytest.mark.parametrize("positions_at_once", [1, 7, 10**6])
+def test_every_position_once(monkeypatch: pytest.MonkeyPatch, max_len: int, step: int, positions_at_once: int) -> None:
+    monkeypatch.setattr(histories, "POSITIONS_AT_ONCE", positions_at_once)
+    draw = random.Random(max_len + step)
+    items = [[draw.randrange(9) for _ in range(draw.choice([0, 1, 2, 4, 5, 6, 11, 23]))] for _ in range(30)]
+    times = [[100 * user + place for place in range(len(of_user))] for user, of_user in enumerate(items)]
+    calls: list[None] = []
+    found = TrainingHistories(
+        dataset_of(items, n_items=9, max_len=max_len, step=step, times=times), lambda: calls.append(None)
+    )
+    parts = list(found.parts())
+    assert len(parts) == len(calls) == found.n_parts
+    together = {
+        name: np.concatenate([getattr(part, name) for part in parts]).tolist()
+        for name in ("users", "items", "lengths", "left", "times")
+    }
+    places = [(user, place) for user, of_user in enumerate(items) for place in range(len(of_user))]
+    assert together == {
+        "users": [user for user, _ in places],
+        "items": [items[user][place] for user, place in places],
+        "lengths": [len(items[user]) for user, _ in places],
+        "left": [len(items[user]) - 1 - place for user, place in places],
+        "times": [times[user][place] for user, place in places],
+    }
+    assert found.n_positions == len(places)
+
+
+@pytest.mark.parametrize("changes", [{}, {"model.max_len": 3, "preprocessing.sliding_step": 2}])
+def test_a_dataset_folder(tmp_path: Path, changes: dict[str, int]) -> None:
+    """Of each user all but the last two items, which are held out; times are seconds from an instant on."""
+    folder = prepare_log(tmp_path, **changes)
+    metadata = read_metadata(folder)
+    dataset = open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+    (part,) = TrainingHistories(dataset).parts()
+    users = pq.read_table(folder / "users.parquet")["original"].to_pylist()
+    items = dataset.originals(8)
+    found: dict[str, list[int]] = {}
+    for user, item in zip(part.users.tolist(), part.items.tolist(), strict=True):
+        found.setdefault(str(users[user]), []).append(int(items[item]))
+    assert found == {user: of_user[:-2] for user, of_user in LOG.items()}
+    assert part.times is not None
+    assert (part.times - 1_600_000_000 == part.lengths - 1 - part.left).all()
+    assert np.bincount(part.items, minlength=8).tolist() == dataset.popularity.tolist()
+
+
+def test_times_need_not_be_known() -> None:
+    (part,) = TrainingHistories(dataset_of([[3, 1], [2]], n_items=4)).parts()
+    assert part.times is None
+    assert part.items.tolist() == [3, 1, 2]
+
+
+def test_every_kind_is_known_everywhere() -> None:
+    assert [*SCORERS] == [*UNTRAINED]
+    assert {*get_args(Model.model_fields["kind"].annotation)} >= {*KINDS, *UNTRAINED}
+    _, listed = get_args(Evaluation.model_fields["baselines"].annotation)
+    assert list(get_args(*get_args(listed))) == [*UNTRAINED]
+    assert Model().counting.keys() == COUNTING
+
+
+def test_what_each_kind_finds_best() -> None:
+    """After 0, 0 comes most often of all, 3 most often of late, 1 directly, and 2 counts all that is near."""
+    histories = [[0, 0, 0, 0, 2, 2, 3], [0, 1, 2, 2, 3], [0, 1, 2, 2, 3]]
+    counting = Counting(
+        dataset=dataset_of(histories, n_items=5), partition=Partition(), recent_share=0.1, n_last_items=4, decay=0.9,
+        smoothing=0.1,
+    )  # fmt: skip
+    calls: list[str] = []
+    found = {}
+    for kind in UNTRAINED:
+        scorer = counting.scorer(kind, lambda kind=kind: calls.append(kind))
+        users, _ = scorer.encode(rows_of([4, 0]), torch.tensor([[2]]))
+        scores = scorer.scores(users, scorer.items(torch.arange(2, 7)))[0]
+        scores[0] = 0 if kind not in ("popularity", "recent_popularity") else scores[0]
+        found[kind] = int(scores.argmax())
+    assert found == {"popularity": 0, "recent_popularity": 3, "markov": 1, "transition_graph": 2}
+    assert [calls.count(kind) for kind in UNTRAINED] == [counting.n_parts(kind) for kind in UNTRAINED] == [0, 1, 1, 1]
+
+
+def test_of_equally_recent_items_the_more_popular_one_is_first() -> None:
+    counting = Counting(
+        dataset=dataset_of([[0, 0, 1], [2], [0, 2, 2, 1]], n_items=4), partition=Partition(), recent_share=0.1,
+        n_last_items=1, decay=1.0, smoothing=1.0,
+    )  # fmt: skip
+    scorer = counting.scorer("recent_popularity", lambda: None)
+    np.testing.assert_array_equal(scorer.items(torch.arange(2, 6)), [1, 3, 2, 0])
+
+
+def test_scores_can_be_written_to() -> None:
+    """What users have seen is struck out."""
+    scorer = PopularityScorer(np.array([3, 1]), Partition())
+    scores = scorer.scores(torch.empty(2, 0), scorer.items(torch.tensor([2, 3])))
+    scores[0, 1] = -torch.inf
+    assert scores.tolist() == [[3.0, -torch.inf], [3.0, 1.0]]
+
+
+def test_without_times_the_last_of_every_user_count() -> None:
+    """Of 4, 1, 5 and 0 interactions half are the last 2, 1, 3 and none."""
+    histories = [[0, 1, 2, 3], [2], [3, 3, 0, 2, 2], []]
+    for max_len, step in ((50, 0), (2, 1), (3, 0)):
+        found = TrainingHistories(dataset_of(histories, n_items=5, max_len=max_len, step=step))
+        assert recent_counts(found, 0.5).tolist() == [1, 0, 4, 1, 0]
+        assert recent_counts(found, 0.01).tolist() == [0, 0, 2, 1, 0]
+        assert recent_counts(found, 1.0).tolist() == [2, 1, 4, 3, 0]
+
+
+def test_with_times_the_newest_of_all_count() -> None:
+    """The two newest are of the second user, and a third one is as new as the older of these."""
+    histories, times = [[0, 1, 2], [2, 3, 4]], [[10, 20, 80], [50, 80, 90]]
+    found = TrainingHistories(dataset_of(histories, n_items=5, times=times, max_len=2, step=1))
+    assert recent_counts(found, 2 / 6).tolist() == [0, 0, 1, 1, 1]
+    assert recent_counts(found, 1 / 6).tolist() == [0, 0, 0, 0, 1]
+    assert recent_counts(found, 4 / 6).tolist() == [0, 0, 2, 1, 1]
+    assert recent_counts(found, 1.0).tolist() == [1, 1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("spread", [3, 70_000, 2**33])
+def test_the_instant_is_that_of_a_sort(spread: int) -> None:
+    draw = random.Random(spread)
+    times = [draw.randrange(-spread, spread) + 1_600_000_000 for _ in range(200)]
+    for n_newest in (1, 2, 77, 200):
+        parts = [np.array(times[:50]), np.array(times[50:])]
+        assert newest_from(lambda parts=parts: parts, n_newest) == sorted(times)[-n_newest]
+
+
+def test_equal_counts_are_in_order_of_the_next_ones() -> None:
+    recent, all_of_them = np.array([1, 0, 1, 0]), np.array([5, 2, 9, 2])
+    assert in_order(recent, all_of_them).tolist() == [1, 0, 2, 0]
+
+
+def scorer_of(histories: list[list[int]], n_items: int, *, n_last_items: int, smoothing: float) -> TransitionScorer:
+    dataset = dataset_of(histories, n_items=n_items)
+    transitions = Transitions.count(TrainingHistories(dataset), reach=n_last_items, decay=0.5)
+    settings = {"decay": 0.5, "smoothing": smoothing, "n_last_items": n_last_items}
+    return TransitionScorer(transitions, dataset.popularity, Partition(), **settings)
+
+
+def rows_of(*histories: list[int]) -> Rows:
+    items = np.array([item for items in histories for item in items], np.int32) + FIRST_ITEM_ID
+    return Rows(items, np.array([len(items) for items in histories]))
+
+
+def scores_of(scorer: TransitionScorer, rows: Rows) -> list[list[float]]:
+    everything = FIRST_ITEM_ID + torch.arange(scorer.n_items)
+    users, chosen = scorer.encode(rows, everything.expand(len(rows.lengths), -1))
+    scores = scorer.scores(users, scorer.items(everything))
+    assert torch.equal(scores, chosen)
+    return scores.tolist()
+
+
+def test_a_chain_is_smoothed_by_popularity() -> None:
+    """Of six positions the items 0, 1 and 2 have 3, 2 and 1; item 3 none."""
+    scorer = scorer_of([[0, 1, 0, 1], [0, 2]], 4, n_last_items=1, smoothing=1.0)
+    after_0 = [(0 + 3 / 6) / (3 + 1), (2 + 2 / 6) / 4, (1 + 1 / 6) / 4, 0]
+    after_1 = [(1 + 3 / 6) / (1 + 1), (0 + 2 / 6) / 2, (0 + 1 / 6) / 2, 0]
+    never_left = [3 / 6, 2 / 6, 1 / 6, 0]  # nothing has followed item 2
+    found = scores_of(scorer, rows_of([1, 2, 0], [1], [2], [0, 3]))
+    np.testing.assert_allclose(found, [after_0, after_1, never_left, never_left], rtol=1e-15)
+
+
+def test_a_graph_adds_up_several_last_items() -> None:
+    """0 → 1 twice, 1 → 0 and 1 → 2 once; 0 → 0 and 1 → 1 two places apart, which counts half."""
+    scorer = scorer_of([[0, 1, 0, 1], [1, 2]], 3, n_last_items=2, smoothing=2.0)
+    shares = np.array([2, 3, 1]) / 6
+    of_0 = (np.array([0.5, 2, 0]) + 2 * shares) / (2.5 + 2)
+    of_1 = (np.array([1, 0.5, 1]) + 2 * shares) / (2.5 + 2)
+    of_2 = shares  # nothing has followed it
+    found = scores_of(scorer, rows_of([2, 0, 1], [1, 0], [0], [1, 2]))
+    np.testing.assert_allclose(found, [of_1 + 0.5 * of_0, of_0 + 0.5 * of_1, of_0, of_2 + 0.5 * of_1], rtol=1e-15)
+
+
+@pytest.mark.parametrize("n_last_items", [1, 3, 10])
+def test_scores_of_tiles_are_those_of_single_items_to_the_last_bit(n_last_items: int) -> None:
+    """Else a target would be better or worse than an item with which it ties."""
+    random = np.random.default_rng(n_last_items)
+    histories = [random.integers(0, 40, size).tolist() for size in random.integers(1, 30, 60)]
+    scorer = scorer_of(histories, 40, n_last_items=n_last_items, smoothing=0.3)
+    rows = rows_of(*histories[:20], [7])
+    everything = FIRST_ITEM_ID + torch.arange(40)
+    users, chosen = scorer.encode(rows, everything.expand(21, -1))
+    for start in range(0, 40, 7):
+        tile = everything[start : start + 7]
+        assert torch.equal(scorer.scores(users, scorer.items(tile)), chosen[:, start : start + 7])
+    for first in range(0, 21, 5):
+        assert torch.equal(scorer.scores(users[first : first + 5], everything), chosen[first : first + 5])
+
+
+def test_without_any_transition_popularity_is_all_there_is() -> None:
+    scorer = scorer_of([[0], [1], [1]], 3, n_last_items=2, smoothing=5.0)
+    assert scores_of(scorer, rows_of([0])) == [[1 / 3, 2 / 3, 0.0]]
+
+
+N_ITEMS = 6
+
+
+def by_hand(histories: Sequence[Sequence[int]], reach: int, decay: float) -> dict[tuple[int, int], float]:
+    found: dict[tuple[int, int], float] = defaultdict(float)
+    for items in histories:
+        for later in range(len(items)):
+            for earlier in range(max(0, later - reach), later):
+                found[items[earlier], items[later]] += decay ** (later - earlier - 1)
+    return found
+
+
+def as_dict(transitions: Transitions) -> dict[tuple[int, int], float]:
+    keys, weights = transitions.pairs
+    pairs = [divmod(key, transitions.n_items) for key in keys.tolist()]
+    assert pairs == sorted(set(pairs))
+    return dict(zip(pairs, weights.tolist(), strict=True))
+
+
+def test_a_history_by_hand() -> None:
+    histories = TrainingHistories(dataset_of([[0, 1, 0, 1], [1, 2]], n_items=3))
+    direct = Transitions.count(histories, reach=1, decay=0.5)
+    assert as_dict(direct) == {(0, 1): 2, (1, 0): 1, (1, 2): 1}
+    assert direct.totals.tolist() == [2, 2, 0]
+    further = Transitions.count(histories, reach=3, decay=0.5)
+    assert as_dict(further) == {(0, 0): 0.5, (0, 1): 2.25, (1, 0): 1, (1, 1): 0.5, (1, 2): 1}
+    assert further.totals.tolist() == [2.75, 2.5, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    histories=st.lists(st.lists(st.integers(0, N_ITEMS - 1), max_size=14), min_size=1, max_size=8).filter(any),
+    max_len=st.integers(2, 6), step=st.integers(0, 6), reach=st.integers(1, 5),
+    positions_at_once=st.sampled_from([1, 5, 12, 10**6]),
+)  # fmt: skip
+def test_the_counts_are_those_of_whole_histories(
+    histories: list[list[int]], max_len: int, step: int, reach: int, positions_at_once: int
+) -> None:
+    """None is lost between two windows or two parts, none counts twice where windows overlap."""
+    dataset = dataset_of(histories, n_items=N_ITEMS, max_len=max_len, step=min(step, max_len))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "POSITIONS_AT_ONCE", positions_at_once)
+        found = Transitions.count(TrainingHistories(dataset), reach=reach, decay=0.5)
+    assert as_dict(found) == by_hand(histories, reach, 0.5)  # halves are exact
+    totals = np.zeros(N_ITEMS)
+    for (source, _), weight in by_hand(histories, reach, 0.5).items():
+        totals[source] += weight
+    assert found.totals.tolist() == totals.tolist()
+
+
+def test_pairs_are_looked_up_one_by_one_and_row_by_row() -> None:
+    histories = [[0, 3, 1, 0, 3, 2], [4, 4, 0]]
+    graph = Transitions.count(TrainingHistories(dataset_of(histories, n_items=N_ITEMS)), reach=2, decay=0.5)
+    expected = by_hand(histories, 2, 0.5)
+    sources, targets = (values.ravel() for values in np.mgrid[:N_ITEMS, :N_ITEMS])
+    assert graph.weights(sources, targets).tolist() == [
+        expected.get(pair, 0.0) for pair in zip(sources.tolist(), targets.tolist(), strict=True)
+    ]
+    lengths, columns, weights = graph.rows(np.array([3, 5, 0, 3]), 1, 4)
+    assert lengths.tolist() == [2, 0, 3, 2]
+    assert columns.tolist() == [0, 1, *[0, 1, 2], 0, 1]
+    of_3, of_0 = [expected[3, 1], expected[3, 2]], [expected[0, 1], expected[0, 2], expected[0, 3]]
+    assert weights.tolist() == [*of_3, *of_0, *of_3]
+
+
+def test_histories_of_one_item_have_no_transitions() -> None:
+    graph = Transitions.count(TrainingHistories(dataset_of([[1], [2]], n_items=3)), reach=2, decay=0.5)
+    assert as_dict(graph) == {}
+    assert graph.weights(np.array([1]), np.array([2])).tolist() == [0.0]
+    assert [values.tolist() for values in graph.rows(np.array([0, 2]), 0, 3)] == [[0, 0], [], []]
