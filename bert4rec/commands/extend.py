@@ -157,14 +157,12 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
 
 def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Config, dataset: "Dataset") -> int:
     """Write the new run; how many new items stand beside no known one."""
-    from bert4rec.checkpoint.grown import add_mask_vector, read_grown, write_grown
+    from bert4rec.checkpoint.grown import read_grown, write_grown
     from bert4rec.training.loop.state import State
     from bert4rec.training.new_items import initialize_new_items
 
     n_known = saved["n_items"]
     tensors = read_grown(checkpoint, dataset.n_items - n_known)
-    if config.model.kind == "bert4rec":
-        add_mask_vector(tensors, config.model.embed_dim)
     n_alone = initialize_new_items(
         tensors, dataset.splits["train"], dataset.popularity, n_known=n_known, embed_dim=config.model.embed_dim
     )

@@ -12,14 +12,13 @@ import torch
 from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_settings import load_run_settings
-from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log
 from tests.folders import files_of
-from tests.runs import edit_facts, flip, put_mask_into_table, report_of, steps, tensors_of
+from tests.runs import edit_facts, flip, report_of, steps, tensors_of
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),
@@ -80,21 +79,6 @@ def test_it_recommends_new_items_at_once_and_has_no_report(
     capsys.readouterr()
     assert main(["report", str(new)]) == 2
     assert capsys.readouterr().err == f"error: {new}: no finished run (it has no report.json); name the folder of one\n"
-
-
-def test_a_run_of_an_earlier_version_gets_its_mask_vector_from_the_table(old: Path, grown_folder: Path) -> None:
-    """With an optimizer's state of zeros, so that it can be trained on."""
-    place = Path("checkpoints") / "step-000000000"
-    wanted = tensors_of(extended(old, grown_folder) / place)
-    put_mask_into_table((old / "checkpoints" / "best").resolve())
-    assert main(["extend", str(old), f"--data.dataset_dir={grown_folder}"]) == 0
-    found = tensors_of(old.with_name("run-3") / place)
-    assert found.keys() == {name for name in wanted if not name.startswith(LATEST)}  # there were no means yet
-    assert torch.equal(found["model.mask_vector"], wanted["model.mask_vector"])
-    moments = {name: tensor for name, tensor in found.items() if name.startswith("optimizer.mask_vector.")}
-    assert len(moments) == 2
-    assert all(tensor.shape == (16,) and not tensor.any() for tensor in moments.values())
-    assert run(settings_of(f"--resume={old.with_name('run-3')}", "--training.n_epochs=1")) == old.with_name("run-3")
 
 
 def settings_of(*argv: str) -> Config:

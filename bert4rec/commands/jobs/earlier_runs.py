@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, ENVIRONMENT, METADATA, REPORT, found, runs
-from bert4rec.config.load import load_saved
+from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import UserError
 
@@ -45,7 +45,7 @@ def _processes(run: Path) -> int:
 def _has_settings(run: Path, config: Config) -> bool:
     """Whether it was made with these settings, but for where data and runs stand."""
     try:
-        saved = load_saved(run / CONFIG).model_dump(mode="json")
+        saved = load_config(run / CONFIG).model_dump(mode="json")
     except UserError:
         return False
     tables = config.model_dump(mode="json")
