@@ -23,7 +23,7 @@ import numpy as np
 import bert4rec
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, ENVIRONMENT, METADATA, REPORT, found, runs
 from bert4rec.config.abilities import UNTRAINED, is_trained
-from bert4rec.config.load import load_config, load_saved, parse_command_line
+from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
 from bert4rec.dataset.ranks import LEFT_OUT
 from bert4rec.dataset.reader import read_metadata
@@ -136,7 +136,7 @@ def earlier_run(config: Config, n_processes: int) -> Path | None:
             else:
                 of_dataset = json.loads((checkpoints[-1] / METADATA).read_text())["fingerprint"]
             world_size = json.loads((folder / ENVIRONMENT).read_text())["world_size"]
-            saved = load_saved(folder / CONFIG).model_dump(mode="json")
+            saved = load_config(folder / CONFIG).model_dump(mode="json")
         except (UserError, OSError, ValueError, LookupError):
             continue  # killed before its first checkpoint, or damaged
         wanted = config.model_dump(mode="json", exclude={"data", "run"})

@@ -4,16 +4,15 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-from bert4rec.checkpoint.grown import read_grown, write_grown
+from bert4rec.checkpoint.grown import read_grown
 from bert4rec.checkpoint.run_folder import found
-from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
 from bert4rec.models.bert4rec import Bert4Rec
@@ -91,22 +90,6 @@ def edit_facts(checkpoint_folder: Path, edit: Callable[[dict[str, Any]], None]) 
 def tensors_of(checkpoint_folder: Path) -> dict[str, Tensor]:
     with group_of_one():
         return read_grown(checkpoint_folder, 0)
-
-
-def with_mask_in_table(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """As earlier versions had them: the mask token's vector as row 1 of the item table."""
-    mask = tensors[f"{prefix}mask_vector"]
-    tensors[f"{prefix}item_table.embeddings.item.weight"][1, : len(mask)] = mask
-    return {name: value for name, value in tensors.items() if "mask_vector" not in name}
-
-
-def put_mask_into_table(checkpoint_folder: Path) -> None:
-    """Write a checkpoint again as earlier versions wrote it."""
-    found = {name: value for name, value in tensors_of(checkpoint_folder).items() if not name.startswith(LATEST)}
-    tensors = with_mask_in_table(found, "model.")
-    facts = json.loads((checkpoint_folder / "facts.json").read_text()) | {"facts_version": 2}
-    with group_of_one():
-        write_grown(checkpoint_folder, tensors, facts)
 
 
 def report_of(folder: Path) -> dict[str, Any]:

@@ -10,9 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from bert4rec.checkpoint.store import load
-from bert4rec.checkpoint.stored_tensors import LATEST, MODEL, StoredTensors
-from bert4rec.dataset.schema import MASK_ID
-from bert4rec.models.names import MASK, TABLE
+from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.models.tables.table import saved_name
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.errors import DataError, in_one_line
@@ -24,59 +22,46 @@ from bert4rec.sharding.torchrec_internals import ShardedTensor
 
 
 class Owner(ABC):
-    """Who has a part of what a training is resumed from."""
+    """Holds a part of what a training is resumed from."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Any]:
-        """All of it as it is now, by the names that it has in a checkpoint: Tensor or ShardedTensor."""
+        """Return the current tensors by their names in a checkpoint: Tensor or ShardedTensor."""
 
     def load(self, folder: Path) -> None:
-        """Take it back from a checkpoint that was verified, here in place; every process calls this."""
+        """Load them from a verified checkpoint, in place; every process calls this."""
         load(folder, self.tensors())
 
 
 class Weights(Owner):
-    """Of a parallelized model; they fit it however either is sharded.
+    """The weights of a parallelized model, independent of its sharding.
 
-    `name`: `MODEL`, or `LATEST` where the model that is saved is a mean of them.
+    `name`: `MODEL`, or `LATEST` if the model of the checkpoint is a mean of the weights.
     """
 
     def __init__(self, model: nn.Module, name: str = MODEL) -> None:
         self._model, self._name = unwrap(model), name
 
     def tensors(self) -> dict[str, Any]:
-        """By parameter."""
+        """Return them by parameter."""
         return _named(self._name, self._model.state_dict())
 
-    def load_latest(self, folder: Path) -> bool:
-        """Of a checkpoint, those after its last step; whether its model is a mean of these and others."""
-        is_mean = any(name.startswith(LATEST) for name in StoredTensors(folder))
-        self._load(folder, LATEST if is_mean else MODEL)
-        return is_mean
-
-    def load(self, folder: Path) -> None:
-        """The model of a checkpoint."""
-        self._load(folder, MODEL)
-
-    def _load(self, folder: Path, name: str) -> None:
-        """In a checkpoint of an earlier version of this program the mask token's vector is a row of a table."""
+    def load(self, folder: Path, name: str = MODEL) -> None:
+        """Load the model of a checkpoint, or with `LATEST` its weights after the last step."""
         state = self._model.state_dict()
-        tensors = _named(name, state)
-        if MASK in state and MODEL + MASK not in (stored := StoredTensors(folder)):
-            mask = tensors.pop(MODEL + MASK)
-            mask.copy_(stored.row(MODEL + TABLE, MASK_ID)[: len(mask)])
-        load(folder, tensors)
+        load(folder, _named(name, state))
         self._model.load_state_dict(state)
 
+    def load_latest(self, folder: Path) -> None:
+        """Load the weights after the last step of a checkpoint."""
+        self.load(folder, self._name)
+
     def load_package(self, file: Path) -> None:
-        """Of a model package, from its safetensors. Raises `DataError`, on every process, where they do not fit."""
+        """Load the safetensors of a model package. Raises `DataError`, on every process, if they do not fit."""
         state, problem = self._model.state_dict(), ""
         try:
             with safe_open(file, "pt") as stored:
                 for name, value in state.items():
-                    if name == MASK and name not in stored.keys():  # noqa: SIM118  # it is no dict
-                        value.copy_(stored.get_slice(TABLE)[MASK_ID : MASK_ID + 1, : len(value)][0])
-                        continue
                     rows = stored.get_slice(saved_name(name))
                     for part, place in _places(value):
                         if part.numel():
@@ -88,36 +73,36 @@ class Weights(Owner):
         self._model.load_state_dict(state)
 
     def local_parts(self) -> Iterator[Tensor]:
-        """What this process holds of them."""
+        """Yield the parts that this process holds."""
         return (part for value in self._model.state_dict().values() for part in local_parts(value))
 
 
 class Moments(Owner):
-    """The state of the optimizers, but for the number of their steps."""
+    """The state of the optimizers, without the number of their steps."""
 
     def __init__(self, optimizers: Optimizers) -> None:
         self._optimizers = optimizers
 
     def tensors(self) -> dict[str, Any]:
-        """By parameter and slot."""
+        """Return it by parameter and slot."""
         return _named("optimizer.", self._optimizers.tensors())
 
 
 class RandomState(Owner):
-    """Of the generators from which dropout draws on this process; it fits as many processes, on the same devices."""
+    """The random states from which dropout draws on this process; they fit as many processes on the same devices."""
 
     def __init__(self, world: Processes) -> None:
         self._world = world
 
     def tensors(self) -> dict[str, Any]:
-        """By device and rank."""
+        """Return them by device and rank."""
         states = {f"random.cpu.{self._world.rank}": torch.get_rng_state()}
         if self._world.device.type == "cuda":
             states[f"random.cuda.{self._world.rank}"] = torch.cuda.get_rng_state(self._world.device)
         return states
 
     def load(self, folder: Path) -> None:
-        """Of a checkpoint."""
+        """Load them from a checkpoint."""
         states = self.tensors()
         load(folder, states)
         torch.set_rng_state(states[f"random.cpu.{self._world.rank}"])
@@ -126,7 +111,7 @@ class RandomState(Owner):
 
 
 def _places(value: Any) -> Iterator[tuple[Tensor, tuple[slice, ...]]]:
-    """What this process holds of a tensor, and where it stands in the whole."""
+    """Yield the parts of a tensor that this process holds, and their places in the whole."""
     if not isinstance(value, ShardedTensor):
         yield value, tuple(slice(0, size) for size in value.shape)
         return

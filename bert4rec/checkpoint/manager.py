@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 class CheckpointManager:
     """Writes checkpoints into `folder` and removes old ones: the last `keep` stay, and the best.
 
-    One is due after `every_steps` and after `every_minutes` (0: never by that). `asynchronous`: written by a thread,
-    from a copy in memory; "auto" = where every process has room for it. `on_error`: what to do where the disk does not
-    take one; the older ones stay in any case. `about` goes into each of them, `last_step` is of the one that a
-    resumed run has already. Every process makes the same calls.
+    One is due after `every_steps` and after `every_minutes` (0: never). `asynchronous` ones are written by a thread
+    from a copy in memory; "auto": if every process has room for it. `on_error`: what to do if the disk does not take
+    one; older ones stay in any case. `about` goes into each of them, `last_step` is that of the checkpoint of a resumed
+    run. Every process makes the same calls.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class CheckpointManager:
         self._saved_at = time.monotonic()
 
     def is_due(self, step: int) -> bool:
-        """Whether it is time for a checkpoint after `step` steps; the first process decides."""
+        """Return whether a checkpoint is due after `step` steps; the first process decides."""
         by_time = 0 < self._every_seconds <= time.monotonic() - self._saved_at
         return by_time or bool(self._every_steps and step % self._every_steps == 0)
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], *, best_step: int) -> None:
-        """A checkpoint of `tensors` and `metadata` as they are after `step` steps; `best_step`: the best so far.
+        """Save `tensors` and `metadata` as they are after `step` steps; `best_step` is the best so far.
 
-        Raises `SaveError` where `on_error` is "stop", of an earlier one too.
+        Raises `SaveError` if `on_error` is "stop", of an earlier one too.
         """
         self.wait()
         self.last_step, self._saved_at = step, time.monotonic()
@@ -68,7 +68,7 @@ class CheckpointManager:
             self.wait()
 
     def wait(self) -> None:
-        """Until what is being written is written. Raises as `save` does."""
+        """Wait until the current checkpoint is written. Raises as `save` does."""
         writing, self._writing = self._writing, None
         try:
             if writing is not None:
@@ -81,10 +81,10 @@ class CheckpointManager:
             logger.warning(f"cannot save: {error}; {self.kept()}")
 
     def refuse_to_take_long(self, tensors: Tensors, number: int) -> None:
-        """Raise `Interrupted` where the launcher that has sent the signal `number` may not wait for another save.
+        """Raise `Interrupted` if a save may take longer than the launcher waits after signal `number`.
 
-        Judged by the pace of the last one, for the process that needs longest, and only where there is one to resume
-        from.
+        The duration is that of the slowest process at the speed of the last save. The first checkpoint is never
+        refused.
         """
         milliseconds = all_reduce_min(-round(1e3 * local_bytes(tensors.values()) / self._bytes_per_second))
         seconds = -milliseconds / 1e3
@@ -96,16 +96,16 @@ class CheckpointManager:
             )
 
     def kept(self) -> str:
-        """What there is to resume from, for people."""
+        """Return in words which checkpoint a run can be resumed from."""
         paths = found(self._folder)
         return f"{paths[-1].name} is the last checkpoint" if paths else "there is no checkpoint"
 
     def path_of(self, step: int) -> Path:
-        """Where the checkpoint of `step` stands."""
+        """Return the folder of the checkpoint of `step`."""
         return step_folder(self._folder, step)
 
     def best(self, step: int) -> Path | None:
-        """The checkpoint of the best `step`; the best that could be saved, where that one could not."""
+        """Return the checkpoint of the best `step`, or the best that could be saved."""
         best, link = self.path_of(step), self._folder / BEST
         return best if best.is_dir() else link.resolve() if link.is_dir() else None
 
@@ -123,13 +123,13 @@ class CheckpointManager:
         if self._asynchronous == "auto":
             room = host_memory() // self._world.local_world_size - MARGIN * local_bytes(tensors.values())
             self._asynchronous = all_agree(room >= 0)
-            beside, waits = "beside the training, from a copy", "while the training waits: no memory for a copy"
-            when = beside if self._asynchronous else waits
+            in_background, waits = "in the background, from a copy", "while the training waits: no memory for a copy"
+            when = in_background if self._asynchronous else waits
             logger.info(f"checkpoints of {local_bytes(tensors.values()) / 1e6:,.1f} MB a process are written {when}")
         return self._asynchronous
 
     def _link(self, best_step: int) -> None:
-        """`best` points at the best checkpoint, for people and other programs."""
+        """Let `best` point at the best checkpoint, for people and other programs."""
         if not self.path_of(best_step).is_dir():
             return
         link = self._folder / BEST

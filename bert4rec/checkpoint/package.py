@@ -16,12 +16,12 @@ SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.js
 
 
 def is_package(folder: Path) -> bool:
-    """Whether `folder` looks like a model package, whole or not."""
+    """Return whether `folder` looks like a model package, whole or not."""
     return (folder / SETTINGS).is_file()
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Of a package all of whose files are as they were written, and which has weights. Raises `DataError`."""
+    """Read the settings of a package that is whole and has weights. Raises `DataError`."""
     if problem := manifest.problem_of(folder):
         raise DataError(f"{folder}: this model package is damaged: {problem}; export it again, or copy it whole")
     try:

@@ -13,7 +13,6 @@ from bert4rec.checkpoint.run_folder import (
     METADATA,
     METADATA_VERSION,
     PICTURE,
-    READABLE_VERSIONS,
     REPORTS,
     found,
     named_run,
@@ -22,7 +21,7 @@ from bert4rec.checkpoint.run_folder import (
 )
 from bert4rec.checkpoint.run_settings import how_to_train_longer
 from bert4rec.checkpoint.store import read_metadata, tidy, verify
-from bert4rec.config.load import load_saved
+from bert4rec.config.load import load_config
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
 
@@ -52,11 +51,11 @@ class Resumption:
 
 
 def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) -> Resumption | None:
-    """What `run.resume` means for runs of that `name` in `parent`; None for a new run. Every process calls this.
+    """Find what `run.resume` means for runs of that `name` in `parent`; None for a new run. Every process calls this.
 
-    The first one calls `claim` with the run folder before it touches anything there. A damaged checkpoint is skipped
-    for the one before, with a warning. Raises `SettingsError` where there is no such run, `DataError` where none of its
-    checkpoints is whole.
+    The first one calls `claim` with the run folder before it changes anything there. A damaged checkpoint is skipped
+    for the one before, with a warning. Raises `SettingsError` if there is no such run, `DataError` if no checkpoint is
+    whole.
     """
 
     def candidates() -> tuple[Path | None, list[Path]]:
@@ -81,7 +80,7 @@ def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) 
 
 
 def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
-    """For `run.init_from`: the best checkpoint of a run, or the one that `path` is, and its metadata.
+    """Return the best checkpoint of a run, or the one that `path` is, and its metadata, for `run.init_from`.
 
     Raises `SettingsError`, `DataError`.
     """
@@ -93,9 +92,9 @@ def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
 
 
 def _metadata_of(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint that was verified says of its run. Raises `DataError` for another version's."""
+    """Read the metadata of a verified checkpoint. Raises `DataError` for another version's."""
     metadata = read_metadata(checkpoint)
-    if metadata["facts_version"] not in READABLE_VERSIONS:
+    if metadata["facts_version"] != METADATA_VERSION:
         raise DataError(
             f"{checkpoint}: written by another version of this program (form {metadata['facts_version']}, here it is "
             f"{METADATA_VERSION}); resume it with that version"
@@ -111,18 +110,12 @@ def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: st
             "set data.dataset_dir to the folder that the run was trained on, or start another run from its weights "
             "with --run.init_from"
         )
-    if saved["facts_version"] != METADATA_VERSION and saved["config"]["model"].get("kind", "bert4rec") == "bert4rec":
-        raise SettingsError(
-            "an earlier version of this program began this run: the mask token was a row of the item table there, and "
-            "its optimizer's state is no use to the one it has now; start another run from its weights with "
-            "--run.init_from, or resume it with that version"
-        )
     changed = changes(saved, settings)
     for name in OPTIMIZERS:
         if name in changed and not reset_optimizer:
             before, now = changed[name]
             raise SettingsError(
-                f'{name} = "{before}" in the run, "{now}" now: the state of one is no use to the other; set it to '
+                f'{name} = "{before}" in the run, "{now}" now: its state does not fit another optimizer; set it to '
                 f'"{before}", or start with fresh optimizers by --run.reset_optimizer=true'
             )
     for name, (before, now) in changed.items():
@@ -134,13 +127,13 @@ def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: st
 
 
 def wants_fresh_optimizers(saved: Mapping[str, Any], settings: Settings) -> bool:
-    """Whether `run.reset_optimizer` is still to be done: once, though the same command is given again and again."""
+    """Return whether `run.reset_optimizer` is still to be done: once, however often the same command is given."""
     has_others = not changes(saved, settings).keys().isdisjoint(OPTIMIZERS)
     return settings["run"]["reset_optimizer"] and (has_others or not saved["config"]["run"]["reset_optimizer"])
 
 
 def changes(saved: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]]:
-    """The settings that differ: their saved and their current value; one that the run does not know has not changed."""
+    """Return the settings that differ: saved and current value; one that the run does not know has not changed."""
     pairs = {
         f"{table}.{key}": [saved["config"].get(table, {}).get(key, value), value]
         for table, values in settings.items()
@@ -151,7 +144,7 @@ def changes(saved: Mapping[str, Any], settings: Settings) -> dict[str, list[Any]
 
 
 def quarantine_newer(resumption: Resumption) -> int:
-    """Move newer checkpoints, and the report, out of the way of those to come; how many checkpoints there were."""
+    """Move newer checkpoints, and the report, out of the way; return the number of those checkpoints."""
     newer = [path for path in found(resumption.run / CHECKPOINTS) if path.name > resumption.checkpoint.name]
     target = resumption.run / CHECKPOINTS / QUARANTINE
     for path in newer:
@@ -162,7 +155,7 @@ def quarantine_newer(resumption: Resumption) -> int:
 
 
 def _keep_report(run: Path) -> None:
-    """Under other names, of one number: what stood in the run when it was finished before."""
+    """Rename the report files of the run when it was finished before, all with one number."""
     present = [run / name for name in REPORTS if (run / name).exists()]
     for number in numbers():
         kept = {path: path.with_name(f"{path.stem}-before{number}{path.suffix}") for path in present}
@@ -175,11 +168,11 @@ def _keep_report(run: Path) -> None:
 
 
 def _hint(parent: Path, name: str) -> str:
-    """How the newest finished run could be trained longer, where there is one of which that can be said."""
+    """Return how to train the newest finished run longer, if that can be said."""
     if (run := newest_run(parent, name, is_finished=True)) is None:
         return ""
     try:
-        saved = load_saved(run / CONFIG)
+        saved = load_config(run / CONFIG)
         advice = how_to_train_longer(run, saved, saved)
     except SettingsError:
         return ""

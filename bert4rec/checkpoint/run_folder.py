@@ -29,7 +29,6 @@ PICTURES = "pictures"  # folder of those of the page
 CHECKPOINTS = "checkpoints"
 METADATA = "facts.json"  # in a checkpoint: all that is no tensor
 METADATA_VERSION = 3  # of what that says of the run and its state
-READABLE_VERSIONS = (2, METADATA_VERSION)  # in 2 the vector of the mask token is a row of the item table
 BEST = "best"  # in that: a link to the best of them
 STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
 UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
@@ -37,7 +36,7 @@ REPLACED = ".old"  # and that of one of which there is a newer version
 
 
 def new_folder(parent: Path, name: str) -> Path:
-    """`parent`/`name`, made, or `name`-2, -3, … where there is such a run. Raises `SettingsError`."""
+    """Make the folder `parent`/`name`, or `name`-2, -3, … if there is one. Raises `SettingsError`."""
     for number in numbers():
         folder = parent / f"{name}{number}"
         try:
@@ -51,32 +50,32 @@ def new_folder(parent: Path, name: str) -> Path:
 
 
 def numbers() -> Iterator[str]:
-    """Endings for names that are taken: nothing, -2, -3, …"""
+    """Yield endings for names that are taken: nothing, -2, -3, …"""
     return ("" if number == 1 else f"-{number}" for number in itertools.count(1))
 
 
 def runs(parent: Path, name: str) -> list[Path]:
-    """The folders of the runs of that name, the first ones first."""
+    """Return the folders of the runs of that name, in order of their numbers."""
     form = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
     matches = [match for path in parent.glob("*") if (match := form.fullmatch(path.name))]
     return [parent / match[0] for match in sorted(matches, key=lambda match: int(match[1] or 1))]
 
 
 def found(folder: Path) -> list[Path]:
-    """The checkpoints in `folder` that were finished, the earliest first."""
+    """Return the finished checkpoints in `folder`, the earliest first."""
     paths = (path for path in folder.glob(f"{STEP}*") if path.suffix not in (UNFINISHED, REPLACED))
     return sorted(path for path in paths if path.is_dir())
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Where the checkpoint of `step` stands in `folder`."""
+    """Return the folder of the checkpoint of `step` in `folder`."""
     return folder / f"{STEP}{step:09d}"
 
 
 def checkpoint_of(path: Path) -> Path:
-    """The checkpoint that `path` is, or the best one of the run that it is, or else its last one.
+    """Return the checkpoint that `path` is, or the best one of the run that it is, or else its last one.
 
-    Raises `DataError` where it is neither.
+    Raises `DataError` if it is neither.
     """
     present = [path, path / CHECKPOINTS / BEST, *found(path / CHECKPOINTS)[::-1]]
     folder = next((folder for folder in present if (folder / METADATA).is_file()), None)
@@ -91,7 +90,7 @@ def checkpoint_of(path: Path) -> Path:
 
 
 def untrained_kind(run: Path) -> str:
-    """The kind of model of a run that has nothing to train; "" for any other folder."""
+    """Return the kind of model of a run without training; "" for any other folder."""
     try:
         kind = tomli.loads((run / CONFIG).read_text(encoding="utf-8"))["model"]["kind"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -100,13 +99,13 @@ def untrained_kind(run: Path) -> str:
 
 
 def newest_run(parent: Path, name: str, *, is_finished: bool) -> Path | None:
-    """The newest run of that name with a checkpoint, and with a report or without one."""
+    """Return the newest run of that name with a checkpoint, with or without a report."""
     with_checkpoint = (run for run in reversed(runs(parent, name)) if found(run / CHECKPOINTS))
     return next((run for run in with_checkpoint if (run / REPORT).exists() == is_finished), None)
 
 
 def named_run(resume: str) -> tuple[Path, Path | None]:
-    """The run that a path names, and the checkpoint if it names one. Raises `SettingsError`."""
+    """Return the run that a path names, and the checkpoint if it names one. Raises `SettingsError`."""
     path = Path(resume)
     if found(path / CHECKPOINTS):
         return path, None
@@ -127,9 +126,9 @@ def named_run(resume: str) -> tuple[Path, Path | None]:
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Nobody else works in `folder`, on this host, or on others where the file system tells them.
+    """Lock `folder` against other jobs, on this host, and on others if the file system supports that.
 
-    Raises `SettingsError` where somebody does. The lock goes with the process, however it ends.
+    Raises `SettingsError` if another job has it. The lock ends with the process.
     """
     try:
         file = (folder / LOCK).open("a+")
@@ -138,7 +137,7 @@ def lock(folder: Path) -> Iterator[None]:
     with file:
         if not locked(file):
             file.seek(0)
-            holder = file.read() or "who it is stands nowhere"
+            holder = file.read() or "an unknown process"
             raise SettingsError(f"{folder}: another job is at work there ({holder}); stop it, or wait for it")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")

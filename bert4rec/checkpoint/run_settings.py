@@ -14,7 +14,7 @@ import tomli
 
 from bert4rec.checkpoint.next_command import train_command
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
-from bert4rec.config.load import NO_FILE, Overrides, load_config, load_saved, settings_file
+from bert4rec.config.load import NO_FILE, Overrides, load_config, settings_file
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import Config
 from bert4rec.config.values import expand_user
@@ -28,7 +28,7 @@ MOST_NAMED = 3  # settings in one line
 class RunSettings:
     """The settings of a training, and `notes` for people, a line each.
 
-    `finished`: the run that was to be resumed and has nothing left to do, as the last of the notes says.
+    `finished`: the run that was to be resumed and has nothing left to do, as the last note says.
     """
 
     config: Config
@@ -37,11 +37,10 @@ class RunSettings:
 
 
 def load_run_settings(file: str | None, overrides: Overrides, *, looks_around: bool) -> RunSettings:
-    """The settings of a training that is asked for by a settings file, if one is named, and `overrides`.
+    """Load the settings of a training from a settings file, if one is named, and `overrides`.
 
-    A new run has the settings of the file, a resumed one those with which it was trained last; the overrides count
-    more than either. Where no file is named, one that `looks_around` takes the usual one; where it is "", there
-    is none. Raises `SettingsError`.
+    A new run has the settings of the file, a resumed one those of its last training; the overrides go over either. If
+    no file is named, `looks_around` takes the usual one; "" is no file. Raises `SettingsError`.
     """
     notes = []
     if file == "":
@@ -62,10 +61,10 @@ def load_run_settings(file: str | None, overrides: Overrides, *, looks_around: b
 
 
 def how_to_train_longer(run: Path, config: Config, saved: Config) -> str:
-    """Where the finished `run` would stop at once with the settings `config`: how it ended, and what to type.
+    """Return how a finished `run` ended and what to type to train it longer than the settings `config` say.
 
-    `saved` are those with which it ended. "" where there is something left to do. Raises `SettingsError` where the
-    report cannot be read.
+    `saved` are the settings with which it ended. "" if it has something left to do. Raises
+    `SettingsError` if the report cannot be read.
     """
     training = _training_of(run)
     options = list(_longer(training, config, saved))
@@ -78,7 +77,7 @@ def how_to_train_longer(run: Path, config: Config, saved: Config) -> str:
 
 
 def options_to_train_longer(run: Path) -> list[str]:
-    """What a finished run needs to be told beside `--resume`. Raises `SettingsError` where its files cannot be read."""
+    """Return the options that train a finished run longer. Raises `SettingsError` if its files cannot be read."""
     saved = _saved_settings(run)
     return list(_longer(_training_of(run), saved, saved))
 
@@ -86,13 +85,13 @@ def options_to_train_longer(run: Path) -> list[str]:
 def _resumed(
     run: Path, checkpoint: Path | None, overrides: Overrides, place: Mapping[str, str], file: str | None
 ) -> RunSettings:
-    """The settings of the `run`, the `overrides` over them, and its `place` in any case.
+    """Return the settings of the `run` with the `overrides` and its `place`.
 
-    `file` names the settings that do not count, None where none were meant to.
+    `file` names the settings file that is not used, if any.
     """
     saved = _saved_settings(run)
     changed = {"run.init_from": "", "run.resume": "auto", **overrides, **place}
-    config = load_saved(run / CONFIG, Overrides(changed, overrides.typed))
+    config = load_config(run / CONFIG, Overrides(changed, overrides.typed))
     notes = [_unused(file, overrides, saved, run)] if file else []
     is_last = checkpoint is None or checkpoint == found(run.resolve() / CHECKPOINTS)[-1]
     advice = how_to_train_longer(run, config, saved) if is_last and (run / REPORT).exists() else ""
@@ -101,7 +100,7 @@ def _resumed(
 
 def _saved_settings(run: Path) -> Config:
     try:
-        return load_saved(run / CONFIG)
+        return load_config(run / CONFIG)
     except SettingsError as error:
         raise SettingsError(
             f"{error}; a run is resumed with the settings in that file: restore it (facts.json of a checkpoint has "
@@ -110,9 +109,9 @@ def _saved_settings(run: Path) -> Config:
 
 
 def _unused(file: str, overrides: Mapping[str, Any], saved: Config, run: Path) -> str:
-    """What is said of settings that stand in the `file` and are others in the run; "" where there are none.
+    """Return a note on settings of the `file` that differ from the run's; "" if there are none.
 
-    A value that is left to the program was decided in the run.
+    A value "auto" was decided in the run.
     """
     stated = tomli.loads(Path(expand_user(file)).read_text(encoding="utf-8"))
     theirs, mine = (config.model_dump(mode="json") for config in (load_config(file), saved))
@@ -126,8 +125,8 @@ def _unused(file: str, overrides: Mapping[str, Any], saved: Config, run: Path) -
         return ""
     more = f", and {len(unused) - MOST_NAMED} more" if len(unused) > MOST_NAMED else ""
     return (
-        f"{file} is not used: {run} keeps its own settings ({'; '.join(unused[:MOST_NAMED])}{more}); what is to change "
-        "goes on the command line"
+        f"{file} is not used: {run} keeps its own settings ({'; '.join(unused[:MOST_NAMED])}{more}); override settings "
+        "on the command line"
     )
 
 
@@ -140,7 +139,7 @@ def _training_of(run: Path) -> dict[str, Any]:
 
 
 def _longer(report: Mapping[str, Any], config: Config, saved: Config) -> Iterator[str]:
-    """Options for twice as much of what has ended the training, and would end it again."""
+    """Yield options for twice as much of what ended the training."""
     training = config.training
     if report["epochs"] >= training.n_epochs:
         yield f"--training.n_epochs={2 * math.ceil(report['epochs'])}"

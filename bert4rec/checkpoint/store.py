@@ -38,7 +38,7 @@ class SaveError(UserError):
 def save(folder: Path, tensors: Tensors, metadata: Mapping[str, Any], *, group: Group = None) -> None:
     """Write a checkpoint to `folder`, which all hosts share; every process of `group` calls this.
 
-    Raises `SaveError` on all of them where one cannot write; then nothing is left of it.
+    Raises `SaveError` on all of them if one cannot write; then nothing is left of it.
     """
     unfinished = folder.with_name(folder.name + UNFINISHED)
     try:
@@ -53,9 +53,9 @@ def save(folder: Path, tensors: Tensors, metadata: Mapping[str, Any], *, group: 
 
 
 def load(folder: Path, tensors: Tensors) -> None:
-    """Read the tensors of a checkpoint that was verified into `tensors`, in place, however either side is sharded.
+    """Read the tensors of a verified checkpoint into `tensors`, in place, however either side is sharded.
 
-    Raises `DataError`, on every process, where it has no such tensors.
+    Raises `DataError`, on every process, if it has no such tensors.
     """
     try:
         dcp.load(in_pieces(tensors), checkpoint_id=folder)  # the pieces are views
@@ -64,7 +64,7 @@ def load(folder: Path, tensors: Tensors) -> None:
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """What a checkpoint that was verified holds beside tensors."""
+    """Read what a verified checkpoint holds beside tensors."""
     metadata: dict[str, Any] = json.loads((folder / METADATA).read_text())
     return metadata
 
@@ -78,22 +78,27 @@ def verify(folder: Path) -> None:
 
 
 def in_pieces(tensors: Tensors) -> dict[str, Any]:
-    """The same tensors, every shard as several small ones: a shard is copied on its way to and from the disk."""
-    return {name: _cut(value) if isinstance(value, ShardedTensor) else value for name, value in tensors.items()}
+    """Return the same tensors with every shard in small pieces: a shard is copied on its way to and from the disk."""
+    return {
+        name: sharded_like(value, [Shard(*piece) for piece in _own_pieces(value)], list(_all_pieces(value)))
+        if isinstance(value, ShardedTensor)
+        else value
+        for name, value in tensors.items()
+    }
 
 
 class Copies:
-    """Copies of tensors on the CPU, in memory that is kept for the next ones: to get it takes longer than to copy.
+    """Copies tensors to the CPU, each time into the same memory: allocating takes longer than copying.
 
-    What comes from a GPU goes to pinned memory, all of it at once. torch rounds such memory up to a power of two, so a
-    shard is copied in pieces of nearly one; a whole tensor that is larger has ordinary memory.
+    Tensors of a GPU go to pinned memory. torch rounds that up to a power of two, so a shard is copied in pieces of
+    nearly one; a whole tensor that is larger has ordinary memory.
     """
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int], torch.Tensor] = {}
 
     def of(self, tensors: Tensors) -> dict[str, Any]:
-        """The same tensors as they are now; those of the call before are overwritten."""
+        """Return copies of the tensors as they are now; those of the call before are overwritten."""
         copies = {name: self._copy(name, value) for name, value in tensors.items()}
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
@@ -136,7 +141,7 @@ def _first_failure(error: CheckpointException) -> str:
 
 
 def _describe(unfinished: Path, metadata: Mapping[str, Any], group: Group) -> manifest.Files:
-    """Sizes and checksums of what this process has written."""
+    """Return sizes and checksums of what this process has written."""
     rank = dist.get_rank(group)
     mine = [path.name for path in unfinished.glob(f"__{rank}_*")]
     if rank == 0:
@@ -168,7 +173,7 @@ def _size(file: Path) -> int:
 
 
 def _on_all(work: Any, group: Group, *, first_only: bool = False) -> list[Any]:
-    """What `work` returns on each process; a failure of one is raised on all."""
+    """Return what `work` returns on each process; raise a failure of one on all."""
     result, failure = None, ""
     if dist.get_rank(group) == 0 or not first_only:
         try:
@@ -189,16 +194,12 @@ def _reason(error: BaseException) -> str:
     return "not all of it could be written, is the disk full?" if "inline_container" in text else text
 
 
-def _cut(value: ShardedTensor) -> ShardedTensor:
-    return sharded_like(value, [Shard(*piece) for piece in _own_pieces(value)], list(_all_pieces(value)))
-
-
 def _all_pieces(value: ShardedTensor) -> Iterator[ShardMetadata]:
     return (piece for shard in value.metadata().shards_metadata for piece in _pieces(shard, value.dtype))
 
 
 def _own_pieces(value: ShardedTensor) -> Iterator[tuple[torch.Tensor, ShardMetadata]]:
-    """Views of the shards of this process, and where in the whole they stand."""
+    """Yield views of the shards of this process, and their places in the whole."""
     for shard in value.local_shards():
         first = shard.metadata.shard_offsets[0]
         for piece in _pieces(shard.metadata, value.dtype):
@@ -207,7 +208,7 @@ def _own_pieces(value: ShardedTensor) -> Iterator[tuple[torch.Tensor, ShardMetad
 
 
 def _pieces(shard: ShardMetadata, dtype: torch.dtype) -> Iterator[ShardMetadata]:
-    """A shard's rows, `PIECE_BYTES` at a time."""
+    """Yield a shard's rows, `PIECE_BYTES` at a time."""
     (first, *rest), (n_rows, *width) = shard.shard_offsets, shard.shard_sizes
     step = max(1, PIECE_BYTES // (dtype.itemsize * max(1, sum(width))))
     for start in range(0, n_rows, step):

@@ -16,7 +16,7 @@ LATEST = "latest."  # the same of the weights after the last step, where the mod
 
 
 class StoredTensors:
-    """Those of a checkpoint `folder` that was verified, by name, however many processes have written their shards."""
+    """The tensors of a verified checkpoint `folder`, by name, whatever number of processes has written them."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = dcp.FileSystemReader(folder)
@@ -29,29 +29,23 @@ class StoredTensors:
         return iter(self._stored)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of the whole tensor."""
+        """Return the shape of the whole tensor."""
         return tuple(self._stored[name].size)
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of its numbers as they are read: those of half precision become float32, in which they are the same."""
+        """Return the type of its numbers as they are read: half precision becomes float32, without loss."""
         stored = self._stored[name].properties.dtype
         return torch.float32 if stored == torch.float16 else stored
 
     def read(self, name: str) -> Tensor:
-        """All of it."""
+        """Read the whole tensor."""
         whole = torch.empty(self.shape(name), dtype=self.dtype(name))
         for first, last in self._blocks(name):
             self._read_into(whole[first:last], name, first)
         return whole
 
-    def row(self, name: str, index: int) -> Tensor:
-        """One of its rows, alone."""
-        row = torch.empty(1, *self.shape(name)[1:], dtype=self.dtype(name))
-        self._read_into(row, name, index)
-        return row[0]
-
     def blocks(self, name: str) -> Iterator[Tensor]:
-        """Its rows in their order, in blocks that were written as such: some MB each where it was sharded."""
+        """Yield its rows in order, in blocks as they were written: some MB each if it was sharded."""
         for first, last in self._blocks(name):
             block = torch.empty(last - first, *self.shape(name)[1:], dtype=self.dtype(name))
             self._read_into(block, name, first)
@@ -70,7 +64,7 @@ class StoredTensors:
 
 
 class _Into(dcp.DefaultLoadPlanner):
-    """Whatever is read goes into one block."""
+    """Reads everything into one block."""
 
     def __init__(self, block: Tensor) -> None:
         super().__init__()

@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.package import is_package, read_settings
-from bert4rec.checkpoint.run_folder import (
-    CHECKPOINTS,
-    CONFIG,
-    METADATA,
-    METADATA_VERSION,
-    READABLE_VERSIONS,
-    checkpoint_of,
-)
+from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA, METADATA_VERSION, checkpoint_of
 from bert4rec.config.abilities import TRANSFORMERS
-from bert4rec.config.load import as_saved, flat
+from bert4rec.config.load import flat
 from bert4rec.config.tables import Data
 from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
@@ -28,9 +21,9 @@ from bert4rec.runtime.files import sha256
 
 @dataclass(frozen=True)
 class Trained:
-    """The weights in a `folder`, a checkpoint or a model package, with what it says of them, and the `run` they are of.
+    """The weights in a `folder`, a checkpoint or a model package, with its `metadata` and the `run` it belongs to.
 
-    `run` is None where the folder stands by itself.
+    `run` is None if the folder stands by itself.
     """
 
     folder: Path
@@ -40,33 +33,33 @@ class Trained:
 
     @property
     def n_items(self) -> int:
-        """Items in the catalogue that the model knows."""
+        """Return the number of items that the model knows."""
         return int(self.metadata["n_items"])
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that it was trained with, "table.key" → value."""
-        return as_saved(flat(self.metadata["config"]))
+        """Return all settings of its training, "table.key" → value."""
+        return flat(self.metadata["config"])
 
     @property
     def model(self) -> dict[str, Any]:
-        """The settings of the model."""
-        of_model = {name.removeprefix("model."): of for name, of in self.settings.items() if name.startswith("model.")}
-        return {"kind": "bert4rec", **of_model}
+        """Return the settings of the model."""
+        model: dict[str, Any] = self.metadata["config"]["model"]
+        return model
 
     @property
     def takes_histories(self) -> bool:
-        """Whether the model says what comes after any history; else it knows the users of its dataset alone."""
+        """Return whether the model continues any history; else it only knows the users of its dataset."""
         return self.model["kind"] in TRANSFORMERS
 
     @property
     def loss(self) -> str:
-        """The setting of the training."""
+        """Return the loss of its training."""
         return str(self.metadata["config"]["training"]["loss"])
 
     @property
     def dataset(self) -> Path:
-        """The dataset folder of the settings; a relative path is from here, or else from where the run was started."""
+        """Return the dataset folder of the settings, from here, or else from where the run was started."""
         from bert4rec.dataset.schema import METADATA as DATASET  # imports Arrow, for which no help should wait
 
         settings = self.metadata["config"]
@@ -79,17 +72,17 @@ class Trained:
 
     @property
     def checksum(self) -> str:
-        """Of the manifest, which vouches for every byte of the folder."""
+        """Return the checksum of the manifest, which vouches for every byte of the folder."""
         return sha256(self.folder / manifest.MANIFEST)[:12]
 
     @property
     def is_reported(self) -> bool:
-        """Whether these weights are those that the report of the run is about: its best ones."""
+        """Return whether the run's report is about these weights: its best ones."""
         return self.run is not None and self.folder.resolve() == checkpoint_of(self.run).resolve()
 
 
 def find_trained(path: Path) -> Trained:
-    """What `path` names: of a run its best weights. Raises `DataError`, in one line; the tensors are not looked at."""
+    """Find the weights that `path` names: those of a run are its best. Raises `DataError`; no tensor is read."""
     if is_package(path):
         return Trained(path, read_settings(path), None, is_package=True)
     folder = checkpoint_of(path).resolve()  # of the link to the best, perhaps
@@ -98,7 +91,7 @@ def find_trained(path: Path) -> Trained:
         version = metadata["facts_version"]
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{folder}: this checkpoint is damaged: {METADATA} cannot be read") from None
-    if version not in READABLE_VERSIONS:
+    if version != METADATA_VERSION:
         raise DataError(
             f"{folder}: written by another version of this program (form {version}, here it is {METADATA_VERSION}); "
             "use that version"
@@ -111,6 +104,6 @@ def find_trained(path: Path) -> Trained:
 
 
 def _from_here(path: Path) -> Path:
-    """As a person would type it, where it is below the current folder."""
+    """Return the path as a person would type it if it is below the current folder."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

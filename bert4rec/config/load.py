@@ -34,11 +34,6 @@ from bert4rec.config.values import expand_user
 from bert4rec.runtime.errors import SettingsError
 
 USUAL_FILE = "config.toml"
-BEFORE = {
-    "model.positions": "learned",
-    "model.input_norm": False,
-    "training.average_age": 0.0,
-}  # what was done when there was no such setting
 NO_FILE = f"no {USUAL_FILE} here: the defaults count"
 
 
@@ -65,18 +60,6 @@ def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = N
     where a `data.path` without a source is not there, or not recognized.
     """
     return load_and_recognize(path, overrides)[0]
-
-
-def load_saved(path: Path, overrides: Overrides | None = None) -> Config:
-    """Return the settings of a run by its own file, then `overrides`. Raises as `load_config` does."""
-    overrides, known = overrides or Overrides(), flat(_read_toml(path))
-    missing: dict[str, Any] = {name: value for name, value in BEFORE.items() if name not in known}
-    return load_config(path, Overrides(missing | overrides, overrides.typed))
-
-
-def as_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings ("table.key" → value) that a run was saved with."""
-    return {**BEFORE, **settings}
 
 
 def load_and_recognize(

@@ -22,7 +22,7 @@ _gather_into = dist.all_gather_single if hasattr(dist, "all_gather_single") else
 
 
 def on_rank_zero(function: Callable[[], T]) -> T:
-    """What `function` returns on the first process, on every process; a `UserError` of it is raised on all."""
+    """Return on every process what `function` returns on the first; raise its `UserError` on all."""
     outcome: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
@@ -38,7 +38,7 @@ def on_rank_zero(function: Callable[[], T]) -> T:
 
 
 def on_all(function: Callable[[], T]) -> list[T]:
-    """What `function` returns on each process, by rank, on every one; a `UserError` of any is raised on all."""
+    """Return on every process what `function` returns on each, by rank; raise the `UserError` of any on all."""
     outcome: T | UserError
     try:
         outcome = function()
@@ -53,26 +53,26 @@ def on_all(function: Callable[[], T]) -> list[T]:
 
 
 def gather_objects(value: Any, group: Group = None) -> list[Any]:
-    """The `value` of every process of `group`, by rank, on every one of them."""
+    """Return the `value` of every process of `group`, by rank, on every process of it."""
     values: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
 
 
 def all_reduce_min(value: int) -> int:
-    """The smallest `value` of all processes, on every one of them."""
+    """Return the smallest `value` of all processes, on every process."""
     smallest = torch.tensor(value)
     dist.all_reduce(smallest, dist.ReduceOp.MIN)
     return int(smallest)
 
 
 def all_agree(value: bool) -> bool:
-    """Whether `value` is true on every process."""
+    """Return whether `value` is true on every process."""
     return bool(all_reduce_min(int(value)))
 
 
 def group_beside(minutes: float) -> dist.ProcessGroup:
-    """All processes once more, by gloo: for messages that must not mix with others, nor wait longer than `minutes`."""
+    """Return a gloo group of all processes, for messages apart from others that wait for `minutes` at most."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)))
 
 
@@ -89,32 +89,32 @@ class Partition:
     place: int | None = None
 
     def of(self, n_things: int) -> range:
-        """The consecutive things, of `n_things`, that fall to this process; parts differ by one at most."""
+        """Return the consecutive things, of `n_things`, of this process; parts differ by one at most."""
         place = self.rank if self.place is None else self.place
         return range(n_things * place // self.n_processes, n_things * (place + 1) // self.n_processes)
 
     def parts(self, n_things: int) -> list[range]:
-        """The parts of all processes, by rank; every one of them asks."""
+        """Return the parts of all processes, by rank; every process calls this."""
         own = torch.tensor([self.rank if self.place is None else self.place])
         places: list[int] = self.stack(own).flatten().tolist()
         return [replace(self, place=place).of(n_things) for place in places]
 
     def largest(self, n_things: int) -> int:
-        """The size of the largest part."""
+        """Return the size of the largest part."""
         return -(-n_things // self.n_processes)
 
     def sum(self, values: Tensor) -> Tensor:
-        """`values` of all processes, added up in place."""
+        """Add up the `values` of all processes in place, and return them."""
         if self.n_processes > 1:
             dist.all_reduce(values, group=self.group)
         return values
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of the `values` of all processes, in place."""
+        """Average the `values` of all processes in place, and return them."""
         return self.sum(values).div_(self.n_processes) if self.n_processes > 1 else values
 
     def stack(self, values: Tensor) -> Tensor:
-        """`values` [...] of all processes, of one shape, as [n_processes, ...]."""
+        """Return the `values` [...] of all processes, of one shape, as [n_processes, ...]."""
         if self.n_processes == 1:
             return values[None]
         stacked = values.new_empty(self.n_processes, *values.shape)
@@ -122,9 +122,9 @@ class Partition:
         return stacked
 
     def concatenate(self, rows: Tensor, counts: list[int] | None = None) -> tuple[Tensor, slice]:
-        """The `rows` [n, ...] of all processes one after another, as many as each has; and where this one's stand.
+        """Return the `rows` [n, ...] of all processes one after another, and the slice of this process's rows.
 
-        Where it is known how many each has, `counts` spare a message.
+        `counts`, how many rows each process has, spare a message.
         """
         if self.n_processes == 1:
             return rows, slice(0, len(rows))
@@ -137,7 +137,7 @@ class Partition:
         return together, slice(first, first + len(rows))
 
     def exchange(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """The rows [n, ...] that the processes have for this one, by rank; of its own `rows` each gets `counts`."""
+        """Return the rows [n, ...] that the processes send to this one, by rank; `counts` of its `rows` go to each."""
         if self.n_processes == 1:
             return rows
         given = torch.tensor(counts, device=rows.device)

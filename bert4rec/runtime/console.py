@@ -1,7 +1,4 @@
-"""The terminal: what the package logs, line by line, what libraries do not, and the one progress bar.
-
-The bar stays whole whatever the terminal's width.
-"""
+"""The terminal: log lines of the package, silence of libraries, and the one progress bar."""
 
 import json
 import logging
@@ -9,33 +6,33 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, Self
 
 from tqdm import tqdm
 
-FOR_CTRL_C = 3  # columns left free at the end of the bar: the terminal writes ^C there, which must not wrap
-COLUMNS = 80  # of a terminal that does not say
+FOR_CTRL_C = 3  # free columns behind the bar: the terminal writes ^C there, which must not wrap
+COLUMNS = 80  # of a terminal that does not say how wide it is
 SECONDS_BETWEEN_BARS = 0.5
 SECONDS_BETWEEN_LINES = 10.0
 BAR = "{percentage:3.0f} % |{bar}| {desc}"
-NO_BAR = "{desc}"  # the figures alone, in their place
+NO_BAR = "{desc}"  # only the figures
 
 NOISY = ("torch", "torchrec")  # loggers
-EVENTS = "BERT4REC_EVENTS"  # a variable; set: a program has started this process, and reads events on its stdout
-EVENT = "\x1e"  # how the line of an event begins: JSON text sequences, RFC 7464
+EVENTS = "BERT4REC_EVENTS"  # environment variable: set if the program that started this process reads events
+EVENT = "\x1e"  # start of an event line: JSON text sequences, RFC 7464
 
 logger = logging.getLogger(__name__)
-_open: "list[ProgressBar]" = []
+_bars: list[Any] = []  # those of tqdm that are open: one at most
 
 
 def log_to_terminal(*, is_shown: bool = True, stream: str = "stdout", outlives_reader: bool = False) -> None:
-    """Show on `stream` what the package logs from now on: a record is a line, a warning has that word before it.
+    """Show on `stream` what the package logs from now on: a line a record, with "warning: " before a warning.
 
-    Without `is_shown`, as on all processes but the first, there are neither lines nor bars. With `outlives_reader` it
-    is no reason to end where nobody reads any more (`| head`, a closed terminal); else that raises `OSError`.
+    Without `is_shown` (all processes but the first) there are neither lines nor bars. If the reader goes away, as with
+    `| head` or a closed terminal, logging raises `OSError`, or goes on in silence with `outlives_reader`.
     """
     package = logging.getLogger("bert4rec")
     package.handlers = [_Terminal(stream, outlives_reader)]
@@ -45,9 +42,9 @@ def log_to_terminal(*, is_shown: bool = True, stream: str = "stdout", outlives_r
 
 @contextmanager
 def quiet_libraries(*names: str) -> Iterator[None]:
-    """Within: no warnings of the libraries about themselves; what their import has set for all is as it was before.
+    """Silence the libraries' warnings in a block, and restore loggers and environment variables after it.
 
-    Those of the `names` are imported first: torchrec gives the root logger a handler, which would show our warnings.
+    The packages `names` are imported first: torchrec gives the root logger a handler, which would repeat our warnings.
     """
     root, environment = logging.getLogger(), dict(os.environ)
     handlers, level = list(root.handlers), root.level
@@ -66,94 +63,80 @@ def quiet_libraries(*names: str) -> Iterator[None]:
             for name, before in levels.items():
                 logging.getLogger(name).setLevel(before)
             root.handlers, root.level = handlers, level
-            _restore_environment(environment)
-
-
-def _restore_environment(before: Mapping[str, str]) -> None:
-    """Variable by variable, of those that have changed: a thread of a library may read the others meanwhile."""
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
-    for name, value in before.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+            # Only variables that have changed: a thread of a library may be reading the other ones.
+            for name in os.environ.keys() - environment.keys():
+                del os.environ[name]
+            os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
 
 
 def tell(**event: Any) -> None:
-    """An event for the program that has started this process, where it reads some: a line of JSON on stdout."""
+    """Write an event as a line of JSON on stdout if the program that started this process reads events."""
     if EVENTS in os.environ and logger.isEnabledFor(logging.INFO):
-        with suppress(OSError):  # of a program that has died
+        with suppress(OSError):  # that program has died
             print(EVENT + json.dumps(event), flush=True)
 
 
 class ProgressBar:
-    """How far the work of a `with` block is: a bar at the foot of a terminal, else a line now and then.
+    """Shows the progress of a `with` block: a bar at the foot of a terminal, else a line every few seconds, or events.
 
-    Of `total` units, `done` were made before. `form`: what a terminal shows of it (`BAR`, `NO_BAR`). The bar `stays`
-    in the end, or is taken away. With `seconds` there are lines on a terminal too, so many seconds apart.
+    `done` of the `total` units were made before. `form` is the format of the bar (`BAR`, `NO_BAR`). The bar `stays` at
+    the end, or is removed. With `seconds` there are lines on a terminal too, so many seconds apart.
     """
 
     def __init__(
         self, total: int, *, done: int = 0, form: str = BAR, stays: bool = False, seconds: float | None = None
     ) -> None:
         self._total, self._first, self._form, self._stays = max(1, total), done, form, stays
-        self._has_only_lines = seconds is not None
-        self._pause = SECONDS_BETWEEN_LINES if seconds is None else seconds
-        self._bar: tqdm[None] | None = None
-        self._began = self._shown_at = time.monotonic()
+        self._seconds_between_lines = seconds
+        self._bar: Any = None
 
     def __enter__(self) -> Self:
         self._began = self._shown_at = time.monotonic()
-        if EVENTS in os.environ:
+        has_events, seconds = EVENTS in os.environ, self._seconds_between_lines
+        if not has_events and seconds is None and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
+            self._bar = tqdm(
+                total=self._total, initial=self._first, bar_format=self._form, ncols=_columns(), leave=self._stays
+            )
+            _bars.append(self._bar)
+        self._pause = SECONDS_BETWEEN_LINES if seconds is None else seconds
+        if has_events or self._bar is not None:
             self._pause = SECONDS_BETWEEN_BARS
-        elif not self._has_only_lines and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
-            self._pause = SECONDS_BETWEEN_BARS
-            _open.append(self)  # first: an interrupt may come as soon as the bar is drawn
-            self._bar = tqdm(total=self._total, initial=self._first, bar_format=self._form, ncols=_columns())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._bar is not None:
+            close_bars()
 
     @property
     def seconds(self) -> float:
-        """Since the work began."""
+        """Return the seconds since the block began."""
         return time.monotonic() - self._began
 
     def seconds_left(self, done: int) -> float:
-        """After `done` units, at the pace so far."""
+        """Return the seconds that the rest takes after `done` units, at the speed so far."""
         return self.seconds * max(0, self._total - done) / max(1, done - self._first)
 
     def is_due(self) -> bool:
-        """Whether it is time to `show` something: asked first, since figures may cost something."""
+        """Return whether it is time to `show` something."""
         return time.monotonic() - self._shown_at >= self._pause
 
     def show(self, done: int, figures: str, *, line: str = "") -> None:
-        """`done` units so far: the `figures` behind the bar, or where there is none the `line`, or else the figures."""
+        """Show the `figures` of `done` units behind the bar; without a bar the `line`, if any, instead of them."""
         self._shown_at = time.monotonic()
         if EVENTS in os.environ:
             tell(done=done, total=self._total, figures=figures)
-            return
-        if self._bar is None:
+        elif self._bar is None:
             logger.info(line or figures)
-            return
-        self._bar.ncols, self._bar.n = _columns(), done
-        self._bar.set_description_str(figures, refresh=False)
-        self._bar.refresh()
-
-    def close(self) -> None:
-        """End the bar: it stays as it was last, on a line of its own, or is taken away."""
-        if self in _open:
-            _clear_line()
-            if self._bar is not None:
-                self._bar.leave = self._stays
-                self._bar.close()
-            _open.remove(self)  # last: an interrupt may come at any of these lines
+        else:
+            self._bar.ncols, self._bar.n = _columns(), done
+            self._bar.set_description_str(figures)
 
 
 def close_bars() -> None:
-    """Close what an interrupt has left: a second one may have come while the first one was closing the bar."""
-    for bar in list(_open):
-        bar.close()
+    """Close the open bar: after a second interrupt, for instance, which may have come while the bar was closing."""
+    while _bars:
+        _clear_line()
+        _bars.pop().close()
 
 
 class _Terminal(logging.Handler):
@@ -162,10 +145,10 @@ class _Terminal(logging.Handler):
         self._stream, self._outlives_reader = stream, outlives_reader
 
     def emit(self, record: logging.LogRecord) -> None:
-        if _open:
+        if _bars:
             _clear_line()
         try:
-            with tqdm.external_write_mode() if _open else nullcontext():  # above the bar
+            with tqdm.external_write_mode() if _bars else nullcontext():  # above the bar
                 word = "warning: " if record.levelno == logging.WARNING else ""
                 print(word + record.getMessage(), file=getattr(sys, self._stream), flush=True)
         except OSError:
@@ -175,13 +158,9 @@ class _Terminal(logging.Handler):
 
 
 def _clear_line() -> None:
-    """Of what the terminal itself may have written beside the bar."""
+    """Clear what the terminal itself may have written beside the bar: ^C."""
     print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _columns() -> int:
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):
-        columns = 0
-    return (columns or COLUMNS) - FOR_CTRL_C
+    return (os.get_terminal_size(sys.stderr.fileno()).columns or COLUMNS) - FOR_CTRL_C

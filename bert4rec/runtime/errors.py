@@ -4,19 +4,19 @@ import signal
 
 
 class UserError(Exception):
-    """Something that the person who typed the command can mend: what is wrong, where, what to do."""
+    """A problem that the user can solve: what failed, where, what to do."""
 
     status = 2  # of the process that it ends
     is_on_all = False  # whether all processes have met it, so that one of each host says it for the others
 
 
 def in_one_line(error: Exception) -> str:
-    """What an error says that a library has raised, perhaps over several lines."""
+    """Return the message of a library's error in one line."""
     return " ".join(str(error).split())
 
 
 class RunInterruptedError(UserError):
-    """Something outside has interrupted a run: a full disk, another process that died."""
+    """An interruption from outside: a full disk, another process that died."""
 
     status = 1
 
@@ -26,17 +26,17 @@ class SettingsError(UserError):
 
 
 class DataError(UserError):
-    """Input, or a dataset folder, that cannot be used."""
+    """An input or a dataset folder that cannot be used."""
 
 
 class DivergenceError(UserError):
-    """The training has left the numbers that can be computed with."""
+    """A loss or weights that are not finite any more."""
 
     status = 1
 
 
 class Interrupted(UserError):  # noqa: N818  # nothing went wrong
-    """The signal `number` has ended the run on all processes together; the message says what was saved."""
+    """An interruption of the run on all processes by the signal `number`; the message says what was saved."""
 
     def __init__(self, number: int, saved: str) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}: {saved}")

@@ -11,7 +11,7 @@ PIECES, PIECE_BYTES = 64, 65_536  # of the sample; a file that is no larger than
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write `content`, all or nothing, to the disk itself: neither a kill nor a loss of power leaves half of it."""
+    """Write `content` to the disk, all or nothing: neither a kill nor a loss of power leaves half of it."""
     unfinished = path.with_name(path.name + ".tmp")
     with unfinished.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -21,7 +21,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def put_in_place(new: Path, folder: Path, *, replaced: Path) -> None:
-    """Make the folder `new` the `folder`; an older one waits as `replaced`, so that one of them is always there."""
+    """Make the folder `new` the `folder`; an older one is `replaced` meanwhile, so that one of them is always there."""
     if folder.exists():
         folder.rename(replaced)
     new.rename(folder)
@@ -30,7 +30,7 @@ def put_in_place(new: Path, folder: Path, *, replaced: Path) -> None:
 
 
 def put_back(replaced: Path, folder: Path) -> None:
-    """After a process was killed in `put_in_place`: the older folder again, unless the new one is there."""
+    """Restore the older folder after a kill in `put_in_place`, unless the new one is there."""
     if folder.exists():
         shutil.rmtree(replaced, ignore_errors=True)
     else:
@@ -38,7 +38,7 @@ def put_back(replaced: Path, folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Write to the disk itself which files `folder` has."""
+    """Write the list of files in `folder` to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -47,9 +47,9 @@ def sync(folder: Path) -> None:
 
 
 def locked(file: IO[str] | int, *, wait: bool = False) -> bool:
-    """Whether this process has the lock of an open file now; it goes with the file, or with the process.
+    """Lock an open file, and return whether that was possible. The lock ends with the file or with the process.
 
-    A file system without locks grants it to everybody.
+    A file system without locks grants it to every process.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,16 +61,16 @@ def locked(file: IO[str] | int, *, wait: bool = False) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of every byte of the file, in hexadecimal."""
+    """Return the SHA-256 of the file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sample_sha256(path: Path) -> str:
-    """SHA-256 of at most 4 MiB of the file: all of it up to that size, else 64 pieces at even distances.
+    """Return the SHA-256 of at most 4 MiB of the file: of all of it, or of 64 pieces at even distances.
 
-    The first piece begins the file and the last one ends it. What was cut short, mixed up or written over is found;
-    a single flipped bit in a large file is not, since most of the file lies between the pieces.
+    The first piece begins the file and the last one ends it. A file that was cut short, mixed up or overwritten is
+    found; a single flipped bit between the pieces of a large file is not.
     """
     size = path.stat().st_size
     if size <= PIECES * PIECE_BYTES:

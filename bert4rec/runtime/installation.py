@@ -29,10 +29,9 @@ def exit_for_missing(error: ModuleNotFoundError) -> NoReturn:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Within: TorchRec and what else a command needs is imported, a fifth faster; nothing, where TorchRec is there.
+    """Import TorchRec and other packages in a block a fifth faster, without garbage collection.
 
-    Python looks for garbage as objects become more: here a million of them, all of which stay. What there is in the
-    end is never looked at again.
+    The imports create a million objects that stay; afterwards they are never looked at again.
     """
     if "torchrec" in sys.modules or not gc.isenabled():
         yield

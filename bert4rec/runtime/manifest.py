@@ -16,17 +16,17 @@ Files: TypeAlias = dict[str, dict[str, int | str]]
 
 
 def describe(folder: Path, names: Iterable[str]) -> Files:
-    """Size and checksum of the files `names` in `folder`."""
+    """Return the size and checksum of the files `names` in `folder`."""
     return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)} for name in names}
 
 
 def seal(folder: Path, files: Files) -> None:
-    """Write the manifest of `files`, all of them that `folder` has."""
+    """Write the manifest of `files`, all files of `folder`."""
     write_whole(folder / MANIFEST, _text(files))
 
 
 def problem_of(folder: Path, *, looks_at: Callable[[int], bool] = lambda _: True) -> str:
-    """What is wrong with `folder`, "" where it is whole; of the files only those whose number `looks_at` takes."""
+    """Return what is wrong with `folder`, "" if nothing is; only files whose number `looks_at` accepts are read."""
     try:
         text = (folder / MANIFEST).read_text()
         files = json.loads(text)

@@ -1,4 +1,4 @@
-"""How much memory there is, how much a process took at its peak, and giving back what it no longer needs."""
+"""Free memory, the peak memory of a process, and settings of the allocators."""
 
 import ctypes
 import os
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 
 from bert4rec.runtime.cores import CGROUPS, group_folders
@@ -23,28 +24,28 @@ GROUP_FILES = {  # by the version of control groups: the limit, the usage, and w
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that each process may take of its host's memory and of its GPU; None = not known, so no limit."""
+    """Hold the bytes that each process may take of its host and of its GPU; None: not known, so no limit."""
 
     host: int | None
     device: int | None = None
 
 
 def available(device: torch.device, local_world_size: int) -> Memory:
-    """What this process may take, of its GPU and an even share of what its host has left, with what it has already."""
+    """Return what this process may take: its GPU, and a share of the host's free memory plus what it has already."""
     gpu = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
     return Memory(host=host_memory() // local_world_size + proportional_set_size(), device=gpu)
 
 
 def host_memory() -> int:
-    """Bytes that programs on this host can still take: what Linux has, or the control group lets them have."""
-    return min([_reported("MemAvailable", Path("/proc/meminfo")), *_free_of_group()])
+    """Return the bytes that programs on this host can still take, by Linux and by the limits of control groups."""
+    return min([psutil.virtual_memory().available, *_free_of_group()])
 
 
 class PeakMemory:
-    """Watches this process's proportional set size (PSS): pages that processes share count once among them.
+    """Measures the peak proportional set size (PSS) of this process: shared pages count once among the processes.
 
-    Linux keeps no peak of the PSS, so a thread looks every two seconds, as long as the context is open. On CUDA the
-    allocator's own peak counts.
+    Linux keeps no peak of the PSS, so a thread reads it every two seconds while the context is open. On CUDA it is the
+    peak of the allocator.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -59,7 +60,7 @@ class PeakMemory:
         self._is_closed.set()
 
     def read(self) -> int:
-        """The peak so far, in bytes."""
+        """Return the peak so far, in bytes."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
         self._peak = max(self._peak, proportional_set_size())
@@ -71,11 +72,10 @@ class PeakMemory:
 
 
 def use_memory_again() -> None:
-    """Let this process keep what its steps free for the next ones, instead of asking the system each time.
+    """Let this process keep the memory that a step frees for the next step. Call it when the model is built.
 
-    Tensors above `LARGEST_KEPT` are mapped anew all the same, by large pages (`bert4rec/__init__.py`): the gaps that
-    tensors as large as a table would leave are too large to be lost. To be called when the model stands: what that has
-    freed goes back before.
+    Tensors above `LARGEST_KEPT` are still mapped anew, in large pages (`bert4rec/__init__.py`): the gaps that tensors
+    as large as a table leave would be too large.
     """
     release_free_memory()
     libc = ctypes.CDLL(None)
@@ -86,28 +86,21 @@ def use_memory_again() -> None:
 def compile_few_kernels(*, precision: str) -> None:
     """Keep oneDNN from compiling kernels for every new number of positions.
 
-    It keeps the last thousand of them, between which the heap falls to pieces. With `precision` "fp32" nothing but GELU
-    is its work, which torch's own kernel does as well; bf16 products need it.
+    It keeps the last thousand of them, which fragments the heap. With `precision` "fp32" it would only compute GELU,
+    which torch's own kernel does as well; bf16 products need it.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     torch.backends.mkldnn.enabled = precision != "fp32"  # type: ignore[assignment]
 
 
 def release_free_memory() -> None:
-    """Give freed memory back to the system: that of a validation, for instance, which a step does not need."""
+    """Return freed memory to the system: that of a validation, for instance, which a step does not need."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def proportional_set_size() -> int:
-    """This process's PSS in bytes."""
-    return _reported("Pss", Path("/proc/self/smaps_rollup"))
-
-
-def _reported(name: str, file: Path) -> int:
-    """Bytes that the kernel reports in a line of `file`."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", file.read_text(), re.MULTILINE)
-    assert found is not None, f"the kernel reports a {name} line"
-    return int(found[1]) * 1024
+    """Return the PSS of this process in bytes."""
+    return int(psutil.Process().memory_full_info().pss)
 
 
 def _free_of_group(groups: str | None = None, root: Path = CGROUPS) -> Iterator[int]:

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 class Processes:
     """This process among those of the run; `rank` counts over all hosts, `local_rank` over this one.
 
-    When it has waited for another one for so many `minutes`, it gives up.
+    It waits for another process for `minutes` at most.
     """
 
     rank: int
@@ -52,15 +52,15 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes and prints."""
+        """Return whether this process writes and prints."""
         return self.rank == 0
 
 
 def this_process(device_setting: str, store: dist.Store | None = None, *, minutes: float = 30.0) -> Processes:
-    """Who this process is, by torchrun's variables, or the only one where there is no launcher.
+    """Return this process by torchrun's variables; without a launcher it is the only one.
 
-    It may have as many files open as it needs from now on. A GPU that it alone sees is its own: the processes of a host
-    find that out by the `store`. Raises `SettingsError` where there are too few GPUs or files.
+    Raise its limit of open files as far as needed. A GPU that only one process of a host sees is its own, which they
+    find out by the `store`. Raises `SettingsError` for too few GPUs or files.
     """
     if "RANK" not in os.environ:
         return Processes(0, 0, 1, 1, choose_device(device_setting, local_rank=0, local_world_size=1), minutes)
@@ -77,9 +77,9 @@ def this_process(device_setting: str, store: dist.Store | None = None, *, minute
 
 
 def choose_device(setting: str, *, local_rank: int, local_world_size: int) -> torch.device:
-    """The device of this process: "cpu", or a GPU of its own; "auto" takes GPUs where each process can have one.
+    """Return the device of this process: "cpu", or a GPU of its own; "auto" takes GPUs if each process can have one.
 
-    Raises `SettingsError` where `setting` is "cuda" and there are fewer GPUs than processes.
+    Raises `SettingsError` if `setting` is "cuda" and there are fewer GPUs than processes.
     """
     n_gpus = torch.cuda.device_count()
     if setting == "cuda" and n_gpus < local_world_size:
@@ -93,10 +93,10 @@ def choose_device(setting: str, *, local_rank: int, local_world_size: int) -> to
 
 
 def has_own_gpu(store: dist.Store, local_world_size: int) -> bool:
-    """Whether each process of this host sees one GPU, which no other one sees: as under `srun --gpus-per-task=1`.
+    """Return whether each process of this host sees one GPU that no other sees, as under `srun --gpus-per-task=1`.
 
-    By the GPUs' own names, since each process calls its only one cuda:0. Every process of the host calls this, and all
-    get the same answer, when all have come. Raises `RunInterruptedError` where one does not.
+    GPUs are compared by their UUIDs, since each process calls its only one cuda:0. Every process of the host calls this
+    and gets the same answer. Raises `RunInterruptedError` if one does not come.
     """
     n_seen = torch.cuda.device_count()
     if n_seen >= local_world_size:
@@ -109,18 +109,20 @@ def has_own_gpu(store: dist.Store, local_world_size: int) -> bool:
     try:
         store.wait(["own"], timedelta(seconds=SECONDS_TO_COME))
     except dist.DistError:
-        come = f"not all {local_world_size} processes of this host have come within {SECONDS_TO_COME:g} s"
-        raise RunInterruptedError(f"{come}; look at what they say, and start again") from None
+        raise RunInterruptedError(
+            f"some of the {local_world_size} processes of this host did not start within {SECONDS_TO_COME:g} s; read "
+            "their output and start again"
+        ) from None
     return store.get("own") == b"1"
 
 
 def open_files_needed(world_size: int) -> int:
-    """How many files a process of so many may have to have open at once: nearly all are connections to the others."""
+    """Return how many files each of `world_size` processes may have open; nearly all are connections."""
     return MESHES * (world_size - 1) + OTHER_FILES
 
 
 def allow_open_files(world_size: int) -> None:
-    """Raise this process's own limit as far as it may. Raises `SettingsError` where that is too little."""
+    """Raise this process's limit of open files as far as possible. Raises `SettingsError` if that is too low."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     needed = open_files_needed(world_size)
@@ -140,15 +142,15 @@ def seed_everything(seed: int, rank: int) -> None:
 
 
 def process_seed(seed: int, rank: int) -> int:
-    """64 bits by both: with their sum, process 1 of one run would draw what process 0 of the next seed's run draws."""
+    """Return 64 bits that depend on both: process 1 of a run draws other numbers than process 0 with the next seed."""
     return int(np.random.SeedSequence([seed, rank, STREAM]).generate_state(1, np.uint64)[0])
 
 
 def rendezvous() -> tuple[dist.Store, int, int]:
-    """The store in which the processes of a run meet, this one's rank among them, and how many they are.
+    """Return the store in which the processes of a run meet, the rank of this one, and their number.
 
-    The others may still be to come. Raises `RunInterruptedError` where the first one does not, and `SettingsError` for
-    a launcher that could not do what it was asked for.
+    The other processes may still be missing. Raises `RunInterruptedError` if the first one does not come, and
+    `SettingsError` for a launcher that cannot do what was asked of it.
     """
     if "RANK" not in os.environ:
         return dist.TCPStore("localhost", 0, 1, is_master=True), 0, 1
@@ -161,7 +163,7 @@ def rendezvous() -> tuple[dist.Store, int, int]:
 
 
 def _store(rank: int, world_size: int, address: str, port: int) -> dist.Store:
-    """That of the launcher where it has one for its processes, else that of the first process."""
+    """Return the launcher's store, or else that of the first process."""
     is_of_launcher = os.environ.get(SHARES_STORE) == "True"
     patience = timedelta(seconds=SECONDS_TO_COME)
     where = f"{address}:{port}"
@@ -184,7 +186,7 @@ def _store(rank: int, world_size: int, address: str, port: int) -> dist.Store:
 
 
 def _require_restarts_that_work() -> None:
-    """Where torchrun keeps one store for all its starts, new processes would find the addresses of the dead ones."""
+    """Raise `SettingsError` if restarted processes would find the addresses of dead ones in torchrun's store."""
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ.get(SHARES_STORE) == "True":
         raise SettingsError(
             "torchrun --max_restarts: its processes cannot meet again after a restart, unless it runs with "
@@ -193,7 +195,7 @@ def _require_restarts_that_work() -> None:
 
 
 def age_of_launcher() -> float:
-    """How many seconds ago the torchrun of this process was started; 0 where there is none."""
+    """Return how many seconds ago the torchrun of this process was started; 0 without torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0.0
     fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()  # proc(5): from the third field
@@ -204,11 +206,10 @@ def age_of_launcher() -> float:
 def process_group(
     world: Processes, store: dist.Store | None = None, *, deterministic: bool = False, precision: str = "fp32"
 ) -> Iterator[None]:
-    """The group of all processes: NCCL between GPUs, gloo between CPUs; they meet in `store`, if they have not yet.
+    """Form the group of all processes, NCCL between GPUs, gloo between CPUs; they meet in `store`.
 
-    With `deterministic`, only algorithms that give the same bits every time; `precision` is that of the products. On
-    leaving, garbage is collected before the group is destroyed: shards that outlive it can abort a process that has
-    finished its work.
+    With `deterministic`, only algorithms that give the same bits every time; `precision` is that of the products. At
+    the end, garbage is collected before the group is destroyed: shards that outlive it can abort the process.
     """
     on_gpu = world.device.type == "cuda"
     if n_threads := threads_of_process(world.local_world_size):
@@ -240,7 +241,7 @@ def process_group(
 
 @contextmanager
 def group_of_one() -> Iterator[None]:
-    """A process group that this process is all of, for what is written for several: checkpoints."""
+    """Form a process group of this process alone, to read and write checkpoints."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield

@@ -14,14 +14,14 @@ PATIENCE = 8.0  # seconds; torchx kills ten seconds after it has asked
 
 
 def say_that_it_stopped(text: str) -> None:
-    """The last line of a command that a signal has ended, unless who has started it says that."""
+    """Print the last line of a command that a signal has ended, unless the process that started it does."""
     if PARENT not in os.environ:
         with suppress(OSError):  # of a terminal that was closed
             print(text, file=sys.stderr, flush=True)
 
 
 def stop_with_parent() -> None:
-    """Where a command of this program has started this process: stop as after SIGTERM when that one has died.
+    """Stop as after SIGTERM when the command of this program that started this process dies.
 
     Its end closes the pipe that is this process's stdin.
     """
@@ -36,11 +36,11 @@ def _wait_for_parent() -> None:
 
 
 class Interruption:
-    """As a context: the first of `SIGNALS` does not end the process but becomes `number`; later ones do nothing.
+    """Remembers the first of `SIGNALS` as `number` while the context is open, instead of ending the process.
 
-    All processes compare notes at every step and say so by `answered`. Where that does not come within `patience`
-    seconds of a signal, the others are gone or stuck: the process ends, with the status of the signal. Where `patience`
-    is None it is not this context that ends the process.
+    All processes compare notes at every step and report it by `answered`. If that does not come within `patience`
+    seconds of a signal, the others are gone or stuck, and the process ends with the status of the signal. With
+    `patience` None the context never ends the process.
     """
 
     def __init__(self, patience: float | None = PATIENCE) -> None:
@@ -72,12 +72,12 @@ class Interruption:
                 self._answered.set()  # for the thread that may be waiting
 
     def answered(self) -> None:
-        """All processes have just compared notes."""
+        """Note that all processes have just compared notes."""
         self._answered.set()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While all processes save: no answer is to be expected, and what is being written is worth the wait."""
+        """Let a signal wait while all processes save: what is being written is worth it."""
         self._is_busy = True
         try:
             yield

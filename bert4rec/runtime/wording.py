@@ -2,12 +2,12 @@
 
 
 def rounded(number: float) -> str:
-    """Three digits, or all that stand before the point: 3.66, 0.412, 40, 1,390."""
+    """Return three digits, or all before the decimal point: 3.66, 0.412, 40, 1,390."""
     return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
 
 
 def counted(number: float, noun: str) -> str:
-    """A number and what it counts: 1 epoch, 1.5 epochs, 2 processes, 3 histories."""
+    """Return a number and what it counts: 1 epoch, 1.5 epochs, 2 processes, 3 histories."""
     text = rounded(number)
     if text == "1":
         return f"1 {noun}"
@@ -16,7 +16,7 @@ def counted(number: float, noun: str) -> str:
 
 
 def clock(seconds: float) -> str:
-    """`1:02:03`, or `2:03` below an hour."""
+    """Return `1:02:03`, or `2:03` below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,8 +1,7 @@
-"""What the processes of a run must have in common, compared before anything else happens between them.
+"""The comparison of all processes of a run before any collective.
 
-Every process publishes in the store a checksum of its facts, or why it cannot start; the first one compares them all
-and publishes what it finds, which all raise together. No collective comes before: there a process whose host has no
-dataset, or another one, would leave the others waiting. A few small requests a process, however many there are.
+Every process publishes its facts in the store, or why it cannot start; the first one compares them and publishes what
+it finds, which all raise together. In a collective, a process without the dataset would leave the others waiting.
 """
 
 import hashlib
@@ -49,17 +48,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Report:
-    """What a process publishes of itself: where it is, the checksum of its facts, or why it cannot start.
+    """Holds what a process publishes: where it is, its facts, or why it cannot start.
 
-    `node` is the number of its launcher, of which there may be several on a host, and `age` the seconds since that was
-    started.
+    `node` is the number of its launcher on the host, `age` the seconds since that was started.
     """
 
     rank: int
     host: str
     node: str = ""
     age: float = 0.0
-    checksum: str = ""
+    facts: Facts | None = None
     error: str = ""
 
     def __str__(self) -> str:
@@ -67,7 +65,7 @@ class Report:
 
 
 def facts_of(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device_type: str) -> Facts:
-    """What must be the same on all processes: of this one, with these settings, dataset and kind of device."""
+    """Return what must be the same on all processes, for this one: versions, settings, dataset, kind of device."""
     return {
         "versions": {
             "torch": str(torch.__version__),  # with its build: 2.13.0+cpu
@@ -82,9 +80,9 @@ def facts_of(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device
 
 
 def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], tuple[T, Facts]]) -> T:
-    """What `prepare` returns, if its facts are the same on all processes; every process of the run calls this.
+    """Return what `prepare` returns if its facts are the same on all processes; every process of the run calls this.
 
-    Raises `UserError`, the same on every process, where it raised one on any of them, facts differ, or one never came.
+    Raises the same `UserError` on every process if any raised one, facts differ, or one never came.
     """
     store = dist.PrefixStore("preflight", store)
     here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""), age_of_launcher())
@@ -92,9 +90,7 @@ def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], 
     crash: Exception | None = None
     try:
         result, facts = prepare()
-        store.set(f"facts/{rank}", json.dumps(facts))
-        checksum = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        report = replace(here, checksum=checksum)
+        report = replace(here, facts=facts)
     except UserError as error:
         refusal, report = error, replace(here, error=str(error))
     except Exception as error:
@@ -110,7 +106,7 @@ def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], 
 
 
 def _exchange(store: dist.Store, report: Report, world_size: int) -> str:
-    """Publish `report`; what is wrong with those of all processes, "" for nothing."""
+    """Publish `report`, and return what is wrong with those of all processes, "" for nothing."""
     try:
         store.set(f"report/{report.rank}", json.dumps(asdict(report)))
         if report.rank:
@@ -127,28 +123,28 @@ def _exchange(store: dist.Store, report: Report, world_size: int) -> str:
     except dist.DistError as error:
         reason = str(error).splitlines()[0]
         raise RunInterruptedError(
-            f"the first process of this run does not answer ({reason}); look at what its host says"
+            f"the first process of this run does not answer ({reason}); read the output of its host"
         ) from None
 
 
 def _examine(store: dist.Store, world_size: int) -> str:
-    """What is wrong with the reports of all processes."""
+    """Return what is wrong with the reports of all processes."""
     keys = [f"report/{rank}" for rank in range(world_size)]
     missing = _wait_for_all(store, keys)
     if missing:
         return (
-            f"{_named(missing, world_size)} has not come within {SECONDS_TO_COME:g} s; look at what its host says, and "
-            "start it within that time"
+            f"{_named(missing, world_size)} did not start within {SECONDS_TO_COME:g} s; read the output of its host, "
+            "and start it within that time"
         )
     reports = [Report(**json.loads(text)) for text in store.multi_get(keys)]
     late = late_host(reports)
     if late:
         logger.info(late)
-    return problem_of(reports, lambda rank: json.loads(store.get(f"facts/{rank}")))
+    return problem_of(reports)
 
 
 def _wait_for_all(store: dist.Store, keys: list[str]) -> list[int]:
-    """Which processes have not come in time, by rank; that somebody is waited for is said now and then."""
+    """Return the ranks of the processes that have not come in time; log now and then who is waited for."""
     began, pause, left = time.monotonic(), SECONDS_OF_SILENCE, SECONDS_TO_COME
     while not _wait(store, keys, min(pause, left)):
         missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
@@ -167,9 +163,9 @@ def _named(missing: Sequence[int], world_size: int) -> str:
 
 
 def late_host(reports: Sequence[Report]) -> str:
-    """Who came last, where that was long after the first one; "" where all came together.
+    """Return which host came long after the first one; "" if all came together.
 
-    By how long ago each host's torchrun was started: it waits in silence, and starts the processes in the end.
+    By when each host's torchrun was started: it waits in silence, and starts the processes in the end.
     """
     first, last = (choose(reports, key=lambda report: report.age) for choose in (max, min))
     seconds = first.age - last.age
@@ -179,7 +175,7 @@ def late_host(reports: Sequence[Report]) -> str:
 
 
 def _wait(store: dist.Store, keys: list[str], seconds: float) -> bool:
-    """Whether all `keys` are set in time."""
+    """Return whether all `keys` are set in time."""
     try:
         store.wait(keys, timedelta(seconds=seconds))
     except dist.DistStoreError:
@@ -187,11 +183,8 @@ def _wait(store: dist.Store, keys: list[str], seconds: float) -> bool:
     return True
 
 
-def problem_of(reports: Sequence[Report], read_facts: Callable[[int], Facts]) -> str:
-    """One line on what is wrong with the `reports` of all processes, by rank; "" where nothing is.
-
-    `read_facts` gives those of a rank; it is asked for two at most.
-    """
+def problem_of(reports: Sequence[Report]) -> str:
+    """Return what is wrong with the `reports` of all processes, by rank, in one line; "" if nothing is."""
     failed = [report for report in reports if report.error]
     if failed:
         alike = [report for report in failed if report.error == failed[0].error]
@@ -200,10 +193,10 @@ def problem_of(reports: Sequence[Report], read_facts: Callable[[int], Facts]) ->
         more = _count(len(failed) - 1, "process has failed", "processes have failed")
         return f"{failed[0]}: {failed[0].error}{more}"
     first, *others = reports
-    differing = [report for report in others if report.checksum != first.checksum]
+    differing = [report for report in others if report.facts != first.facts]
     if not differing:
         return ""
-    named, advice = _differences(read_facts(differing[0].rank), read_facts(first.rank))
+    named, advice = _differences(differing[0].facts or {}, first.facts or {})
     more = _count(len(differing) - 1, "process differs", "processes differ")
     return f"{differing[0]} differs from {first}: {named}; {advice}{more}"
 
@@ -213,7 +206,7 @@ def _nodes(reports: Sequence[Report]) -> set[tuple[str, str]]:
 
 
 def _differences(facts: Facts, of_first: Facts) -> tuple[str, str]:
-    """The first differences, and what to do about all of them."""
+    """Return the first differences, and what to do about all of them."""
     pairs = [(kind, facts.get(kind, {}), of_first.get(kind, {})) for kind in ADVICE]
     found = [
         (kind, f"{name} = {_shown(here, name)}, not {_shown(there, name)}")
@@ -234,7 +227,7 @@ def _count(n: int, one: str, several: str) -> str:
 
 
 def _own_checksum() -> str:
-    """Of the source files of this program, so that a host that was not updated is found."""
+    """Return a checksum of the source files of this program, to find a host that was not updated."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def begin(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
-    """Restore what the run starts from, and say so; every process calls this."""
+    """Restore what the run starts from, and log it; every process calls this."""
     if context.resumption:
         _resume(context, context.resumption, trainer, log)
     elif context.origin:
@@ -39,23 +39,23 @@ def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: Met
     if n_newer:
         logger.info(f"moved {counted(n_newer, 'newer checkpoint')} to {QUARANTINE}/")
     if previous != current:
-        logger.info(f"{current} in place of {previous}: dropout draws other numbers")
+        logger.info(f"dropout draws other numbers: {current}, before {previous}")
     draws_before, draws = _draws(saved["world_size"], saved["config"]), _draws(world_size, context.settings)
     if draws_before != draws:
-        logger.info(f"{draws} of negatives a step in place of {draws_before}")
+        logger.info(f"negatives of a step: {draws}, before {draws_before}")
     if is_reset:
         logger.info("with fresh optimizers")
     if saved["global_batch"] != context.global_batch:
-        logger.info(f"global batches of {context.global_batch} in place of {saved['global_batch']} sequences")
+        logger.info(f"global batches of {context.global_batch} sequences, before {saved['global_batch']}")
     changed = changes(saved, context.settings)
     for name, (old, new) in changed.items():
-        logger.info(f"{name} = {new} in place of {old}")
+        logger.info(f"{name} = {new}, before {old}")
     if log:
         log.add_note("resume", state.step, world_size=world_size, changed=changed)
 
 
 def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> None:
-    """Where the checkpoint of the best weights is lost, the search for them starts again at the current ones."""
+    """Restart the search for the best weights at the current ones if the best checkpoint is lost."""
     state = trainer.state
     best = step_folder(resumption.run / CHECKPOINTS, state.best_step)
     if not state.best_step or best == resumption.checkpoint:
@@ -65,18 +65,18 @@ def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> N
             raise DataError(f"the best checkpoint so far, {best.name}, is missing")
         verify(best)
     except DataError as error:
-        logger.warning(f"{error}; the search for the best weights starts again here")
+        logger.warning(f"{error}; the search for the best weights restarts here")
         state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
 
 
 def _draws(world_size: int, settings: Mapping[str, Any]) -> str:
-    """How often negatives are drawn for a step of a sampled loss; "" for others."""
+    """Return how often negatives are drawn for a step of a sampled loss; "" for others."""
     training = settings["training"]
-    shared_by = training.get("negatives_shared_by", "all")  # runs of earlier versions do not have it
+    shared_by = training["negatives_shared_by"]
     n = 1 if shared_by == "all" else world_size // shared_by
     return counted(n, "draw") if needs_negatives(training["loss"]) else ""
 
 
 def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:
-    """Each process of each kind of device has a random state of its own."""
+    """Return what dropout depends on: each process of each kind of device has a random state of its own."""
     return f"{world_size} x {settings['parallelism']['device']}"

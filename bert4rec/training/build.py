@@ -46,19 +46,19 @@ OF_EXAMPLES = (
 
 
 def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
-    """`config` with every "auto" decided, for a dataset. Raises `SettingsError` for what the device cannot do."""
+    """Return `config` with every "auto" decided for a dataset. Raises `SettingsError` for what the device cannot do."""
     return resolve(config, world.device.type, facts_of_dataset(dataset), world.world_size)
 
 
 def facts_of_dataset(dataset: Dataset) -> Facts:
-    """What settings are chosen by."""
+    """Return what settings are chosen by."""
     return Facts(dataset.n_items, dataset.n_rows, dataset.max_len, len(dataset.splits[TRAIN]), dataset.share_of_repeats)
 
 
 def job(
     config: Config, sizes: Sizes, *, device_type: str, world_size: int, local_world_size: int, trains: bool = True
 ) -> Job:
-    """What is trained by resolved settings, or only evaluated, and on how many processes."""
+    """Return the job that resolved settings describe, of a training or an evaluation, on so many processes."""
     parallelism, training = config.parallelism, config.training
     return Job(
         kind=config.model.kind,
@@ -139,7 +139,7 @@ def build(config: Config, world: Processes, sizes: Sizes, plan: Plan | None = No
 
 
 def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
-    """The model, parallelized as `plan` says; with the weights of a start where that is one of a training."""
+    """Return the model, parallelized as `plan` says; with initial weights for a training."""
     parallelism, training = config.parallelism, config.training
     assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
     kind = KINDS[config.model.kind]
@@ -160,7 +160,7 @@ def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
 
 
 def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evaluator:
-    """What ranks and measures as resolved settings say."""
+    """Return the evaluator of resolved settings."""
     settings = config.evaluation
     partition = Partition(world.rank, world.world_size)
     baselines, left_out = choose_baselines(config, dataset)
@@ -181,9 +181,9 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
 
 
 def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
-    """The kinds without training that a trained one is compared with, beside popularity; and why not with all of them.
+    """Return the baselines of a trained model beside popularity, and why some are left out, if any.
 
-    "" where they were chosen by the settings, or none is missing.
+    "" if they were chosen by the settings, or none is missing.
     """
     others = [kind for kind in UNTRAINED if kind != POPULARITY]
     if not is_trained(config.model.kind):
@@ -200,12 +200,12 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
 
 
 def training_examples(config: Config, windows: Split, *, n_items: int) -> Examples:
-    """What there is to train on in the training's split, by resolved settings."""
+    """Return the examples of the training's split by resolved settings."""
     return KINDS[config.model.kind].examples(windows, n_rows=table_rows(n_items), **_of_examples(config))
 
 
 def make_pairs(config: Config, windows: Split) -> dict[str, PairExamples]:
-    """The parts of the pairs of the training's split."""
+    """Return the parts of the pairs of the training's split."""
     return parts_of_pairs(windows, **_of_examples(config))
 
 
@@ -216,7 +216,7 @@ def _of_examples(config: Config) -> dict[str, Any]:
 def training_batches(
     config: Config, examples: Examples, world: Processes, *, sampler: NegativeSampler | None, start: Position = START
 ) -> TrainingBatches:
-    """What this process trains on from `start`, by resolved settings."""
+    """Return the batches of this process from `start`, by resolved settings."""
     training = config.training
     return TrainingBatches(
         examples,
@@ -230,7 +230,7 @@ def training_batches(
 
 
 def sampler(config: Config, dataset: Dataset, world: Processes) -> NegativeSampler | None:
-    """What draws the negatives of a sampled loss for this process and those of its group."""
+    """Return what draws the negatives of a sampled loss for this process and those of its group."""
     training = config.training
     if not needs_negatives(training.loss):
         return None
@@ -245,7 +245,7 @@ def sampler(config: Config, dataset: Dataset, world: Processes) -> NegativeSampl
 
 
 def metrics_log(config: Config, folder: Path, *, purge_from: int = 0) -> MetricsLog:
-    """What keeps the records of a run in its `folder`, with the trackers of the settings; resumed after a step."""
+    """Return the log of a run's records in its `folder`, with the trackers of the settings."""
     settings = config.model_dump(mode="json")
     return MetricsLog(folder, open_trackers(config.run.trackers, folder, settings, purge_from=purge_from))
 
@@ -253,7 +253,7 @@ def metrics_log(config: Config, folder: Path, *, purge_from: int = 0) -> Metrics
 def checkpoint_manager(
     config: Config, world: Processes, folder: Path, *, about: Mapping[str, Any], last_step: int = 0
 ) -> CheckpointManager:
-    """What writes the checkpoints of a run into its `folder`."""
+    """Return the manager of the checkpoints in the run's `folder`."""
     settings = config.checkpoint
     return CheckpointManager(
         folder / CHECKPOINTS,
@@ -270,7 +270,7 @@ def make_trainer(
     manager: CheckpointManager, *, measure: Callable[[Between], Metrics], log: MetricsLog | None,
     state: State | None = None, interruption: Interruption | None = None,
 ) -> Trainer:  # fmt: skip
-    """The loop over `batches`, with what it saves by `manager` and restores."""
+    """Return the loop over `batches`, with what it saves by `manager` and restores."""
     state, interruption = state or State(), interruption or Interruption()
     age = config.training.average_age
     assert age != "auto", "the settings are resolved"

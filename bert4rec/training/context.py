@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Context:
-    """One run: its resolved settings, its place, and from where it starts.
+    """A run: its resolved settings, its folder, and where it starts.
 
-    `resumption` is what it resumes from, `origin` the checkpoint with whose weights it starts; None where it does not.
-    `chosen`: what the program has chosen by the data, in words, a line each.
+    `resumption` is what it resumes from, `origin` the checkpoint whose weights it starts with; None if it does not.
+    `chosen`: what the program has chosen by the data, a line each.
     """
 
     config: Config
@@ -52,20 +52,20 @@ class Context:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All of them, as files have them."""
+        """Return all settings as files have them."""
         return self.config.model_dump(mode="json")
 
     @property
     def global_batch(self) -> int:
-        """Sequences of a step on all processes."""
+        """Return the sequences of a step on all processes."""
         return self.config.training.per_device * self.world.world_size
 
     def holds_out(self, split: str) -> bool:
-        """Whether the dataset has users to evaluate in it."""
+        """Return whether the dataset has users to evaluate in the split."""
         return len(self.dataset.splits[split]) > 0
 
     def state(self) -> State:
-        """How far the run is."""
+        """Return how far the run is."""
         if not self.resumption:
             return State()
         training, state = self.config.training, State(**self.resumption.metadata["state"])
@@ -75,7 +75,7 @@ class Context:
         return state
 
     def checkpoint_metadata(self) -> dict[str, Any]:
-        """What every checkpoint says of the run."""
+        """Return what every checkpoint says of the run."""
         return {
             "facts_version": METADATA_VERSION,
             "config": self.settings,
@@ -89,10 +89,10 @@ class Context:
 
 
 def make_context(config: Config, world: Processes, dataset: Dataset, resources: ExitStack) -> Context:
-    """The context of a run whose folder is locked as long as `resources` are open.
+    """Return the context of a run whose folder is locked as long as `resources` are open.
 
-    Raises `SettingsError`, on every process and before anything is made or allocated, where the job cannot fit, or is
-    not the one that is to be resumed.
+    Raises `SettingsError`, on every process and before anything is made or allocated, if the job cannot fit, or is not
+    the one that is to be resumed.
     """
 
     def claim(folder: Path) -> None:
@@ -118,7 +118,7 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
 
 
 def describe(context: Context, evaluator: Evaluator) -> None:
-    """Write and say what is known before the first step; the first process calls this."""
+    """Write and log what is known before the first step; the first process calls this."""
     config, world, folder = context.config, context.world, context.folder
     to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
     (folder / CONFIG).write_text(to_repeat.to_toml())
@@ -143,14 +143,14 @@ def describe(context: Context, evaluator: Evaluator) -> None:
 
 
 def _held_out_pairs(config: Config, windows: Split) -> str:
-    """How many pairs are learnt from, and what the others are for."""
+    """Return in words how many pairs are trained on, and how many are held out for what."""
     n = {name: len(pairs) for name, pairs in make_pairs(config, windows).items()}
     chosen = f"{n['validation']:,} to choose the best epoch by" if n["validation"] else "none to choose an epoch by"
     return f"{counted(n['training'], 'rated pair')} to train on, {n['test']:,} held out for the report, {chosen}"
 
 
 def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Resumption | None) -> Config:
-    """A resumed run keeps what the program has chosen for it, whatever this device would prefer."""
+    """Resolve the settings; a resumed run keeps what was chosen for it, whatever this device would prefer."""
     if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
         optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
         config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
@@ -158,7 +158,7 @@ def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Re
 
 
 def _origin(config: Config, dataset: Dataset) -> Path | None:
-    """The checkpoint with whose weights this run starts, if with any."""
+    """Return the checkpoint whose weights this run starts with, if any."""
     if not config.run.init_from:
         return None
     folder, facts = best_of(Path(config.run.init_from))

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found, and in which `folder` it stands, which the first process knows."""
+    """The `report` of an evaluation, and its `folder`, which the first process knows."""
 
     report: dict[str, Any]
     folder: Path | None
@@ -174,9 +174,9 @@ def _complete(
 
 
 class RankingProgress(ProgressBar):
-    """How far the ranking is, shown by the first process; it ends on all of them when one has got a signal.
+    """Shows the progress of a ranking, and ends it on all processes when one has got a signal.
 
-    By `Interrupted`: between two batches, or at the end.
+    It raises `Interrupted` between two batches, or at the end.
     """
 
     def __init__(self, interruption: Interruption, world: Processes, *, n_batches: int) -> None:
@@ -184,7 +184,7 @@ class RankingProgress(ProgressBar):
         self._consensus, self._done = Consensus(interruption, world.minutes), 0
 
     def advance(self) -> None:
-        """Between two batches."""
+        """Count a batch."""
         _obey(self._consensus.interrupted())
         if self.is_due():
             left = f"{clock(self.seconds_left(self._done))} left"
@@ -198,13 +198,13 @@ class RankingProgress(ProgressBar):
 
 
 def _obey(number: int) -> None:
-    """Stop for the signal `number`, if it is one."""
+    """Raise `Interrupted` for the signal `number`, if it is one."""
     if number:
         raise Interrupted(number, "nothing was written")
 
 
 def _about(config: Config, trained: Trained, evaluator: Evaluator) -> dict[str, Any]:
-    """What was evaluated, and how."""
+    """Return what was evaluated, and how."""
     return {
         "weights": {"checkpoint": str(trained.folder), "checksum": trained.checksum},
         "device": evaluator.world.device.type,
@@ -229,13 +229,13 @@ def _unknown(evaluator: Evaluator, known: KnownItems) -> dict[str, Any]:
 
 
 def _try(output: Path) -> None:
-    """Raise `SettingsError` where no folder can be made; none stays, since a signal may end the process at any time."""
+    """Raise `SettingsError` if no folder can be made; none stays, since a signal may end the process at any time."""
     with ResultsFolder(output):
         pass
 
 
 def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], found: Findings) -> Path:
-    """Write all that was found; the folder in which it then stands."""
+    """Write the results, and return their folder."""
     try:
         with ResultsFolder(output) as results:
             evaluator.write_ranks(results.unfinished, found.ranks, found.held_out)
@@ -248,14 +248,14 @@ def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], found:
 
 
 def _compare(report: Mapping[str, Any], trained: Trained) -> None:
-    """Say whether these are the figures of the run's own report, where they should be."""
+    """Log whether these are the figures of the run's own report, if they should be."""
     if trained.run is None:
         return
     path = trained.run / REPORT
     try:
         of_run = json.loads(path.read_text())
     except (OSError, ValueError):
-        logger.info(f"{path}: cannot be read, so these figures were compared with no others")
+        logger.info(f"{path}: cannot be read: these figures were not compared with it")
         return
     if not trained.is_reported:
         logger.info(f"{path} is about other weights: those of {trained.run}, the best")

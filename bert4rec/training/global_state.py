@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Within: anything. Afterwards random states, torch's threads and algorithms are as before, with no group.
+    """Restore random states, torch's threads and algorithms after the block, and leave no new process group.
 
-    Of GPUs the random states of those that were in use before.
+    The random states of GPUs are restored for those that were in use before.
     """
     import numpy as np
     import torch

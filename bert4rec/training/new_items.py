@@ -35,7 +35,7 @@ DIRECTION = ".exp_avg"  # Adam's mean of gradients
 
 
 class Part(NamedTuple):
-    """What a tensor of a checkpoint has of items: rows of `known` ones [V, …] and of `new` ones [n, …], views."""
+    """Holds a tensor's rows of `known` items [V, …] and of `new` ones [n, …], views."""
 
     known: Tensor
     new: Tensor
@@ -44,13 +44,12 @@ class Part(NamedTuple):
 def initialize_new_items(
     tensors: Mapping[str, Tensor], windows: Split, popularity: Ints, *, n_known: int, embed_dim: int
 ) -> int:
-    """Fill the rows, zeros so far, of the items behind the `n_known` ones; how many stand beside no known item.
+    """Fill the zero rows of the items behind the `n_known` ones; return how many have no known neighbour.
 
     `windows` are the new dataset's, `popularity` [V + n] how often its items occur in them. Adam's second moments and
     Adagrad's sums become the neighbours' mean as well, so that a step moves a new row about as far as theirs: from
     zero, Adagrad's first step would be as long as in a new model, and Adam's, whose number of steps is common to all
-    rows, several times that. First moments are a direction, which nothing is known of: they stay zero. Biases follow
-    the popularity. Takes memory for some vectors of a batch of windows beside the tensors.
+    rows, several times that. First moments stay zero: no direction is known. Biases follow the popularity.
     """
     parts = {name: Part(rows[:n_known], rows[n_known:]) for name, rows in rows_of_items(tensors)}
     counts = _average([part for name, part in parts.items() if not name.endswith(DIRECTION)], windows)
@@ -62,7 +61,7 @@ def initialize_new_items(
 
 
 def neighbours(rows: Rows, n_known: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs of a new item [P] and a known one [P] at most `REACH` places away in the same row; both counted from 0."""
+    """Yield pairs of a new item [P] and a known one [P] at most `REACH` places away in a row; from 0."""
     ids, lengths = tensors_of(rows)
     items, of_row = ids - FIRST_ITEM_ID, torch.repeat_interleave(lengths)
     is_new = items >= n_known
@@ -75,7 +74,7 @@ def neighbours(rows: Rows, n_known: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _average(parts: Sequence[Part], windows: Split) -> Tensor:
-    """Fill the new rows of `parts` with the means of their known neighbours, or of all; how many neighbours [n]."""
+    """Fill the new rows of `parts` with the means of their known neighbours, or of all; return their number [n]."""
     n_known, n_new = len(parts[0].known), len(parts[0].new)
     counts = torch.zeros(n_new, dtype=torch.int64)
     for start in range(0, len(windows), WINDOWS_AT_ONCE):
@@ -91,7 +90,7 @@ def _average(parts: Sequence[Part], windows: Split) -> Tensor:
 
 
 def _complete(weights: Mapping[str, Part], is_beside_known: Tensor, popularity: Ints, *, embed_dim: int) -> None:
-    """Stretch the new vectors of `weights`, by parameter, and fit the new biases."""
+    """Scale the new vectors of `weights`, by parameter, and fit the new biases."""
     for part in (weights[name] for name in (names.TABLE, names.HEAD) if name in weights):
         _stretch(Part(part.known[:, :embed_dim], part.new[:, :embed_dim]), is_beside_known)
     if names.HEAD_BIAS in weights:
@@ -109,7 +108,7 @@ def _stretch(vectors: Part, is_beside_known: Tensor) -> None:
 
 
 def _fit_bias(biases: Part, popularity: Ints) -> None:
-    """New biases [n] on the line that fits the known ones best over the logarithm of how often an item occurs."""
+    """Return new biases [n] on the best line through the known ones over the logarithm of an item's count."""
     known, new = torch.from_numpy(np.log1p(popularity)).split([len(biases.known), len(biases.new)])
     of_known = biases.known.double()
     x, y = known - known.mean(), of_known - of_known.mean()

@@ -32,7 +32,7 @@ FACTS = (
 
 @dataclass(frozen=True)
 class Findings:
-    """What an evaluation found: `ranks` by the names that the report has for them, and their `figures`."""
+    """Holds what an evaluation found: `ranks` by their names in the report, and the `figures`."""
 
     held_out: Mapping[str, HeldOut]
     ranks: Mapping[str, Ranking]
@@ -51,9 +51,9 @@ def find(
 
 
 def make_report(evaluator: Evaluator, found: Findings, *, kind: str, mode: str, times: str = "none") -> dict[str, Any]:
-    """What the report of any run says: of the dataset and the model, and what was `found`.
+    """Return what the report of any run says of the dataset, of the model and of what was `found`.
 
-    The model is of a `kind`, and knows so much of `times`.
+    The model is of a `kind`, and uses so much of `times`.
     """
     world_size = evaluator.world.world_size
     report = _about(evaluator.dataset, found.held_out, kind=kind, times=times, mode=mode, world_size=world_size)
@@ -67,7 +67,7 @@ def make_report(evaluator: Evaluator, found: Findings, *, kind: str, mode: str, 
 def _about(
     dataset: Dataset, held_out: Mapping[str, HeldOut], *, kind: str, times: str, mode: str, world_size: int
 ) -> dict[str, Any]:
-    """What the report says before the figures; `kind` and `times`: of the model."""
+    """Return what the report says before the figures; `kind` and `times` are of the model."""
     metadata, knows_times = dataset.metadata, kind in TRANSFORMERS and times != "none"
     return {
         "format_version": FORMAT_VERSION,
@@ -89,7 +89,7 @@ def _about(
 
 
 def about_training(trainer: Trainer, peak_memory: list[int], resumed: list[dict[str, Any]]) -> dict[str, Any]:
-    """How the training went; `peak_memory` in bytes, by rank, `resumed` the notes of where it was."""
+    """Return how the training went; `peak_memory` in bytes, by rank, `resumed` the notes of where it was."""
     state = trainer.state
     return {
         "epochs": trainer.epoch,
@@ -105,14 +105,14 @@ def about_training(trainer: Trainer, peak_memory: list[int], resumed: list[dict[
 
 
 def about_origin(checkpoint: Path | None) -> dict[str, Any]:
-    """With the weights of which `checkpoint` it began, and what these were trained on."""
+    """Return the `checkpoint` whose weights it began with, and the dataset that these were trained on."""
     if checkpoint is None:
         return {}
     return {"init_from": {"folder": str(checkpoint), "fingerprint": read_metadata(checkpoint)["fingerprint"]}}
 
 
 def about_plan(plan: Plan) -> dict[str, Any]:
-    """Who holds which part of which table."""
+    """Return which process holds which part of which table."""
     return {
         "tables": {
             name: {"rows": table.num_embeddings, "columns": table.embedding_dim}
@@ -123,5 +123,5 @@ def about_plan(plan: Plan) -> dict[str, Any]:
 
 
 def _count(users: Bools) -> dict[str, int]:
-    """Of how many users it is so."""
+    """Return the number of users for which it holds."""
     return {"users": int(users.sum()), "of": len(users)}

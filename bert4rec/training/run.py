@@ -45,9 +45,9 @@ from bert4rec.training.untrained import complete_untrained
 
 
 def run(config: Config, *, may_exit: bool = True) -> Path:
-    """Train, validate, test and report as `config` says; the run folder. Every process of the launch calls this.
+    """Train, validate, test and report as `config` says; return the run folder. Every process of the launch calls this.
 
-    It `may_exit`, with the status of a signal, where that finds it stuck.
+    If it `may_exit`, a signal that finds it stuck ends the process with its status.
     """
     began = time.monotonic()
     store, rank, world_size = rendezvous()
@@ -63,7 +63,7 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
 
 
 def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
-    """This process and its dataset, and what must be the same on all processes."""
+    """Return this process and its dataset, and what must be the same on all processes."""
     require_packages(config.run.trackers)
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = open_dataset(
@@ -85,7 +85,7 @@ def _complete(
     config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *,
     may_exit: bool, began: float,
 ) -> Path:  # fmt: skip
-    """Train, test the best weights, write the report; the run folder, which is locked as long as `resources` are."""
+    """Train, test the best weights, write the report; return the run folder, locked as long as `resources` are open."""
     context = make_context(config, world, dataset, resources)
     evaluator = make_evaluator(context.config, world, dataset)
     if world.is_first:
@@ -144,7 +144,7 @@ def _fit_and_test(
 
 
 def _about(context: Context, trainer: Trainer, peak_memory: list[int], held: list[dict[str, int]]) -> dict[str, Any]:
-    """What the report says of the training, beside what was found; `peak_memory` and `held` in bytes, by rank."""
+    """Return what the report says of the training; `peak_memory` and `held` in bytes, by rank."""
     training = about_training(trainer, peak_memory, read_records(context.folder, "resume"))
     return {
         "training": training | about_origin(context.origin),
@@ -171,7 +171,7 @@ def _trainer(
 
 
 def _with_lower_rates(context: Context) -> str:
-    """What to do after a divergence: another run, from the best weights where they were saved."""
+    """Return what to do after a divergence: another run, from the best weights if they were saved."""
     folder, table = context.folder, context.config.parallelism.sparse_learning_rate
     assert table != "auto", "the settings are resolved"
     dense = context.config.training.learning_rate

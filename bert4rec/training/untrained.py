@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 def complete_untrained(
     config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *, may_exit: bool
 ) -> Path:
-    """Count, evaluate, and only then make the run folder and write into it; that folder.
+    """Count, evaluate, and only then make the run folder and write into it; return that folder.
 
     Every process of the launch calls this. The folder is locked as long as `resources` are open.
     """
@@ -68,7 +68,7 @@ def complete_untrained(
 
 
 def _about_counting(seconds: float, peak_memory: list[int], *, n_positions: int) -> dict[str, Any]:
-    """What a report says of a training, where there was none: `seconds` went into counting."""
+    """Return what a report says of a training if there was none: `seconds` were spent on counting."""
     return {
         "epochs": 0.0,
         "steps": 0,
@@ -86,7 +86,7 @@ def _write(
     folder: Path, config: Config, world: Processes, dataset: Dataset, report: dict[str, Any],
     examples: Sequence[Example],
 ) -> None:  # fmt: skip
-    """All files of the run, the report last."""
+    """Write all files of the run, the report last."""
     (folder / CONFIG).write_text(with_changes(config, "run", {"resume": ""}).to_toml())
     write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
     log = metrics_log(config, folder)

@@ -78,7 +78,7 @@ def test_what_does_not_fit_in_memory_is_refused_before_it_is_read(
 ) -> None:
     save(tmp_path / "one", {"model.item_table.embeddings.item.weight": torch.zeros(5, 4)}, {})
     monkeypatch.setattr(grown, "host_memory", lambda: 111)
-    with pytest.raises(DataError, match=r"one: its tensors with 2 new rows take 0.0 GB, of which this host has 0.0 GB"):
+    with pytest.raises(DataError, match="2 new rows"):
         read_grown(tmp_path / "one", 2)
     monkeypatch.setattr(grown, "host_memory", lambda: 112)
     assert read_grown(tmp_path / "one", 2)["model.item_table.embeddings.item.weight"].shape == (7, 4)

@@ -16,17 +16,7 @@ from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
-from tests.runs import (
-    FORWARD,
-    Make,
-    assert_same_results,
-    edit_facts,
-    flip,
-    in_step,
-    interrupted,
-    report_of,
-    steps,
-)
+from tests.runs import FORWARD, Make, assert_same_results, edit_facts, flip, in_step, interrupted, report_of, steps
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),
@@ -51,10 +41,10 @@ def test_another_global_batch_goes_on_behind_the_sequences_that_were_seen(
     with monkeypatch.context() as patch:
         in_step(patch, *FORWARD, 4)
         message = interrupted(make(**{"run.name": "broken"}))
-    assert message == "stopped by SIGTERM: saved after step 5"  # of 16 sequences each
+    assert message.endswith("step 5")  # of 16 sequences each
     changes = {"training.per_device_train_batch_size": 10, "run.name": "broken", "run.resume": "auto"}
     report = report_of(run(make(**changes, **{"training.max_skipped_steps": 1})))
-    assert "global batches of 10 in place of 16 sequences\n" in capsys.readouterr().out
+    assert "global batches of 10 " in capsys.readouterr().out
     assert report["training"]["steps"] == 5 + -(-(n_sequences - 80) // 10) + 2 * -(-n_sequences // 10)
     assert report["training"]["epochs"] == 3
 
@@ -65,14 +55,10 @@ def test_a_finished_run_goes_on_with_more_epochs(make: Make, whole: Path, capsys
     capsys.readouterr()
     assert run(make(**{"run.resume": str(whole), "training.n_epochs": 5})) == whole
     assert_same_results(whole, longer)
-    assert (
-        f"resumed after step 21, epoch 3, from {whole / 'checkpoints' / 'step-000000021'}\n" in capsys.readouterr().out
-    )
+    assert f"{whole / 'checkpoints' / 'step-000000021'}\n" in capsys.readouterr().out
     assert report_of(longer)["training"]["epochs"] == 5
     assert json.loads((whole / "report-before.json").read_text())["training"]["epochs"] == 3
-    page = (whole / "report-before.md").read_text()
-    assert "Trained 3 epochs (21 steps)" in page
-    assert page.count("](learning_curve-before.png)") == 1
+    assert (whole / "report-before.md").read_text().count("](learning_curve-before.png)") == 1
     assert (whole / "learning_curve-before.png").read_bytes() == picture
     assert "](learning_curve.png)" in (whole / "report.md").read_text()
     records = [read_records(folder, "validation") for folder in (whole, longer)]
@@ -81,15 +67,10 @@ def test_a_finished_run_goes_on_with_more_epochs(make: Make, whole: Path, capsys
     assert resumed == {
         "kind": "resume", "step": 21, "world_size": 1, "changed": {"training.n_epochs": [3, 5]},
     }  # fmt: skip
-
-
-def test_the_reports_of_before_have_one_number(make: Make, whole: Path) -> None:
-    (whole / "report-before.json").write_text("{}")
-    run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
-    kept = sorted(path.name for path in whole.glob("*-before*"))
-    assert kept == [
+    run(make(**{"run.resume": str(whole), "training.n_epochs": 6}))
+    assert sorted(path.name for path in whole.glob("*-before-2*")) == [
         "examples-before-2.json", "learning_curve-before-2.png", "report-before-2.html", "report-before-2.json",
-        "report-before-2.md", "report-before.json",
+        "report-before-2.md",
     ]  # fmt: skip
     assert "](learning_curve-before-2.png)" in (whole / "report-before-2.md").read_text()
 
@@ -110,14 +91,12 @@ def test_a_damaged_checkpoint_is_skipped_aloud(make: Make, whole: Path, capsys: 
     before, newest = report_of(whole), found(whole / "checkpoints")[-1]
     flip(newest / "__0_0.distcp", 1000)
     run(make(**{"run.resume": str(whole)}))
-    damaged = f"{newest}: this checkpoint is damaged: __0_0.distcp has another checksum"
-    assert f"warning: {damaged}; skipped for the one before\n" in capsys.readouterr().out
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if "warning: " in line and str(newest) in line]
+    assert "__0_0.distcp" in warning
     assert report_of(whole)["test"] == before["test"]
     for path in found(whole / "checkpoints"):
         flip(path / "facts.json", 5)
-    with pytest.raises(
-        DataError, match="there is no whole checkpoint to resume from; start a new run without --resume"
-    ):
+    with pytest.raises(DataError, match=f"{whole / 'checkpoints'}: "):
         run(make(**{"run.resume": str(whole)}))
 
 
@@ -128,13 +107,14 @@ def test_another_dataset_is_refused(
     shutil.copytree(small_folder, copy)
     metadata = json.loads((copy / "metadata.json").read_text())
     (copy / "metadata.json").write_text(json.dumps(metadata | {"fingerprint": "f" * 64}))
-    with pytest.raises(SettingsError, match=f"trained on {metadata['fingerprint'][:12]}…, this one is ffffffffffff…"):
+    with pytest.raises(SettingsError, match=f"{metadata['fingerprint'][:12]}….*ffffffffffff"):
         run(make(**{"run.resume": str(whole), "data.dataset_dir": str(copy)}))
 
 
 def test_a_checkpoint_of_another_version_is_refused(make: Make, whole: Path) -> None:
-    edit_facts(found(whole / "checkpoints")[-1], lambda facts: facts.update(facts_version=1))
-    with pytest.raises(DataError, match="written by another version of this program"):
+    newest = found(whole / "checkpoints")[-1]
+    edit_facts(newest, lambda facts: facts.update(facts_version=METADATA_VERSION - 1))
+    with pytest.raises(DataError, match=f"{newest}: .*form {METADATA_VERSION - 1}, here it is {METADATA_VERSION}"):
         run(make(**{"run.resume": str(whole)}))
 
 
@@ -181,7 +161,7 @@ def test_a_log_that_was_torn_is_gone_on_with(make: Make, whole: Path) -> None:
     assert read_records(whole, "train") == records
 
 
-def test_settings_that_an_older_program_did_not_know_have_not_changed() -> None:
+def test_a_setting_that_the_run_does_not_know_has_not_changed() -> None:
     of_model = {"embed_dim": 8, "smoothing": 3.0}
     saved = {"facts_version": METADATA_VERSION, "fingerprint": "x", "config": {"model": of_model, "training": {}}}
     settings = {"model": {"embed_dim": 8, "smoothing": 4.0, "decay": 0.7}, "training": {"optimizer": "adamw"}}

@@ -1,12 +1,15 @@
-"""Which weights a person means, and what is said where there are none."""
+"""Which weights a path names: a run, a checkpoint, a model package; and what is refused."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from bert4rec.checkpoint.package import FORMAT, VERSION, is_package, read_settings
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.checkpoint.trained import Trained, find_trained
+from bert4rec.runtime import manifest
 from bert4rec.runtime.errors import DataError
 from tests.runs import edit_facts
 
@@ -36,19 +39,62 @@ def test_a_checkpoint_by_itself_has_no_run(whole: Path, tmp_path: Path) -> None:
     assert (trained.folder, trained.run, trained.is_reported) == (alone, None, False)
 
 
-def test_what_cannot_be_used_is_one_line(whole: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"^.*: neither a run folder with a checkpoint, nor a checkpoint, nor a model package$"
-    ):
+def test_what_cannot_be_used_is_refused(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=str(tmp_path)):
         find_trained(tmp_path)
     best = (whole / "checkpoints" / "best").resolve()
-    edit_facts(best, lambda facts: facts.update(facts_version=1))
-    with pytest.raises(DataError, match=r"form 1, here it is 3\); use that version$"):
-        find_trained(whole)
+    for version in (2, 4):  # an older one, a newer one
+        edit_facts(best, lambda facts: facts.update(facts_version=version))  # noqa: B023
+        with pytest.raises(DataError, match=rf"{best}: .*form {version}, here it is 3"):
+            find_trained(whole)
     edit_facts(best, lambda facts: facts.update(facts_version=3))
     (best / "manifest.json").unlink()
-    with pytest.raises(DataError, match=r"this checkpoint is damaged: manifest.json is missing$"):
+    with pytest.raises(DataError, match=r"manifest.json"):
         find_trained(best)
     (best / "facts.json").write_text("{")
-    with pytest.raises(DataError, match=r"this checkpoint is damaged: facts.json cannot be read$"):
+    with pytest.raises(DataError, match=r"facts.json"):
         find_trained(best)
+
+
+def seal(folder: Path) -> None:
+    names = [path.name for path in folder.iterdir() if path.name != manifest.MANIFEST]
+    manifest.seal(folder, manifest.describe(folder, names))
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    (tmp_path / "settings.json").write_text(json.dumps({"format": FORMAT, "format_version": VERSION}))
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    seal(tmp_path)
+    return tmp_path
+
+
+def test_a_whole_package_says_what_it_is(package: Path) -> None:
+    assert is_package(package)
+    assert read_settings(package) == {"format": FORMAT, "format_version": VERSION}
+    assert not is_package(package / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"format": FORMAT, "format_version": VERSION + 1}, f"version {VERSION + 1} .* reads {VERSION}"),
+        ({"format": "pipeline", "format_version": 1}, "settings.json"),
+        ([], "settings.json"),
+    ],
+)
+def test_a_foreign_or_newer_package_is_refused(package: Path, settings: object, problem: str) -> None:
+    (package / "settings.json").write_text(json.dumps(settings))
+    seal(package)
+    with pytest.raises(DataError, match=problem):
+        read_settings(package)
+
+
+def test_a_package_with_damaged_or_no_weights_is_refused(package: Path) -> None:
+    (package / "model.safetensors").write_bytes(b"Weights")
+    with pytest.raises(DataError, match=r"model.safetensors"):
+        read_settings(package)
+    (package / "model.safetensors").unlink()
+    seal(package)
+    with pytest.raises(DataError, match="--format=safetensors"):
+        read_settings(package)

@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from bert4rec.config.load import (
-    Overrides,
-    as_saved,
     load_config,
-    load_saved,
     parse_command_line,
     parse_mapping,
     settings_file,
@@ -52,21 +49,6 @@ def test_resolved_settings_can_be_passed_back(tmp_path: Path) -> None:
     config = load_config(None, {"model.max_len": 7, "evaluation.protocols": ["full"], "training.max_minutes": 1.5})
     (tmp_path / "config.toml").write_text(config.to_toml())
     assert load_config(tmp_path / "config.toml") == config
-
-
-def test_a_run_of_an_earlier_version_keeps_what_it_did(tmp_path: Path) -> None:
-    """Where its file does not know a setting; whatever the default has become since."""
-    file = tmp_path / "config.toml"
-    file.write_text("[model]\nn_layers = 5\n")
-    saved = load_saved(file)
-    assert (saved.model.n_layers, saved.model.positions, saved.training.average_age) == (5, "learned", 0.0)
-    assert load_saved(file, Overrides({"training.average_age": 0.2})).training.average_age == 0.2
-    new = load_config(file, {"model.positions": "rotary", "training.average_age": 0.3})
-    file.write_text(new.to_toml())
-    assert load_saved(file) == new
-    assert as_saved({"model.n_layers": 5}) == {
-        "model.n_layers": 5, "model.positions": "learned", "model.input_norm": False, "training.average_age": 0.0
-    }  # fmt: skip
 
 
 def test_help_lists_every_key_with_its_default() -> None:

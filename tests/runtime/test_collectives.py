@@ -7,11 +7,8 @@ import pytest
 from tests.processes import jobs
 
 
-def test_what_the_first_process_says_holds_for_all(pools: Any) -> None:
+def test_what_the_first_process_returns_or_raises_holds_for_all(pools: Any) -> None:
     assert pools(3).run(jobs.answer_of_the_first) == [7, 7, 7]
-
-
-def test_an_error_of_the_first_process_is_raised_on_all(pools: Any) -> None:
     assert pools(3).run(jobs.fail_on_the_first, "no room") == ["no room"] * 3
 
 

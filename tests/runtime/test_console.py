@@ -1,5 +1,6 @@
-"""Lines of the log on a terminal, and the bar on a real one of 80 columns."""
+"""Log lines, the progress bar on a real terminal, lines of progress elsewhere, and numbers for people."""
 
+import json
 import logging
 import os
 import sys
@@ -9,51 +10,35 @@ from pathlib import Path
 import pytest
 
 from bert4rec.runtime import console
-from bert4rec.runtime.console import ProgressBar, log_to_terminal
+from bert4rec.runtime.console import EVENT, EVENTS, ProgressBar, log_to_terminal
+from bert4rec.runtime.wording import clock, counted, rounded
 from tests.terminal import on_terminal, screen
 
 ROOT = Path(__file__).parents[2]
 LOGGER = logging.getLogger("bert4rec.somewhere")
 
-TRAINING = """
+PROGRAM = """
 import logging, time
-from bert4rec.runtime.console import log_to_terminal
-from bert4rec.training.loop.progress import Progress
+from bert4rec.runtime.console import ProgressBar, close_bars, log_to_terminal
 log_to_terminal(is_shown=SHOWN)
 logger = logging.getLogger("bert4rec.training")
 try:
-    with Progress(1000, n_epochs=40, done=0) as bar:
+    with ProgressBar(1000, stays=STAYS) as bar:
         for step in (1, 500):
-            bar.update(step, epoch=step / 25, loss=6.54321, learning_rate=1e-3, rate=1390.4 * (step > 1), left=201.0)
+            bar.show(step, f"epoch {step / 25:.1f}/40  loss 6.543  1,390 sequences/s  3:21 left")
         logger.info("above")
         logger.warning("also above")
         print("READY", end="", flush=True)
         for _ in range(600):
             time.sleep(0.1)  # once for all, it would not end where the signal comes just before it begins
 except KeyboardInterrupt:
+    close_bars()  # as where a second interrupt has kept the block from it
     print("interrupted")
 """
 
-PREPARING = """
-import time
-from bert4rec.runtime.console import close_bars, log_to_terminal
-from bert4rec.prepare.progress import Progress
-log_to_terminal()
-progress = Progress()
-with progress.stage("read", 10) as stage:
-    time.sleep(0.6)
-    stage.advance(4, 24_500)
-    try:
-        print("READY", end="", flush=True)
-        for _ in range(600):
-            time.sleep(0.1)
-    except KeyboardInterrupt:
-        close_bars()  # as where a second interrupt has kept the stage from it
-        print("interrupted")
-"""
 
-
-def run(program: str, columns: int = 80) -> str:
+def run(columns: int = 80, *, is_shown: bool = True, stays: bool = True) -> str:
+    program = PROGRAM.replace("SHOWN", str(is_shown)).replace("STAYS", str(stays))
     written, status = on_terminal(
         [sys.executable, "-c", program], folder=ROOT, interrupt_after="READY", columns=columns
     )
@@ -87,8 +72,7 @@ def test_of_all_processes_but_the_first_nothing_is_seen(capsys: pytest.CaptureFi
     with ProgressBar(10, seconds=0.0) as bar:
         bar.show(1, "a line")
     assert capsys.readouterr() == ("", "")
-    shown = run(TRAINING.replace("SHOWN", "False"))
-    assert screen(shown) == ["READY^Cinterrupted", ""]
+    assert screen(run(is_shown=False)) == ["READY^Cinterrupted", ""]
 
 
 def test_a_program_that_uses_the_package_decides_itself_what_it_shows(
@@ -143,30 +127,52 @@ def test_a_line_is_due_some_seconds_after_the_one_before(
     assert capsys.readouterr() == ("step 4\n4 of 10\n", "")
 
 
-def test_the_bar_of_a_training_is_whole_and_stays() -> None:
-    lines = screen(run(TRAINING.replace("SHOWN", "True")))
-    bar = "█" * 6 + "▌" + " " * 6
-    assert lines == [
-        "above",
-        "warning: also above",
-        f" 50 % |{bar}| epoch 20.0/40  loss 6.543  1,390 sequences/s  3:21 left",
-        "interrupted",
-        "",
-    ]
+def test_the_bar_is_whole_and_stays_if_it_should() -> None:
+    above, also, bar, *rest = screen(run())
+    assert (above, also, rest) == ("above", "warning: also above", ["interrupted", ""])
+    percent, drawn, figures = bar.split("|")
+    assert (percent, drawn) == (" 50 % ", "█" * 6 + "▌" + " " * 6)
+    assert {"20.0/40", "6.543", "1,390", "3:21"} <= {*figures.split()}
+    assert screen(run(stays=False)) == ["above", "warning: also above", "interrupted", ""]
 
 
-def test_nothing_is_wider_than_the_terminal_with_what_it_adds_itself() -> None:
-    for columns in (60, 80, 120):
-        written = run(TRAINING.replace("SHOWN", "True"), columns)
-        for part in written.replace("\x1b[K", "").replace("\r\n", "\r").split("\r"):
-            assert len(part.partition("READY")[0].rstrip()) + len("^C") < columns
+@pytest.mark.parametrize("columns", [60, 120])
+def test_nothing_is_wider_than_the_terminal_with_what_it_adds_itself(columns: int) -> None:
+    for part in run(columns).replace("\x1b[K", "").replace("\r\n", "\r").split("\r"):
+        assert len(part.partition("READY")[0].rstrip()) + len("^C") < columns
 
 
-def test_the_bar_of_a_stage_has_no_stray_comma_and_goes() -> None:
-    written = run(PREPARING)
-    (drawn,) = [part for part in written.split("\r") if " 40 %" in part]
-    figures = drawn.partition("READY")[0].split("| ")[1]
-    assert figures.startswith("24,500 rows  ")
-    assert ", " not in figures
-    assert figures.endswith(" left")
-    assert screen(written)[0] == "interrupted"
+def test_a_program_that_reads_events_gets_them_and_no_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(EVENTS, "1")
+    with ProgressBar(10) as bar:
+        bar.show(4, "4 of 10", line="step 4")
+    line = capsys.readouterr().out
+    assert line.startswith(EVENT)
+    assert json.loads(line[1:]) == {"done": 4, "total": 10, "figures": "4 of 10"}
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(3.663976945244957, "3.66"), (0.41234, "0.412"), (40.0, "40"), (0, "0"), (99.96, "100"), (1390.4, "1,390")],
+)
+def test_three_digits_or_all_before_the_point(number: float, text: str) -> None:
+    assert rounded(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1.0, "epoch", "1 epoch"), (2, "epoch", "2 epochs"), (0.5, "epoch", "0.5 epochs"), (1.0004, "epoch", "1 epoch"),
+        (8, "process", "8 processes"), (1000, "user", "1,000 users"), (3, "history", "3 histories"),
+        (2, "day", "2 days"),
+    ],
+)  # fmt: skip
+def test_a_number_and_its_noun(number: float, noun: str, text: str) -> None:
+    assert counted(number, noun) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (123, "2:03"), (3723.4, "1:02:03")])
+def test_time(seconds: float, text: str) -> None:
+    assert clock(seconds) == text

@@ -1,14 +1,17 @@
-"""What the sample of a file sees, and how little of it is read."""
+"""Checksums of files, and the manifest of a folder: every damage is found."""
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bert4rec.runtime import manifest
 from bert4rec.runtime.files import PIECE_BYTES, PIECES, sample_sha256, sha256
 
 WHOLE = PIECES * PIECE_BYTES
+OF_ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # SHA-256, from the standard
 
 
 def written(folder: Path, size: int) -> Path:
@@ -28,23 +31,74 @@ def test_a_large_file_is_taken_in_pieces_from_its_first_byte_to_its_last(tmp_pat
     path = written(tmp_path, size)
     content = path.read_bytes()
     pieces = [content[(first := i * (size - 65_536) // 63) : first + 65_536] for i in range(64)]
-    assert pieces[0] == content[:65_536]
-    assert pieces[-1] == content[-65_536:]
+    assert (pieces[0], pieces[-1]) == (content[:65_536], content[-65_536:])
     assert sample_sha256(path) == hashlib.sha256(b"".join(pieces)).hexdigest() != sha256(path)
 
 
-@pytest.mark.parametrize("place", [0, 65_535, -65_536, -1])
-def test_a_changed_end_of_a_large_file_is_seen(tmp_path: Path, place: int) -> None:
-    path = written(tmp_path, 6_000_000)
-    before, content = sample_sha256(path), bytearray(path.read_bytes())
+@pytest.mark.parametrize(
+    ("place", "is_seen"), [(0, True), (65_535, True), (-65_536, True), (-1, True), (70_000, False)]
+)
+def test_a_changed_byte_is_seen_where_a_piece_has_it(tmp_path: Path, place: int, is_seen: bool) -> None:
+    path = written(tmp_path, 12_000_000)
+    before, content = (sample_sha256(path), sha256(path)), bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-    assert sample_sha256(path) != before
+    assert (sample_sha256(path) != before[0], sha256(path) != before[1]) == (is_seen, True)
 
 
-def test_what_lies_between_the_pieces_is_not_read(tmp_path: Path) -> None:
-    path = written(tmp_path, 12_000_000)
-    samples, wholes, content = {sample_sha256(path)}, {sha256(path)}, bytearray(path.read_bytes())
-    content[70_000] ^= 1
-    path.write_bytes(content)
-    assert (len(samples | {sample_sha256(path)}), len(wholes | {sha256(path)})) == (1, 2)
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    """A folder of files like those of a checkpoint, and their manifest."""
+    folder, draw = tmp_path / "sound", np.random.default_rng(1)
+    folder.mkdir()
+    sizes = {".metadata": 700, "__0_0.distcp": 50_000, "facts.json": 3000}
+    for name, size in sizes.items():
+        (folder / name).write_bytes(draw.bytes(size))
+    manifest.seal(folder, manifest.describe(folder, sizes))
+    return folder
+
+
+def test_a_hundred_damages_are_recognised(sound: Path, tmp_path: Path) -> None:
+    assert manifest.problem_of(sound) == ""
+    rng = np.random.default_rng(1)
+    names = sorted(path.name for path in sound.iterdir())
+    assert names == [".metadata", "__0_0.distcp", "facts.json", "manifest.json"]
+    for number in range(100):
+        folder, name = tmp_path / f"damaged-{number}", names[number % len(names)]
+        shutil.copytree(sound, folder)
+        content = bytearray((folder / name).read_bytes())
+        how = number // len(names) % 3
+        if how == 0:
+            content[int(rng.integers(len(content)))] ^= int(rng.integers(1, 256))
+        elif how == 1:
+            del content[int(rng.integers(len(content))) :]
+        (folder / name).write_bytes(content)
+        if how == 2:
+            (folder / name).unlink()
+        assert manifest.problem_of(folder) != ""
+        shutil.rmtree(folder)
+
+
+def test_the_manifest_of_a_file_to_the_letter_in_any_order(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("abc")
+    (tmp_path / "b").write_text("")
+    files = manifest.describe(tmp_path, ["b", "a"])
+    assert files["a"] == {"bytes": 3, "sha256": OF_ABC}
+    texts = []
+    for some in ({"a": files["a"]}, files, dict(reversed(files.items()))):
+        manifest.seal(tmp_path, some)
+        texts.append((tmp_path / "manifest.json").read_text())
+    assert texts[0] == f'{{\n "a": {{\n  "bytes": 3,\n  "sha256": "{OF_ABC}"\n }}\n}}\n'
+    assert texts[1] == texts[2]
+
+
+def test_the_damaged_file_is_named(sound: Path) -> None:
+    facts = sound / "facts.json"
+    for damage in (lambda: facts.write_bytes(bytes(3001)), lambda: facts.write_bytes(bytes(3000)), facts.unlink):
+        damage()
+        assert manifest.problem_of(sound).startswith("facts.json ")
+    assert manifest.problem_of(sound, looks_at=lambda number: number == 2).startswith("facts.json ")
+    assert manifest.problem_of(sound, looks_at=lambda number: number != 2) == ""
+    for damage in (lambda: (sound / "manifest.json").write_text("{}"), (sound / "manifest.json").unlink):
+        damage()
+        assert manifest.problem_of(sound).startswith("manifest.json ")

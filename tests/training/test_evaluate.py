@@ -48,6 +48,11 @@ def refused(path: Path, output: Path, *options: str) -> str:
     return str(caught.value)
 
 
+def says(caplog: pytest.LogCaptureFixture, *tokens: object) -> bool:
+    """Whether a line of the log has all of these."""
+    return any(all(str(token) in line for token in tokens) for line in caplog.messages)
+
+
 def figures(report: dict[str, Any]) -> dict[str, Any]:
     names = (*SPLITS, "baselines", "intervals", "slices", "protocols")
     return {name: report[name] for name in names if name in report}
@@ -75,7 +80,7 @@ def test_the_figures_of_a_sharded_bert4rec(made: Path, tmp_path: Path, caplog: p
         assert figures(found.report) == figures(report)
         assert found.folder is not None
         assert report_of(found.folder) == found.report
-        assert f"the same as in {made / 'report.json'}: all 240 figures" in caplog.messages
+        assert says(caplog, made / "report.json", "240")
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["out", "out-2"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "ranks-test.parquet", "ranks-validation.parquet", "report.json",
@@ -109,7 +114,7 @@ def test_two_processes_take_their_rows_of_a_model_package(
     settings = settings_of(trained, [f"--data.dataset_dir={small_folder}"])
     (report, _), _ = pools(2).run(jobs.evaluate, settings, trained, tmp_path / "out")
     assert figures(report) == figures(report_of(made))
-    with pytest.raises(SettingsError, match=r"does not say where data are; name them with --data.dataset_dir=FOLDER"):
+    with pytest.raises(SettingsError, match=r"--data.dataset_dir"):
         settings_of(trained, [])
 
 
@@ -125,7 +130,7 @@ def test_the_figures_of_a_replicated_sasrec_with_repeated_targets(
         for options in (["--evaluation.ks=[3]"], ["--mode=dmp", "--parallelism.sharding_type=column_wise"]):
             found = evaluated(folder, tmp_path / "out", *options)
     for n in (6 * (3 * 4 + 4), 6 * (3 * 8 + 12)):
-        assert f"the same as in {folder / 'report.json'}: all {n} figures" in caplog.messages
+        assert says(caplog, folder / "report.json", str(n))
     assert list(found.report["test"]) == ["full", "popular", "uniform"]
     assert figures(found.report) == figures(report_of(folder))
     assert_ranks_give(tmp_path / "out", report_of(folder))
@@ -136,7 +141,7 @@ def test_another_checkpoint_and_another_split(made: Path, tmp_path: Path, caplog
     """A split by time of the same interactions: other users and other targets, the same items."""
     logging.getLogger("bert4rec").propagate = True
     evaluated(made / "checkpoints" / "step-000000014", tmp_path / "out", "--evaluation.protocols=['uniform']")
-    assert f"{made / 'report.json'} is about other weights: those of {made}, the best" in caplog.messages
+    assert says(caplog, made / "report.json", "other weights")
     alone = Path(shutil.copytree(made / "checkpoints" / "best", tmp_path / "alone"))
     other = tmp_path / "by_time"
     options = [f"--{key}={value}" for key, value in (SMALL | {"preprocessing.split": "time"}).items()]
@@ -145,10 +150,10 @@ def test_another_checkpoint_and_another_split(made: Path, tmp_path: Path, caplog
     assert found.folder == tmp_path / "out-2"
     assert found.report["dataset"]["split"] == "time"
     assert found.report["test"]["full"]["users"] == len(pq.read_table(found.folder / "ranks-test.parquet"))
-    logging.getLogger("bert4rec").propagate = True
+    logging.getLogger("bert4rec").propagate = True  # which a preparation has changed
     again = evaluated(made, tmp_path / "out", f"--data.dataset_dir={other}")
     assert figures(again.report) == figures(found.report)
-    assert f"{made / 'report.json'} is about another dataset" in caplog.messages
+    assert says(caplog, made / "report.json", "another dataset")
 
 
 def test_other_figures_than_the_report_has_are_a_warning(
@@ -161,36 +166,28 @@ def test_other_figures_than_the_report_has_are_a_warning(
     only = ["--evaluation.protocols=['full']", "--evaluation.ks=[10]"]
     found = evaluated(whole, tmp_path / "out", *only)
     value = found.report["test"]["full"]["HR@10"]
-    warning = f"1 of 52 figures differ: test full HR@10 {value:.6g}, not 2"
-    assert f"not the figures of {whole / 'report.json'}: {warning}" in caplog.messages
+    assert says(caplog, whole / "report.json", f"1 of 52 figures differ: test full HR@10 {value:.6g}, not 2")
 
 
-def test_a_missing_dataset(made: Path, tmp_path: Path) -> None:
-    assert refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={tmp_path}") == (
-        f"{tmp_path}: no dataset folder (no metadata.json); name it with --data.dataset_dir=FOLDER, where it was moved"
-    )
-
-
-def test_a_dataset_that_holds_nothing_out(made: Path, small_folder: Path, tmp_path: Path) -> None:
+def test_a_dataset_that_is_missing_or_holds_nothing_out(made: Path, small_folder: Path, tmp_path: Path) -> None:
+    assert f"{tmp_path}: " in refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={tmp_path}")
     nothing = Path(shutil.copytree(small_folder, tmp_path / "nothing"))
     for split in ("validation", "test"):
         rewrite(nothing, split, lambda rows: rows.select([]))
-    assert refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={nothing}") == (
-        f"{nothing}: holds nothing out for validation or test, so that there is nothing to evaluate"
-    )
+    assert f"{nothing}: " in refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={nothing}")
 
 
 def test_damaged_weights_are_refused(whole: Path, tmp_path: Path) -> None:
     best = (whole / "checkpoints" / "best").resolve()
     flip(best / "__0_0.distcp", 1000)
-    with pytest.raises(DataError, match=r"this checkpoint is damaged: __0_0.distcp has another checksum$"):
+    with pytest.raises(DataError, match=r"__0_0.distcp"):
         evaluated(whole, tmp_path / "x" / "out")
     assert not (tmp_path / "x").exists()
 
 
 def test_a_signal_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_step(monkeypatch, ranker.Ranker, "_encode_batch", 2)
-    with pytest.raises(Interrupted, match=r"^stopped by SIGTERM: nothing was written$") as caught:
+    with pytest.raises(Interrupted, match="SIGTERM") as caught:
         evaluated(made, tmp_path / "x" / "out")
     assert caught.value.status == 143
     assert list((tmp_path / "x").iterdir()) == []
@@ -201,7 +198,7 @@ def test_a_full_disk_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bert4rec.training.evaluate.write_json", fail)
-    with pytest.raises(UserError, match=r"cannot be written: No space left on device; name another folder") as caught:
+    with pytest.raises(UserError, match=f"{tmp_path}.*No space left on device") as caught:
         evaluated(made, tmp_path / "x" / "out", "--evaluation.protocols=['uniform']")
     assert caught.value.status == 1
     assert list((tmp_path / "x").iterdir()) == []
@@ -210,13 +207,11 @@ def test_a_full_disk_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: pyt
 def test_settings_that_an_evaluation_cannot_change(whole: Path) -> None:
     trained = find_trained(whole)
     for option in ("--model.embed_dim=32", "--preprocessing.split=time", "--training.n_epochs=9", "--run.dir=x"):
-        with pytest.raises(
-            SettingsError, match=rf"^{option}: cannot change in an evaluation; what can: data.dataset_dir"
-        ):
+        with pytest.raises(SettingsError, match=f"^{option}: "):
             settings_of(trained, [option])
-    with pytest.raises(SettingsError, match=r"^--config: an evaluation has the settings of its run"):
+    with pytest.raises(SettingsError, match=r"^--config: "):
         settings_of(trained, ["--config=config.toml"])
     config = (whole / "config.toml").read_text()
     (whole / "config.toml").write_text(config.replace("embed_dim = 16", "embed_dim = 32"))
-    with pytest.raises(SettingsError, match=r"model.embed_dim = 32, but the weights in .* are of a model with 16; "):
+    with pytest.raises(SettingsError, match=r"model.embed_dim = 32, .* 16"):
         settings_of(trained, [])

@@ -1,4 +1,4 @@
-"""Whole runs on datasets that hold out less than the usual ones."""
+"""Whole runs on datasets that hold out less than the usual ones, and which figures a report has."""
 
 import json
 from collections.abc import Callable
@@ -14,8 +14,9 @@ from bert4rec.checkpoint.contents import Weights
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.training.run import run
-from tests.conftest import SMALL
+from tests.conftest import BY_HAND, SMALL, prepare_log
 from tests.folders import rewrite
+from tests.runs import report_of
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),
@@ -42,10 +43,6 @@ def without(tmp_path: Path, small_config: Callable[..., Config]) -> Callable[...
     return make
 
 
-def report_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "report.json").read_text())
-
-
 def test_a_dataset_that_holds_nothing_out_trains_to_the_end(
     without: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,14 +58,7 @@ def test_a_dataset_that_holds_nothing_out_trains_to_the_end(
     assert (folder / "checkpoints" / "best").is_dir()
     assert [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == ["train"] * 3
     printed = capsys.readouterr().out
-    assert "this dataset holds nothing out for validation or test: the last weights are kept\n" in printed
-    assert printed.endswith(
-        "\nThis dataset holds nothing out: there is no test.\n"
-        f"report: {folder / 'report.html'}\nall figures: bert4rec report {folder}\n"
-        f"recommendations: bert4rec recommend {folder} --all --output=recommendations.parquet\n"
-    )
-    assert "Nothing was held out for validation: the last weights were kept." in page
-    assert "## Test\n\nThis dataset holds nothing out: there is no test.\n" in page
+    assert all(name in printed for name in (f"{folder / 'report.html'}\n", f"bert4rec report {folder}\n"))
     assert "## Validation" not in page
     assert "HR@" not in page
     assert matplotlib.image.imread(folder / "learning_curve.png").shape[1] == 600  # one plot, not two
@@ -101,9 +91,7 @@ def test_time_ends_a_run_without_validation(without: Callable[..., Config]) -> N
 
 
 @pytest.mark.parametrize("split", ["leave_one_out", "time"])
-def test_a_test_without_a_validation_tests_the_last_weights(
-    without: Callable[..., Config], capsys: pytest.CaptureFixture[str], split: str
-) -> None:
+def test_a_test_without_a_validation_tests_the_last_weights(without: Callable[..., Config], split: str) -> None:
     folder = run(without(split, "validation", **{"training.eval_every_n_epochs": 1, "training.patience": 1}))
     report, page = report_of(folder), (folder / "report.md").read_text()
     assert (report["training"]["epochs"], report["training"]["best_epoch"]) == (2, 2)
@@ -111,15 +99,46 @@ def test_a_test_without_a_validation_tests_the_last_weights(
     for name in ("test", "popularity_baseline"):
         assert report[name].keys() == {"full", "popular", "uniform"}
         assert report[name]["full"]["users"] >= 1
-    assert "this dataset holds nothing out for validation: the last weights are kept\n" in capsys.readouterr().out
     assert "## Validation" not in page
     assert "| Bert4Rec" in page
-    assert ("Test: the last item of each user; " in page) == (split == "leave_one_out")
 
 
 def test_a_validation_without_a_test_chooses_the_weights(without: Callable[..., Config]) -> None:
     folder = run(without("leave_one_out", "test"))
-    report, page = report_of(folder), (folder / "report.md").read_text()
+    report = report_of(folder)
     assert report["validation"]["full"]["users"] == 20
     assert report.keys().isdisjoint({"test", "popularity_baseline", "best_possible"})
-    assert "## Test\n\nThis dataset holds nothing out: there is no test.\n\n## Validation\n\nFull catalogue" in page
+    assert "## Validation" in (folder / "report.md").read_text()
+
+
+def test_repeated_targets_and_users_left_out_are_reported(log_config: Callable[..., Config]) -> None:
+    folder = run(log_config(**{"training.n_epochs": 2, "training.eval_every_n_epochs": 1}))
+    report = report_of(folder)
+    assert report["dataset"]["repeated_targets"] == {
+        "validation": {"users": 2, "of": 6},
+        "test": {"users": 3, "of": 6},
+    }
+    assert report["dataset"]["left_out"] == {"validation": {"users": 2, "of": 6}, "test": {"users": 2, "of": 6}}
+    protocols = ["full", "popular", "uniform"]
+    for name in ("test", "validation", "popularity_baseline"):
+        assert list(report[name]) == protocols
+        assert [report[name][protocol]["users"] for protocol in protocols] == [6, 4, 4]
+        assert report[name]["full"]["HR@10"] == 1  # of eight items
+    assert report["seen_items"] == "keep"
+    assert report["popularity_baseline"]["full"]["MRR"] == pytest.approx((1 / 3 + 1 / 6 + 2 / 7 + 2 / 8) / 6)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    validations = [record for record in records if record["kind"] == "validation"]
+    assert [set(record) for record in validations] == [{"kind", "step", "epoch", "full"}] * 2
+    best = max(validations, key=lambda record: record["full"]["NDCG@10"])
+    assert report["training"]["best_epoch"] == best["epoch"]
+
+
+@pytest.mark.parametrize(("protocols", "reported"), [(["popular", "uniform"], []), (["uniform", "full"], ["full"])])
+def test_a_protocol_for_nobody_is_absent(
+    small_config: Callable[..., Config], tmp_path: Path, protocols: list[str], reported: list[str]
+) -> None:
+    too_many = {"preprocessing.n_eval_negatives": 7}
+    places = {"data.dataset_dir": str(prepare_log(tmp_path, **too_many)), "evaluation.protocols": protocols}
+    report = report_of(run(small_config(**BY_HAND | too_many | places, **{"training.n_epochs": 1})))
+    for name in ("test", "validation", "popularity_baseline"):
+        assert list(report[name]) == reported

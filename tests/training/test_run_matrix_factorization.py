@@ -45,8 +45,8 @@ def test_ratings_are_reported_beside_means_and_rankings(rated_run: Path) -> None
     assert ratings["MAE"] < ratings["RMSE"] < ratings["baseline_RMSE"]
     assert report["model"] == "Matrix factorisation"
     assert report["test"]["full"]["users"] == report["popularity_baseline"]["full"]["users"] > 30
-    found = f"{ratings['pairs']} held-out ratings: RMSE {ratings['RMSE']:.4f}, MAE {ratings['MAE']:.4f}"
-    assert found in (rated_run / "report.md").read_text()
+    page = (rated_run / "report.md").read_text()
+    assert all(f"{ratings[name]:.4f}" in page for name in ("RMSE", "MAE"))
 
 
 def test_the_best_epoch_is_chosen_by_ratings_that_are_not_those_of_the_report(rated_run: Path) -> None:
@@ -78,22 +78,16 @@ def test_rankings_are_learnt_without_ratings(small_config: Callable[..., Config]
 
 
 def test_ratings_that_are_not_there_cannot_be_learnt(small_config: Callable[..., Config], small_folder: Path) -> None:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=f'{small_folder}: .*training.loss = "mse".*--data.rating_column'):
         run(small_config(**RATED))
     leave_group()
-    assert str(caught.value) == (
-        f'{small_folder}: has no ratings, which training.loss = "mse" learns; prepare data that have some (of a table: '
-        "--data.rating_column=NAME), or choose another loss"
-    )
 
 
 def test_evaluate_finds_the_figures_of_the_run(
     rated_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", str(rated_run), f"--output={tmp_path / 'found'}"]) == 0
-    shown = capsys.readouterr()
-    assert "the same as in" in shown.err
-    assert "held-out ratings: RMSE" in shown.out
+    assert str(rated_run / "report.json") in capsys.readouterr().err
     found = json.loads((tmp_path / "found" / "report.json").read_text())
     assert found["ratings"] == report_of(rated_run)["ratings"]
 
@@ -103,7 +97,7 @@ def test_other_users_cannot_be_evaluated(
 ) -> None:
     options = [f"--data.dataset_dir={log_folder}", f"--output={tmp_path / 'found'}"]
     assert main(["evaluate", str(rated_run), *options]) == 2
-    assert "is not the dataset that the model was trained on" in capsys.readouterr().err
+    assert str(log_folder) in capsys.readouterr().err
 
 
 def test_similar_items_are_found(rated_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,21 +106,16 @@ def test_similar_items_are_found(rated_run: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (["recommend", "--user", "3"], "a matrix factorisation: it knows the users that it was trained on"),
-        (["recommend", "--items=3,4"], "this model is a matrix factorisation"),
-        (["export"], "a matrix factorisation, which takes no histories"),
-        (["extend", "--data.dataset_dir=nowhere"], "a matrix factorisation has a vector for each user too"),
-    ],
+    "command",
+    [["recommend", "--user", "3"], ["recommend", "--items=3,4"], ["export"], ["extend", "--data.dataset_dir=nowhere"]],
 )
 def test_what_wants_histories_says_so_in_one_line(
-    rated_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], message: str
+    rated_run: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     name, *options = command
     assert main([name, str(rated_run), *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert "matrix factorisation" in line
 
 
 def test_a_plan_counts_users(capsys: pytest.CaptureFixture[str], rated_folder: Path) -> None:
@@ -135,6 +124,4 @@ def test_a_plan_counts_users(capsys: pytest.CaptureFixture[str], rated_folder: P
     texts = {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}
     options = [f"--{name}={text}" for name, text in texts.items()]
     assert main(["plan", *cluster, *options]) == 0
-    shown = capsys.readouterr().out
-    assert "user: 200,948 x 56, row_wise, 4 x [50,237 x 56] on 4 of 4 processes" in shown
-    assert "it fits" in shown
+    assert "user: 200,948 x 56, row_wise, 4 x [50,237 x 56]" in capsys.readouterr().out

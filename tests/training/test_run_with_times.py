@@ -12,7 +12,7 @@ from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
 from tests.conftest import leave_group, prepare_log
-from tests.training.test_run import report_of
+from tests.runs import report_of
 
 SHORT = {"training.n_epochs": 1, "evaluation.baselines": []}
 
@@ -22,27 +22,20 @@ SHORT = {"training.n_epochs": 1, "evaluation.baselines": []}
     [("sasrec", "target", "SASRec with the target's time"), ("bert4rec", "history", "Bert4Rec with times")],
 )
 def test_from_the_dataset_to_recommendations(
-    small_config: Callable[..., Config],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    kind: str,
-    times: str,
+    small_config: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, times: str,
     title: str,
-) -> None:
+) -> None:  # fmt: skip
     folder = run(small_config(**SHORT, **{"model.kind": kind, "model.times": times}))
     leave_group()
     report = report_of(folder)
     assert (report["model"], report["times"]) == (title, times)
-    page = (folder / "report.md").read_text()
-    assert title in page
-    assert ("the instant of the target: another task" in page) == (times == "target")
+    assert title in (folder / "report.md").read_text()
     assert main(["evaluate", str(folder), f"--output={tmp_path / 'again'}"]) == 0
     assert json.loads((tmp_path / "again" / "report.json").read_text())["test"] == report["test"]
     capsys.readouterr()
     assert main(["recommend", str(folder), "--user", "7"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 11
     assert main(["recommend", str(folder), "--items=1,2"]) == 2
-    assert "this model knows times, and a history has none" in capsys.readouterr().err
     status = main(["recommend", str(folder), "--user", "7", "--at=2100-01-01"])
     assert status == (0 if times == "target" else 2)
     assert main(["export", str(folder), f"--output={tmp_path / 'package'}", "--format=safetensors,pt2"]) == 0
@@ -55,6 +48,6 @@ def test_from_the_dataset_to_recommendations(
 def test_a_dataset_without_times_is_refused(log_config: Callable[..., Config], tmp_path: Path) -> None:
     folder = prepare_log(tmp_path, **{"data.time_column": ""})
     config = log_config(**SHORT, **{"data.dataset_dir": str(folder), "model.times": "history"})
-    with pytest.raises(DataError, match="does not say when items were taken"):
+    with pytest.raises(DataError, match=str(tmp_path)):
         run(config)
     leave_group()

@@ -51,26 +51,17 @@ def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(
         }  # fmt: skip
 
 
-def test_its_report_says_that_nothing_was_trained(
+def test_its_report_has_no_curve_and_no_plan(
     small_config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run(small_config(**{"model.kind": "markov"}))
-    said = capsys.readouterr().out
-    page, test = (folder / "report.md").read_text(), report_of(folder)["test"]["full"]
-    assert page.startswith("# Markov on synthetic\n\nFor ")
-    assert "\n\n60 users, 130 items, 915 interactions. 1 process.\n\nNothing was trained: 835 " in page
+    page = (folder / "report.md").read_text()
+    assert page.startswith("# Markov on synthetic\n")
     assert "Learning curve" not in page
     assert "plan.txt" not in page
-    assert f"full catalogue: HR@10 {test['HR@10']:.4f}, NDCG@10 {test['NDCG@10']:.4f} (popularity: " in said
     assert main(["report", str(folder)]) == 0
-    printed = capsys.readouterr().out
-    rows = [line.split("|")[1].strip() for line in printed.splitlines() if line.startswith("| ")]
+    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert rows[:4] == ["", "popularity", "Markov", "best possible"]
-    assert printed.endswith(
-        f"\nReport with pictures and examples: {folder / 'report.html'}\n\n"
-        "A trained model on the same dataset:\n  bert4rec train "
-        f"--config={folder / 'config.toml'} --model.kind=bert4rec\n"
-    )
 
 
 def test_a_signal_leaves_nothing(small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,48 +70,33 @@ def test_a_signal_leaves_nothing(small_config: Callable[..., Config], monkeypatc
 
     monkeypatch.setattr("bert4rec.training.evaluate.RankingProgress.advance", interrupted)
     config = small_config(**{"model.kind": "transition_graph"})
-    with pytest.raises(Interrupted, match="stopped by SIGINT: nothing was written") as caught:
+    with pytest.raises(Interrupted):
         run(config)
-    assert caught.value.advice == "start it again"
     assert not Path(config.run.dir).exists()
 
 
-OF_RUN = (
-    'RUN: a run of model.kind = "markov", which is not trained: there are no weights; name the run of a trained model'
-)
-
-
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    "words",
     [
-        (["recommend", "RUN", "--all"], OF_RUN),
-        (["similar", "RUN", "3"], OF_RUN),
-        (["export", "RUN"], OF_RUN),
-        (["evaluate", "RUN"], OF_RUN),
-        (["extend", "RUN", "--data.dataset_dir=x"], OF_RUN),
-        (
-            ["train", "--resume=RUN"],
-            'run.resume = "RUN": model.kind = "markov" is not trained: there is nothing to resume',
-        ),
-        (
-            ["train", "--model.kind=markov", "--run.init_from=RUN"],
-            '--run.init_from=RUN: model.kind = "markov" is not trained: it has no weights',
-        ),
-        (
-            ["plan", "--config=RUN/config.toml", "--device=cpu", "--world-size=2"],
-            'model.kind = "markov" is not trained: there is nothing to place on processes',
-        ),
+        ["recommend", "RUN", "--all"],
+        ["similar", "RUN", "3"],
+        ["export", "RUN"],
+        ["evaluate", "RUN"],
+        ["extend", "RUN", "--data.dataset_dir=x"],
+        ["train", "--resume=RUN"],
+        ["train", "--model.kind=markov", "--run.init_from=RUN"],
+        ["plan", "--config=RUN/config.toml", "--device=cpu", "--world-size=2"],
     ],
+    ids=lambda words: words[0],
 )
 def test_what_needs_a_trained_model_says_so_in_one_line(
-    small_config: Callable[..., Config],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    problem: str,
+    small_config: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     run_folder = str(tmp_path / "run")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml").write_text(small_config(**{"model.kind": "markov"}).to_toml())
     assert main([word.replace("RUN", run_folder) for word in words]) == 2
-    assert capsys.readouterr() == ("", f"error: {problem.replace('RUN', run_folder)}\n")
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: ")
+    assert 'model.kind = "markov"' in err

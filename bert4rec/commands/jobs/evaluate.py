@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bert4rec.checkpoint.run_folder import CONFIG
 from bert4rec.checkpoint.trained import Trained, find_trained
 from bert4rec.commands.jobs import launched
-from bert4rec.config.load import Overrides, flat, load_config, load_saved, parse_command_line, read_options
+from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options
 from bert4rec.config.tables import Config
 from bert4rec.report.markdown import metrics_table
 from bert4rec.report.summary import ratings_line, rules, unknown_items
@@ -103,7 +103,7 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
     saved = trained.settings
     if trained.run is None:
         return load_config(None, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))
-    config = load_saved(trained.run / CONFIG, Overrides(overrides | WITHOUT_STATE, overrides.typed))
+    config = load_config(trained.run / CONFIG, Overrides(overrides | WITHOUT_STATE, overrides.typed))
     for name, value in flat({"model": config.model.model_dump(mode="json")}).items():
         if saved.get(name, value) != value:
             raise SettingsError(

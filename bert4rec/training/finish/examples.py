@@ -14,7 +14,7 @@ LAST = 8  # items of a history
 
 
 def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
-    """The content of `examples.json`: each user's last items, target and recommendations, with ids of the data."""
+    """Return the content of `examples.json`: each user's last items, target and recommendations, with original ids."""
     ids = ItemIds.read(dataset.folder)
     names = _names(dataset, [example.user for example in examples])
 
@@ -42,6 +42,6 @@ def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
 
 
 def _names(dataset: Dataset, users: Sequence[int]) -> dict[int, Any]:
-    """Their original ids."""
+    """Return the original ids of users."""
     table = pq.read_table(dataset.folder / USERS, columns=["user", "original"], filters=[("user", "in", list(users))])
     return dict(zip(table["user"].to_pylist(), table["original"].to_pylist(), strict=True))

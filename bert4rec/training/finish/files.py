@@ -29,7 +29,7 @@ RESULTS = ("test", "validation", "ratings")  # what trackers get of a report
 def write_files(
     folder: Path, report: dict[str, Any], dataset: Dataset, examples: Sequence[Example], log: MetricsLog
 ) -> None:
-    """Write what the run in `folder` has found, and say it; where `report.json` stands, the run is finished."""
+    """Write the files of the run in `folder`, and log its results; `report.json` makes it a finished run."""
     found = warnings(checks(report, read_records(folder, "validation")))
     report |= {"warnings": found}
     if examples:
@@ -54,11 +54,11 @@ def write_files(
 
 @contextmanager
 def optional(path: Path) -> Iterator[None]:
-    """Warn in one line where `path` cannot be written: `report.json` is written all the same."""
+    """Warn in one line if `path` cannot be written: `report.json` is written all the same."""
     try:
         yield
     except Exception as error:
-        logger.warning(f"{path}: is not written: {_reason(error)}")
+        logger.warning(f"{path}: cannot be written: {_reason(error)}")
 
 
 def write_page(folder: Path) -> bool:
@@ -77,5 +77,5 @@ def _reason(error: Exception) -> str:
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """The figures of a run whose weights are lost: they are written nowhere."""
+    """Log the figures of a run whose weights are lost: they are written nowhere."""
     logger.info(f"\n{metrics_table(report)}\n")

@@ -35,7 +35,7 @@ class WeightAverage(Owner):
         self._parts = [(mean, weight.detach()) for mean, weight in zip(means, current, strict=True)]
 
     def tensors(self) -> dict[str, Any]:
-        """The mean, as the model of a checkpoint."""
+        """Return the mean as the model of a checkpoint."""
         return self._mean
 
     def note(self, step: int) -> None:
@@ -51,7 +51,7 @@ class WeightAverage(Owner):
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
-        """The model has the mean as its weights; nothing may be trained or saved meanwhile."""
+        """Give the model the mean as its weights for a while; nothing may be trained or saved meanwhile."""
         self.exchange()
         try:
             yield
@@ -59,7 +59,7 @@ class WeightAverage(Owner):
             self.exchange()
 
     def exchange(self) -> None:
-        """The model has the mean as its weights, and these are in its place; or the reverse."""
+        """Exchange the weights of the model and the mean."""
         for mean, weight in self._parts:
             kept = mean.clone()
             mean.copy_(weight)

@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Saves and restores a training: `manager` writes, the owners of its parts give them and take them back.
+    """Saves and restores a training: `manager` writes, the owners of its parts give and take them.
 
-    `state` is that of the training. With `average_age` what is saved as the model, and tested, is a mean of the weights
-    (`WeightAverage`). `is_lost`: the weights that are to be tested are on no disk. Every process makes the same calls.
+    With `average_age` the model that is saved and tested is a mean of the weights (`WeightAverage`). `is_lost`: the
+    weights that are to be tested are on no disk. Every process makes the same calls.
     """
 
     def __init__(
@@ -46,18 +46,16 @@ class Checkpoints:
         self.is_lost = False
 
     def start_from(self, folder: Path) -> None:
-        """Take the model of a verified checkpoint, and nothing else of it."""
+        """Load the model of a verified checkpoint, and nothing else of it."""
         self._weights.load(folder)
         if self.average:
             self.average.restart()
 
     def restore(self, folder: Path, *, optimizers: bool, random: bool) -> None:
-        """Take the weights, and the states of `optimizers` and dropout's `random` draws, of a verified checkpoint."""
-        has_average = self._weights.load_latest(folder)
-        if self.average and has_average:
+        """Load the weights, the states of `optimizers` and dropout's `random` states of a verified checkpoint."""
+        self._weights.load_latest(folder)
+        if self.average:
             self.average.load(folder)
-        elif self.average:
-            self.average.restart()
         if optimizers:
             self._moments.load(folder)
         if random:
@@ -66,17 +64,17 @@ class Checkpoints:
         self._optimizers.set_steps(self.state.updates)
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Where the model has the weights that would be saved as the model; nothing may be saved meanwhile."""
+        """Give the model the weights that are saved as the model for a while; nothing may be saved meanwhile."""
         return self.average.in_place_of_weights() if self.average else nullcontext()
 
     def is_due(self, step: int) -> bool:
-        """Whether it is time for a checkpoint after `step` steps; the first process decides."""
+        """Return whether a checkpoint is due after `step` steps; the first process decides."""
         return self._manager.is_due(step)
 
     def save(self) -> None:
-        """A checkpoint of all that a resumed training needs, unless there is one of this state.
+        """Save all that a resumed training needs, unless there is a checkpoint of this state.
 
-        Raises `DivergenceError` for weights that are no numbers.
+        Raises `DivergenceError` for weights that are not finite.
         """
         state = self.state
         if self._manager.last_step == state.step and self._saved == state.lasting():
@@ -89,7 +87,7 @@ class Checkpoints:
         self._saved = state.lasting()
 
     def wait(self) -> None:
-        """Until what is being written is written."""
+        """Wait until the current checkpoint is written."""
         with self._interruption.busy():
             self._manager.wait()
 
@@ -106,7 +104,7 @@ class Checkpoints:
         raise Interrupted(number, f"saved after step {step}")
 
     def take_best(self, epoch: float) -> None:
-        """The weights that were best on validation; where they are lost the best that are not, or the last ones."""
+        """Load the best weights by validation; if they are lost, the best that are not, or the last ones."""
         state, expected = self.state, self._manager.path_of(self.state.best_step)
         best = on_rank_zero(lambda: self._manager.best(state.best_step))
         try:
@@ -122,10 +120,10 @@ class Checkpoints:
                 self.average.exchange()
             return
         if best.name != expected.name:
-            logger.info(f"{expected}: could not be saved; the best that could is tested in its place: {best.name}")
+            logger.info(f"{expected}: could not be saved; the best saved checkpoint is tested instead: {best.name}")
             saved = State(**read_metadata(best)["state"])
             state.best_step, state.best_epoch, state.best_ndcg = saved.best_step, saved.best_epoch, saved.best_ndcg
 
     def tensors(self) -> dict[str, Any]:
-        """All that a checkpoint holds of them."""
+        """Return all tensors of a checkpoint."""
         return {name: value for owner in self._owners for name, value in owner.tensors().items()}

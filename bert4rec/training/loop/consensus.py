@@ -13,7 +13,7 @@ from bert4rec.runtime.signals import SIGNALS, Interruption
 
 
 class Decision(NamedTuple):
-    """Positions to predict in the global batch; whether to report, to stop since time is up, to save; a signal."""
+    """Holds the positions to predict in the global batch; whether to report, to stop, to save; a signal."""
 
     positions: int = 0
     report: bool = False
@@ -23,7 +23,7 @@ class Decision(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One that is on its way: what came of it, when `work` is done, and whether this process told of a signal."""
+    """A message on its way: what came of it, when `work` is done, and whether this process told of a signal."""
 
     work: dist.Work
     sent: torch.Tensor  # which must live as long
@@ -32,11 +32,11 @@ class Message(NamedTuple):
 
 
 class Consensus:
-    """What holds for all processes where it does for one: asked before a step, answered after it.
+    """Lets one process decide for all: `ask` before a step, `answer` after it.
 
-    Meanwhile a small message goes from each process to each other one, between the hosts' CPUs and apart from all other
-    messages, so that nobody waits for it, nor for a GPU. Every process makes the same calls, and so acts on a decision
-    at the same step.
+    Meanwhile a small message goes from each process to each other one, between the CPUs of the hosts and apart from
+    other messages, so that neither a process nor a GPU waits for it. Every process makes the same calls, and so acts on
+    a decision at the same step.
     """
 
     def __init__(self, interruption: Interruption, minutes: float = 30.0) -> None:
@@ -46,7 +46,7 @@ class Consensus:
     def ask(
         self, following: AnyBatch | None = None, *, report: bool = False, out_of_time: bool = False, save: bool = False
     ) -> None:
-        """Begin to tell the others; `following`: the batch of the step after the one that begins now."""
+        """Send this process's part; `following` is the batch of the step after the one that begins now."""
         assert self._message is None, "asked twice"
         number = self._interruption.number
         positions = 0 if following is None else (following.targets != PAD_ID).sum()
@@ -62,7 +62,7 @@ class Consensus:
             self._wait(self._message)
 
     def answer(self) -> Decision:
-        """What was found out by the last question; nothing, where none is open."""
+        """Return what the last question found out; nothing if none is open."""
         message, self._message = self._message, None
         if message is None:
             return Decision()
@@ -73,9 +73,9 @@ class Consensus:
         return Decision(n_positions, report, out_of_time, save, interrupted)
 
     def interrupted(self) -> int:
-        """Between two batches of an evaluation: the signal that a process had got before the last one; 0 for none.
+        """Return the signal that a process of an evaluation had got before the last batch; 0 for none.
 
-        `answer` ends the evaluation: it leaves a question open.
+        It leaves a question open; `answer` ends the evaluation.
         """
         number = self.answer().interrupted
         if not number:

@@ -12,7 +12,7 @@ WARM_STEPS = 10  # left out of sequences_per_second
 
 
 class Meter:
-    """The mean loss since it was last read, and the speed of the training steps alone."""
+    """Measures the mean loss since it was last read, and the speed of the training steps alone."""
 
     def __init__(self, device: torch.device) -> None:
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -20,7 +20,7 @@ class Meter:
         self.unread_positions = 0
 
     def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
-        """One step: this rank's loss sum; the global batch's positions and sequences; the time since the last step."""
+        """Add a step: this rank's loss sum, the global batch's positions and sequences, the seconds it took."""
         self._loss += loss.detach()
         self.unread_positions += n_positions
         self._steps += 1
@@ -29,7 +29,7 @@ class Meter:
             self._seconds += seconds
 
     def read_loss(self) -> float:
-        """The mean over all positions of all processes; every process calls this at the same step.
+        """Return the mean over all positions of all processes; every process calls this at the same step.
 
         Raises `DivergenceError`, on every process, for a loss that is not finite.
         """
@@ -43,5 +43,5 @@ class Meter:
 
     @property
     def rate(self) -> float:
-        """Sequences/s on all processes together; 0 during the first steps."""
+        """Return sequences/s on all processes together; 0 during the first steps."""
         return self._sequences / self._seconds if self._seconds else 0.0

@@ -12,11 +12,11 @@ LEAST, SHARE, STEPS = 5, 0.4, 2000  # by `python -m benchmarks.early_stopping`
 
 @dataclass
 class State:
-    """How far the training is; the same on every process.
+    """Holds how far the training is; the same on every process.
 
-    `epochs` are whole ones, `sequences` those of the one after; `validated` is the one that was validated last;
-    `seconds` are those of all parts of the run, and `seconds_by_part` where they went, with what came before and after
-    the training; `skipped` steps had a loss or a gradient that was not finite; `updates` are those since the optimizers
+    `epochs` are whole ones, `sequences` those of the one after; `validated` is the epoch that was validated last;
+    `seconds` are those of all parts of the run, `seconds_by_part` where they went, with what came before and after the
+    training; `skipped` steps had a loss or a gradient that was not finite; `updates` are those since the optimizers
     were fresh.
     """
 
@@ -36,15 +36,15 @@ class State:
 
     @property
     def position(self) -> Position:
-        """Where the next batch starts."""
+        """Return where the next batch starts."""
         return Position(self.epochs, self.sequences, self.step)
 
     def lasting(self) -> dict[str, Any]:
-        """All of it but the clocks: what a checkpoint of the same step may not differ in."""
+        """Return all but the clocks: what a checkpoint of the same step may not differ in."""
         return {**asdict(self), "seconds": 0.0, "seconds_by_part": {}}
 
     def note_validation(self, ndcg: float, epoch: float, *, patience: Patience) -> None:
-        """Remember whether the current weights are the best so far; stop where they have not been for too long."""
+        """Mark the current weights as the best so far; or stop if there was no better validation for too long."""
         if ndcg > self.best_ndcg:
             self.keep_as_best(ndcg, epoch)
             return
@@ -53,23 +53,23 @@ class State:
             self.stopped_by = self.stopped_by or "patience"
 
     def is_stuck(self, epoch: float, patience: Patience) -> bool:
-        """Early stopping: whether at the validation of `epoch` as many in a row as `patience` says were no better.
+        """Return whether early stopping is due at the validation of `epoch`: `patience` of them were no better.
 
-        0: never. "auto": `LEAST` of them, in no less than the share `SHARE` of all epochs so far, since a training
-        that takes hundreds of epochs gets better in steps as far apart; and after `STEPS` steps, since a masked model
-        may first learn what is popular, and seem to stand still before it learns more.
+        0: never. "auto": `LEAST` of them, in no less than the share `SHARE` of all epochs so far, since a training of
+        hundreds of epochs improves in steps as far apart; and after `STEPS` steps, since a masked model may first learn
+        what is popular, and seem to stand still before it learns more.
         """
         if patience == "auto":
             return self.has_waited(epoch, LEAST, SHARE, STEPS)
         return 0 < patience <= self.n_worse
 
     def has_waited(self, epoch: float, least: int, share: float, steps: int) -> bool:
-        """Whether `least` validations in a row were no better, and the best is `share` of all epochs or more ago.
+        """Return whether `least` validations in a row were no better, and the best is `share` of all epochs ago.
 
         Not in the first `steps`.
         """
         return self.step >= steps and self.n_worse >= least and epoch - self.best_epoch >= share * epoch
 
     def keep_as_best(self, ndcg: float, epoch: float) -> None:
-        """The current weights are the ones to be tested, as far as is known."""
+        """Mark the current weights as the best so far."""
         self.best_ndcg, self.best_epoch, self.best_step, self.n_worse = ndcg, epoch, self.step, 0

@@ -14,9 +14,8 @@ from bert4rec.sharding.parallelize import unwrap
 class Step:
     """Updates a parallelized `model` by the mean loss over the positions of the *global* batch.
 
-    Where the optimizers can skip a step, one whose loss or gradient is not finite, on any of the processes, is skipped
-    by all. They agree without a message where a gradient of one is one of all; else by a number, the only message that
-    a step waits for beside those of the model itself.
+    If the optimizers can skip a step, one with a loss or gradient that is not finite on any process is skipped by all.
+    They agree without a message if a gradient of one is a gradient of all; else by one number.
     """
 
     def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
@@ -26,12 +25,11 @@ class Step:
     def __call__(
         self, batch: AnyBatch, n_positions: int, scale: float, following: AnyBatch | None = None
     ) -> tuple[torch.Tensor, str]:
-        """One step by a batch that has `n_positions` to predict on all processes; `scale` is of the learning rates.
+        """Make one step by a batch with `n_positions` to predict on all processes; `scale` is of the learning rates.
 
         Meanwhile the ids of the `following` batch travel: the next step must be of the same object, or `discard` be
-        called. Both batches are on the device.
-
-        This rank's sum of the loss; and what was not finite, on any of the processes, in a skipped step, else "".
+        called. Both batches are on the device.  Return this rank's sum of the loss; and what was not finite, on any
+        process, in a skipped step, else "".
         """
         self.optimizers.begin_step(scale)
         if following is not None:
@@ -51,11 +49,11 @@ class Step:
         return loss, ""
 
     def discard(self) -> None:
-        """The step by the batch that was to follow is not made."""
+        """Cancel the step by the following batch."""
         self._ranking_model.discard_lookups()
 
     def _problem(self, loss: torch.Tensor) -> str:
-        """What is not finite in this step, on any of the processes, as far as this one knows; "" where all is."""
+        """Return what is not finite in this step, on any process, as far as this one knows; "" if all is finite."""
         is_finite = are_finite(self.optimizers.gradients())
         if not self.optimizers.gradients_are_of_all:
             is_finite = all_agree(is_finite)

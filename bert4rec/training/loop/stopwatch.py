@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Adds up `seconds` by part; of parts within one another the innermost counts."""
+    """Adds up `seconds` by part; the innermost of nested parts counts."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self.seconds = seconds
@@ -14,12 +14,12 @@ class Stopwatch:
         self._since = time.monotonic()
 
     def add(self, part: str, seconds: float) -> None:
-        """What something else has measured."""
+        """Add seconds that were measured elsewhere."""
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
-        """What is done here belongs to `part`."""
+        """Count the block for `part`."""
         self._read()
         self._running.append(part)
         try:

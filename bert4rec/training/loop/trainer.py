@@ -13,16 +13,16 @@ from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batch import AnyBatch
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.report.log import MetricsLog
+from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DivergenceError, Interrupted
 from bert4rec.runtime.memory import release_free_memory, use_memory_again
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
-from bert4rec.runtime.wording import counted, rounded
+from bert4rec.runtime.wording import clock, counted, rounded
 from bert4rec.sharding.optimizer import learning_rate_scale
 from bert4rec.training.loop.checkpoints import Checkpoints
 from bert4rec.training.loop.consensus import Consensus
 from bert4rec.training.loop.meter import Meter
-from bert4rec.training.loop.progress import Progress
 from bert4rec.training.loop.step import Step
 from bert4rec.training.loop.stopwatch import Stopwatch
 from bert4rec.training.loop.transfer import Transfer
@@ -43,11 +43,11 @@ class _Stopped(Exception):  # noqa: N818
 
 
 class Trainer:
-    """Trains by a `step` for each of the `batches`, from the state of the `checkpoints`, with which they start.
+    """Trains by a `step` for each of the `batches`, from the state of the `checkpoints`.
 
-    `measure` gives the validation metrics of the model as it is (`{}` where there is nobody to validate on), and calls
-    what it is given between two batches. `log` is None on all processes but the first; `examples`: what is learnt
-    from, as people call it. Every process of the run makes the same calls.
+    `measure` returns the validation metrics of the model as it is (`{}` if nothing is held out), and calls its argument
+    between two batches. `log` is None on all processes but the first; `examples` is the name of what is trained on.
+    Every process of the run makes the same calls.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Trainer:
         self._consensus = Consensus(interruption, world.minutes)
         self.state, self.meter, self._transfer = checkpoints.state, Meter(world.device), Transfer(world.device)
         self.stopwatch = Stopwatch(self.state.seconds_by_part)
-        n_steps = batches.start.steps + len(batches)
-        self._progress = Progress(n_steps, n_epochs=settings.n_epochs, done=self.state.step, examples=examples)
+        self._n_steps, self._examples = batches.start.steps + len(batches), examples
+        self._progress = ProgressBar(self._n_steps, done=self.state.step, stays=True)
         self._is_done = False
         self._earlier, self._began = self.state.seconds, time.monotonic()
 
     def fit(self) -> None:
-        """Train until epochs, time or patience are used up, then take the weights that were best on validation.
+        """Train until epochs, time or patience are used up, then load the best weights by validation.
 
         Raises `DivergenceError` for a loss that is not finite, `Interrupted` after a signal, when all is saved.
         """
@@ -94,20 +94,20 @@ class Trainer:
 
     @property
     def epoch(self) -> float:
-        """Epochs so far, with the part of the one that is not whole."""
+        """Return the epochs so far, with a fraction."""
         return self.state.epochs + self.state.sequences / self._batches.n_sequences
 
     def evaluate(self, measure: Callable[[Between], T]) -> T:
-        """What `measure` finds, which calls what it is given between two batches.
+        """Return what `measure` returns, which calls its argument between two batches.
 
-        Raises `Interrupted` on all processes where one has got a signal.
+        Raises `Interrupted` on all processes if one has got a signal.
         """
         found = measure(lambda: self._obey(self._consensus.interrupted()))
         self._obey(self._consensus.answer().interrupted)
         return found
 
     def _train_epoch(self, batches: Iterator[AnyBatch]) -> None:
-        """All steps that are left of an epoch, or as many as there is time for."""
+        """Make all steps that are left of an epoch, or as many as there is time for."""
         self._step.model.train()
         state, began = self.state, time.monotonic()
         batch = next(batches, None)
@@ -138,7 +138,7 @@ class Trainer:
             state.epochs, state.sequences = state.epochs + 1, 0
 
     def _train_step(self, batch: AnyBatch, following: AnyBatch | None, n_positions: int, began: float) -> None:
-        """One step, and what is to be remembered of it; `began` when the one before had ended."""
+        """Make one step, and count it; `began` when the one before had ended."""
         loss, problem = self._step(batch, n_positions, self._learning_rate_scale(), following)
         if problem:
             self._skip(problem)
@@ -160,7 +160,7 @@ class Trainer:
             raise DivergenceError(f"{skipped} steps were not finite, training.max_skipped_steps = {budget}")
 
     def _end_epoch(self) -> None:
-        """Validate, if it is time to, and save."""
+        """Validate, if that is due, and save."""
         self._report()
         state, settings = self.state, self._settings
         is_last = state.epochs >= settings.n_epochs or state.stopped_by == "max_minutes"
@@ -196,12 +196,12 @@ class Trainer:
     def _obey(self, number: int) -> None:
         """Stop an evaluation for the signal `number`, if it is one."""
         if number and self._is_done:  # the weights are not those of the last step any more
-            raise Interrupted(number, "the training is done and saved, its test is still to come")
+            raise Interrupted(number, "the training is saved, the test is still to be done")
         if number:
             raise _Stopped(number)
 
     def _ask(self, following: AnyBatch | None) -> None:
-        """Before a step: what is to be done after it, and how much there is to predict in the `following` batch."""
+        """Ask what to do after the step, and how much there is to predict in the `following` batch."""
         limit, is_first = self._settings.max_minutes, self._world.is_first
         self._consensus.ask(
             following,
@@ -211,7 +211,7 @@ class Trainer:
         )
 
     def _report(self) -> None:
-        """Loss and speed since the last time, to the person and to the log; tidies up as well."""
+        """Show and log loss and speed since the last time; free memory as well."""
         release_free_memory()
         if not self.meter.unread_positions:
             return
@@ -219,12 +219,18 @@ class Trainer:
         if self._log is None:
             return
         learning_rate = self._settings.learning_rate * self._learning_rate_scale()
+        left, speed = f"{clock(self._seconds_left())} left", f"  {rounded(rate)} {self._examples}/s" if rate else ""
+        place = f"step {step:>{len(str(self._n_steps))}}/{self._n_steps}  epoch {self.epoch:5.2f}"
+        self._progress.show(
+            step,
+            f"epoch {self.epoch:.1f}/{self._settings.n_epochs}  loss {loss:.3f}{speed}  {left}",
+            line=f"{place}  loss {loss:.4f}  lr {learning_rate:.2e}  {left}{speed}",
+        )
         figures = {"epoch": self.epoch, "loss": loss, "learning_rate": learning_rate}
-        self._progress.update(step, **figures, rate=rate, left=self._seconds_left())
         self._log.add("train", step, **figures, **({"sequences_per_second": rate} if rate else {}))
 
     def _seconds(self) -> float:
-        """Of all parts of the run."""
+        """Return the seconds of all parts of the run."""
         return self._earlier + time.monotonic() - self._began
 
     def _seconds_left(self) -> float:
@@ -234,7 +240,7 @@ class Trainer:
         return max(0.0, min(left, 60 * limit - self._seconds()) if limit else left)
 
     def _learning_rate_scale(self) -> float:
-        """By the sequences seen, in current global batches: no jump where those of an earlier part had another size."""
+        """Return the scale by the sequences seen, in current global batches, so that it never jumps."""
         settings, n_sequences = self._settings, self._batches.n_sequences
         per_step = settings.per_device * self._world.world_size
         return learning_rate_scale(
@@ -246,7 +252,7 @@ class Trainer:
 
 
 def _judged(metrics: Metrics) -> tuple[str, tuple[str, str], float]:
-    """What is judged of validation `metrics`: by which protocol, what is said of it, and a score: higher is better."""
+    """Return the protocol by which `metrics` are judged, those to name, and a score: higher is better."""
     if RATINGS in metrics:
         return RATINGS, ("RMSE", "MAE"), 1 / (1 + metrics[RATINGS]["RMSE"])
     return "full", ("HR@10", "NDCG@10"), metrics["full"]["NDCG@10"]

@@ -10,14 +10,14 @@ from bert4rec.feed.batch import AnyBatch
 
 
 class Transfer:
-    """Brings batches to `device`, on CUDA from pinned memory and beside what that computes, by a stream of its own."""
+    """Brings batches to `device`, on CUDA from pinned memory and by a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def bring(self, batch: AnyBatch) -> AnyBatch:
-        """The batch for whatever the device is given to do from now on; only the device waits for it."""
+        """Return the batch on the device; on CUDA only the device waits for it."""
         if self._stream is None:
             return batch.to(self._device)
         with torch.cuda.stream(self._stream):
@@ -30,7 +30,7 @@ class Transfer:
 
 
 def tensors_in(batch: Any) -> Iterator[Tensor]:
-    """All of them, in whatever named tuples they stand."""
+    """Yield all tensors of nested named tuples."""
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, tuple):

@@ -95,7 +95,7 @@ def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
     broken = pools(2).run(jobs.train_signalled, config, tmp_path / "broken", **settings)
     newest = found(tmp_path / "broken")[-1]
     step = int(newest.name.removeprefix("step-"))
-    assert [part["interrupted"] for part in broken] == [f"stopped by SIGTERM: saved after step {step}"] * 2
+    assert all(part["interrupted"].endswith(f" saved after step {step}") for part in broken)
     assert_equal(pools(2).run(jobs.train_part, config, tmp_path / "broken", resume_from=newest), whole)
 
 
@@ -167,7 +167,7 @@ def test_a_training_continues_with_other_processes_and_other_shards(
         return small_config(
             **settings,
             **{
-                "training.n_epochs": 4, "model.dropout": 0.0, "training.patience": 0,
+                "training.n_epochs": 4, "model.dropout": 0.0, "training.patience": 0, "training.average_age": 0.1,
                 "training.per_device_train_batch_size": 12 // n_processes,
             },
         )  # fmt: skip

@@ -1,20 +1,34 @@
-"""The scripts, started outside of .venv: one line that says what to type, never a traceback."""
+"""The scripts as real processes: outside of .venv, and with output that is not read to its end."""
 
 import os
-import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bert4rec.runtime.errors import (
+    DataError,
+    DivergenceError,
+    Interrupted,
+    RunInterruptedError,
+    SettingsError,
+    UserError,
+)
 from bert4rec.runtime.installation import exit_for_missing
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = [["preprocessing.py"], ["train.py"], ["-m", "bert4rec", "report"]]
-ADVICE = "type `source .venv/bin/activate` first (`make setup` makes .venv), then the same command again"
-VERSION = ".".join(map(str, sys.version_info[:3]))
+
+
+def test_the_exit_statuses_of_errors() -> None:
+    classes = (UserError, SettingsError, DataError, RunInterruptedError, DivergenceError)
+    assert [cls("a line").status for cls in classes] == [2, 2, 2, 1, 1]
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    assert [Interrupted(number, "saved").status for number in signals] == [130, 143, 129]
+    assert [number.name in str(Interrupted(number, "saved")) for number in signals] == [True] * 3
 
 
 def start(*command: str, **variables: str) -> tuple[int, str]:
@@ -24,10 +38,11 @@ def start(*command: str, **variables: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=" ".join)
-def test_a_python_without_the_packages_says_what_to_type(entry: list[str]) -> None:
+def test_a_python_without_the_packages_names_one(entry: list[str]) -> None:
     status, said = start(sys.executable, "-S", *entry)  # -S: without what is installed
-    line = f"error: {sys.executable} (Python {VERSION}) does not have the package NAME: {ADVICE}\n"
-    assert (status, re.sub(r"(?<=package )\w+", "NAME", said)) == (2, line)
+    assert (status, said.count("\n")) == (2, 1)
+    assert {sys.executable, "package"} <= {*said.split()}
+    assert ".venv/bin/activate" in said
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=" ".join)
@@ -37,18 +52,17 @@ def test_an_old_python_is_named(entry: list[str]) -> None:
         f"import runpy, sys; sys.path.insert(0, ''); sys.version_info = (3, 10, 4); runpy.{run}, run_name='__main__')"
     )
     status, said = start(sys.executable, "-S", "-c", pretending)
-    assert (status, said) == (
-        2, f"error: {sys.executable} (Python 3.10.4) is too old, 3.11 to 3.13 are supported: {ADVICE}\n"
-    )  # fmt: skip
+    assert (status, said.count("\n")) == (2, 1)
+    assert f"{sys.executable} (Python 3.10.4)" in said
 
 
-def test_of_several_processes_one_speaks() -> None:
+def test_one_of_several_processes_speaks() -> None:
     assert start(sys.executable, "-S", "train.py", LOCAL_RANK="1") == (2, "")
 
 
-def test_a_module_of_the_package_itself_is_no_matter_of_installing() -> None:
-    with pytest.raises(ModuleNotFoundError, match="no such module"):
-        exit_for_missing(ModuleNotFoundError("no such module", name="bert4rec.nothing"))
+def test_a_missing_module_of_the_package_itself_is_raised() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        exit_for_missing(ModuleNotFoundError(name="bert4rec.nothing"))
 
 
 def in_the_shell_of_torchx(folder: Path, path: str) -> subprocess.CompletedProcess[str]:
@@ -69,19 +83,13 @@ def program(path: Path, text: str) -> None:
 
 
 def test_torchx_finds_the_torchrun_of_an_environment_that_is_not_activated(tmp_path: Path) -> None:
+    done = in_the_shell_of_torchx(tmp_path, str(tmp_path))
+    assert (done.returncode, done.stdout, "make setup" in done.stderr) == (2, "", True)
     program(tmp_path / ".venv/bin/torchrun", "of .venv")
     assert in_the_shell_of_torchx(tmp_path, "/usr/bin:/bin").stdout == "of .venv\nBASH_ENV=\n"
     program(tmp_path / "bin/torchrun", "of the one that is activated")
     done = in_the_shell_of_torchx(tmp_path, f"{tmp_path}/bin:/usr/bin:/bin")
     assert done.stdout == "of the one that is activated\nBASH_ENV=\n"
-
-
-def test_torchx_without_any_torchrun_says_what_to_type(tmp_path: Path) -> None:
-    done = in_the_shell_of_torchx(tmp_path, str(tmp_path))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "error: torchrun is not on PATH: type 'make setup', then 'source .venv/bin/activate', then the same again\n"
-    )
 
 
 WHILE_IMPORTING = """
@@ -107,3 +115,39 @@ def test_no_garbage_is_looked_for_while_large_packages_are_imported() -> None:
         [sys.executable, "-c", WHILE_IMPORTING], cwd=ROOT, capture_output=True, text=True, timeout=200
     )
     assert (done.stdout, done.stderr) == ("False 0\nTrue True\nTrue\nTrue\n", "")
+
+
+def run_without_reader(command: list[str]) -> subprocess.CompletedProcess[str]:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        return subprocess.run(
+            [sys.executable, *command], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=280,
+            check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["preprocessing.py", "--help"],
+        ["train.py", "--help"],
+        ["-m", "bert4rec"],
+        ["-m", "bert4rec", "check", "--help"],
+        ["preprocessing.py", "--config=/dev/null", "--data.dataset_dir=FOLDER"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_ends_by_sigpipe_and_leaves_nothing(command: list[str], tmp_path: Path) -> None:
+    done = run_without_reader([word.replace("FOLDER", str(tmp_path / "dataset")) for word in command])
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_who_stays_gets_all_of_the_help_and_status_0() -> None:
+    done = subprocess.run([sys.executable, "train.py", "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: python train.py ")
+    assert "--run.trackers=" in done.stdout.splitlines()[-1]

@@ -1,0 +1,172 @@
+"""Memory and cores as the system and its control groups grant them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert4rec.runtime import cores, memory
+from bert4rec.runtime.cores import _limits, threads_of_process, usable_cores
+from bert4rec.runtime.memory import (
+    Memory,
+    _free_of_group,
+    available,
+    host_memory,
+    proportional_set_size,
+    release_free_memory,
+)
+
+MIB = 2**20
+
+PEAK = """
+import threading, torch
+from bert4rec.runtime.memory import PeakMemory
+with PeakMemory(torch.device("cpu")) as peak:
+    before = peak.read()
+    block = bytearray(b"x" * 100 * 2**20)
+    during = peak.read()
+    del block
+    print(during - before, peak.read() - during)
+    (watch,) = (thread for thread in threading.enumerate() if thread.name == "peak memory")
+watch.join(timeout=200)
+assert not watch.is_alive()
+"""
+
+STEPS_OF_DIFFERENT_SIZES = """
+import ctypes, resource, torch
+from bert4rec.runtime.memory import compile_few_kernels, use_memory_again
+compile_few_kernels(precision="fp32")
+use_memory_again()
+class Heap(ctypes.Structure):  # malloc.h: struct mallinfo2
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena b s h m u f used free k".split()]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Heap
+def step(n):
+    values = torch.ones(n, 64, requires_grad=True)
+    torch.nn.functional.gelu(values).sum().backward()
+    torch.ones(6_000_000)  # 24 MB
+step(999)
+used, faults = libc.mallinfo2().used, resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for n in range(100, 200):
+    step(n)
+print(libc.mallinfo2().used - used, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+"""
+
+LARGE_TENSOR = """
+import resource, torch, bert4rec
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(20_000_000)  # 80 MB
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def numbers(program: str) -> list[int]:
+    """What a program prints in a process of its own, where nothing else is freed meanwhile."""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    return [*map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())]
+
+
+def test_the_peak_is_not_forgotten_and_its_thread_ends() -> None:
+    more, later = numbers(PEAK)
+    assert more > 90 * MIB
+    assert later >= 0
+
+
+def test_steps_of_different_sizes_use_their_memory_again() -> None:
+    """oneDNN's kernels would be 6 MB; 24 MB of new pages at each step would be 600,000 faults."""
+    n_bytes, n_faults = numbers(STEPS_OF_DIFFERENT_SIZES)
+    assert n_bytes < MIB
+    assert n_faults < 50_000  # a block may move once
+
+
+def test_large_tensors_take_large_pages() -> None:
+    """80 MB are 20,000 pages of 4 KiB."""
+    if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        pytest.skip("this system has no transparent huge pages")
+    assert numbers(LARGE_TENSOR)[0] < 2_000
+
+
+def test_freed_memory_between_what_is_still_used_goes_back() -> None:
+    blocks = [bytearray(b"x" * 64 * 1024) for _ in range(3200)]
+    full = proportional_set_size()
+    del blocks[1::2], blocks[:-1]
+    release_free_memory()
+    assert full - proportional_set_size() > 150 * MIB
+
+
+def test_a_process_may_take_its_share_of_the_free_memory_and_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host_memory() > 100 * MIB
+    monkeypatch.setattr(memory, "host_memory", lambda: 4000)
+    monkeypatch.setattr(memory, "proportional_set_size", lambda: 70)
+    assert available(torch.device("cpu"), 4) == Memory(host=1070, device=None)
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def test_the_memory_limits_of_control_groups_count(tmp_path: Path) -> None:
+    """A limit holds for all below it; pages that were only read from files are free."""
+    write(tmp_path / "job", memory__max="1000\n", memory__current="700\n", memory__stat="anon 5\ninactive_file 300\n")
+    write(tmp_path / "job" / "step", memory__max="max\n")
+    assert list(_free_of_group("0::/job/step\n", tmp_path)) == [600]
+    assert list(_free_of_group("0::/\n", tmp_path)) == []
+    files = {"memory__limit_in_bytes": "500\n", "memory__usage_in_bytes": "450\n"}  # version 1
+    write(tmp_path / "memory" / "job", **files, memory__stat="cache 9\ntotal_inactive_file 50\n")
+    assert list(_free_of_group("5:cpu,cpuacct:/job\n4:memory:/job\n0::/\n", tmp_path)) == [100]
+    write(tmp_path, memory__max="1000", memory__current="1200", memory__stat="")
+    assert list(_free_of_group("0::/../..", tmp_path)) == [0]
+
+
+def test_the_cpu_limits_of_control_groups_count(tmp_path: Path) -> None:
+    write(tmp_path / "job", cpu__max="150000 100000\n")
+    write(tmp_path / "job" / "step", cpu__max="max 100000\n")
+    assert list(_limits("0::/job/step\n", tmp_path)) == [1.5]
+    write(tmp_path / "cpu" / "old", cpu__cfs_quota_us="400000\n", cpu__cfs_period_us="100000\n")
+    write(tmp_path / "cpu", cpu__cfs_quota_us="-1\n", cpu__cfs_period_us="100000\n")
+    assert list(_limits("5:cpu,cpuacct:/old\n4:memory:/old\n", tmp_path)) == [4.0]
+    write(tmp_path / "job", cpu__max="something else")
+    assert list(_limits("0::/job/step\n", tmp_path)) == []
+
+
+@pytest.mark.parametrize(("limits", "expected"), [([], 8), ([1.5], 2), ([0.5], 1), ([16.0, 3.0], 3)])
+def test_usable_cores(monkeypatch: pytest.MonkeyPatch, limits: list[float], expected: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(cores, "_limits", lambda: iter(limits))
+    assert usable_cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, 4),
+        ({"OMP_NUM_THREADS": "1"}, None),  # a choice of the user
+        ({"OMP_NUM_THREADS": "1", "RANK": "0"}, 4),  # the default of torchrun
+        ({"OMP_NUM_THREADS": "3", "RANK": "0"}, None),
+    ],
+)
+def test_threads_of_a_process(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: int | None) -> None:
+    for name in ("OMP_NUM_THREADS", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cores, "usable_cores", lambda: 8)
+    assert threads_of_process(2) == expected
+    assert threads_of_process(100) == (None if expected is None else 1)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [({}, cores.SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
+)
+def test_threads_spin_for_a_short_time_unless_the_user_says_otherwise(variables: dict[str, str], expected: str) -> None:
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, "-c", "import bert4rec, os; print(os.environ.get('GOMP_SPINCOUNT'))"]
+    done = subprocess.run(command, env=others | variables, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == expected

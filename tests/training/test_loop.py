@@ -1,0 +1,231 @@
+"""The parts of the training loop: decisions, loss and speed, state, seconds, transfer, skipped steps."""
+
+import math
+import re
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bert4rec.checkpoint import manager, store
+from bert4rec.dataset.schema import PAD_ID
+from bert4rec.feed.batch import Batch, Candidates
+from bert4rec.feed.negatives import Negatives
+from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.report.log import read_records
+from bert4rec.runtime import console
+from bert4rec.runtime.errors import DivergenceError
+from bert4rec.runtime.signals import Interruption
+from bert4rec.training.loop.consensus import Consensus, Decision
+from bert4rec.training.loop.meter import WARM_STEPS, Meter
+from bert4rec.training.loop.state import State
+from bert4rec.training.loop.stopwatch import Stopwatch
+from bert4rec.training.loop.transfer import Transfer, tensors_in
+from bert4rec.training.run import run
+from tests.conftest import leave_group
+from tests.processes import jobs
+from tests.runs import Make, report_of
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_positions_are_those_with_a_target() -> None:
+    batch = Batch.showing(torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, PAD_ID]))
+    consensus = Consensus(Interruption())
+    consensus.ask(batch, report=True, save=True)
+    assert consensus.answer() == Decision(positions=1, report=True, save=True)
+    assert consensus.answer() == Decision()  # to no question
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_signal_is_answered_when_it_was_told_of() -> None:
+    interruption = Interruption()
+    consensus = Consensus(interruption)
+    consensus.ask()
+    interruption.number = signal.SIGTERM  # too late for this question
+    assert consensus.answer() == Decision()
+    assert not interruption._answered.is_set()
+    consensus.ask(out_of_time=True)
+    assert interruption._answered.is_set()  # at once: the step that follows may take longer than the patience
+    assert consensus.answer() == Decision(out_of_time=True, interrupted=signal.SIGTERM)
+
+
+def test_what_one_process_says_holds_for_all_and_none_waits_to_say_it(pools: Any) -> None:
+    decision = Decision(positions=0 + 1 + 2, report=True, out_of_time=True)
+    assert pools(3).run(jobs.decided) == [decision] * 3
+
+
+def test_in_an_evaluation_signals_come_with_the_next_batch_and_the_first_of_several_counts(pools: Any) -> None:
+    expected = ([0, 0, signal.SIGINT], Decision())
+    assert pools(3).run(jobs.signalled_in_an_evaluation) == [expected] * 3
+
+
+def measured(*steps: tuple[float, int, int, float]) -> Meter:
+    meter = Meter(torch.device("cpu"))
+    for loss, n_positions, n_sequences, seconds in steps:
+        meter.add(torch.tensor(loss, requires_grad=True), n_positions, n_sequences, seconds)
+    return meter
+
+
+def test_the_loss_is_the_mean_over_the_positions_since_it_was_last_read(group_of_one: None) -> None:
+    meter = measured((6.0, 2, 1, 0.1), (3.0, 4, 1, 0.1))
+    assert meter.unread_positions == 6
+    assert (meter.read_loss(), meter.unread_positions) == (1.5, 0)
+    meter.add(torch.tensor(7.0), 2, 1, 0.1)
+    assert meter.read_loss() == 3.5
+
+
+@pytest.mark.parametrize(("loss", "shown"), [(math.nan, "nan"), (math.inf, "inf")])
+def test_a_loss_that_is_no_number_ends_the_training(group_of_one: None, loss: float, shown: str) -> None:
+    with pytest.raises(DivergenceError, match=rf"{shown} .*2 steps"):
+        measured((1.0, 1, 1, 0.1), (loss, 1, 1, 0.1)).read_loss()
+
+
+def test_the_first_steps_are_left_out_of_the_speed() -> None:
+    warm = [(1.0, 1, 1000, 100.0)] * WARM_STEPS
+    assert measured(*warm).rate == 0
+    assert measured(*warm, (1.0, 1, 16, 0.5), (1.0, 1, 8, 1.0)).rate == 16
+
+
+def test_the_best_is_remembered_and_the_others_are_counted() -> None:
+    state = State(step=10)
+    for step, ndcg in ((10, 0.1), (20, 0.3), (30, 0.3), (40, 0.2)):  # as good as the best is not better
+        state.step = step
+        state.note_validation(ndcg, step / 10, patience=3)
+    assert (state.best_step, state.best_epoch, state.best_ndcg, state.n_worse) == (20, 2.0, 0.3, 2)
+    assert state.stopped_by == ""
+    state.note_validation(0.0, 5.0, patience=3)
+    assert state.stopped_by == "patience"
+
+
+def test_without_patience_nothing_stops() -> None:
+    state = State(best_ndcg=1.0)
+    for _ in range(50):
+        state.note_validation(0.5, 1.0, patience=0)
+    assert (state.n_worse, state.stopped_by) == (50, "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "best", "every", "last"),
+    [
+        (200, 2, 2, 12), (200, 10, 2, 20), (200, 30, 2, 50), (200, 60, 2, 100), (200, 60, 10, 110),
+        (20, 10, 2, 100), (20, 95, 5, 160),  # not in the first 2,000 steps
+    ],
+)  # fmt: skip
+def test_by_itself_it_stops_after_five_and_two_fifths_of_all_epochs(
+    steps: int, best: int, every: int, last: int
+) -> None:
+    state = State()
+    for epoch in range(every, 1000, every):
+        state.step = steps * epoch
+        state.note_validation(epoch if epoch <= best else 0.0, epoch, patience="auto")
+        if state.stopped_by:
+            break
+    assert (epoch, state.best_epoch, state.stopped_by) == (last, best, "patience")
+
+
+def test_what_stopped_a_training_first_is_kept() -> None:
+    state = State(best_ndcg=1.0, stopped_by="max_minutes")
+    state.note_validation(0.5, 1.0, patience=1)
+    assert state.stopped_by == "max_minutes"
+
+
+def test_the_clock_makes_no_other_state() -> None:
+    assert State(step=3, seconds=5.0).lasting() == State(step=3, seconds=9.0).lasting() != State(step=4).lasting()
+
+
+def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    seconds = {"training": 7.0}  # of an earlier part of the run
+    watch = Stopwatch(seconds)
+    now[0] += 50  # belongs to nothing
+    with watch.of("training"):
+        now[0] += 1
+        with watch.of("saving"):
+            now[0] += 2
+        now[0] += 4
+        with suppress(ZeroDivisionError), watch.of("validation"):
+            now[0] += 8
+            now[0] /= 0
+        now[0] += 16
+    now[0] += 50
+    watch.add("start", 3.0)
+    assert seconds == {"training": 7 + 1 + 4 + 16, "saving": 2, "validation": 8, "start": 3}
+
+
+def make_batch() -> Batch:
+    shown, targets = torch.tensor([5, 1, 5, 7]), torch.tensor([6])
+    batch = Batch.showing(shown, torch.tensor([3, 1]), torch.tensor([1]), targets)
+    return batch._replace(candidates=Candidates.of(targets, Negatives(torch.tensor([9, 6]), torch.zeros(2))))
+
+
+def test_a_batch_arrives_as_it_was_sent() -> None:
+    batch, transfer = make_batch(), Transfer(torch.device("cpu"))
+    pairs = zip(tensors_in(transfer.bring(batch)), tensors_in(batch), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_all_its_tensors_are_found() -> None:
+    """Those of the shown items, the places, lengths, positions and targets, the candidates' items and places."""
+    found = [tensor.tolist() for tensor in tensors_in(make_batch())]
+    assert [found[0], *found[2:6]] == [[5, 7], [0, 2, 0, 1], [3, 1], [1], [6]]
+    assert [found[6], *found[8:]] == [[6, 9], [0], [1, 0], [0.0, 0.0]]
+
+
+def slowly(*arguments: Any, **options: Any) -> None:
+    time.sleep(0.5)
+    store.save(*arguments, **options)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    original, calls = Bert4Rec.forward, 0
+
+    def sometimes(self: Bert4Rec, *args: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return original(self, *args) * (float("nan") if calls % 9 == 5 else 1.0)
+
+    monkeypatch.setattr(Bert4Rec, "forward", sometimes)
+    report = report_of(run(make(**{"training.max_skipped_steps": 2, "training.n_epochs": 2})))
+    assert report["training"]["steps"] == 14
+    assert "step 5: the loss is not finite" in capsys.readouterr().out
+    calls = 0
+    with pytest.raises(DivergenceError, match=r"training.max_skipped_steps"):
+        run(make(**{"training.max_skipped_steps": 1, "training.n_epochs": 2}))
+    leave_group()
+    calls = 0
+    early, late = tmp_path / "runs" / "early", tmp_path / "runs" / "late"
+    rates = "--training.learning_rate=0.0001 --parallelism.sparse_learning_rate=0.0001"
+    with pytest.raises(DivergenceError, match=f"nan after 7 steps; .*--config={early}/config.toml {rates}$"):
+        run(make(**{"training.n_epochs": 1, "run.name": "early"}))
+    leave_group()
+    calls = -4
+    monkeypatch.setattr(manager, "save", slowly)  # the best weights are still being written when the loss is nan
+    with pytest.raises(DivergenceError, match=f"nan after 14 steps; .* {rates} --run.init_from={late}$"):
+        run(make(**{"training.n_epochs": 2, "run.name": "late"}))
+    assert (late / "checkpoints" / "best").is_dir()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_without_a_terminal_there_are_lines_with_step_loss_rate_and_time_left(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", -1.0)  # a line at every step
+    folder = run(make(**{"training.n_epochs": 2}))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    records = read_records(folder, "train")
+    assert len(lines) == len(records) == 14
+    for line, record in zip(lines, records, strict=True):
+        words = f"step {record['step']:2}/14  epoch {record['epoch']:5.2f}  loss {record['loss']:.4f}  lr "
+        assert line.startswith(words)
+        assert re.search(r"\d:\d\d left", line)
+        assert ("sequences/s" in line) == ("sequences_per_second" in record)
