@@ -1,6 +1,7 @@
 """Where runs and their checkpoints are found, and that one job at a time works there."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ def test_one_job_at_a_time_works_in_a_folder(make: Make, whole: Path) -> None:
         run(make(**{"run.resume": str(whole)}))
     leave_group()
     run(make(**{"run.resume": str(whole)}))
+
+
+def test_where_runs_and_checkpoints_are_found(make: Make, whole: Path, tmp_path: Path) -> None:
+    """Also where an earlier run was deleted, or the runs are in a folder that is called checkpoints."""
+    parent = tmp_path / "checkpoints"
+    for name in ("broken-2", "broken-10", "broken-x"):
+        shutil.copytree(whole, parent / name, symlinks=True)
+        (parent / name / "report.json").unlink()
+    places = {"run.dir": str(parent), "run.name": "broken"}
+    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-10"
+    assert run(make(**places, **{"run.resume": str(parent / "broken-x")})) == parent / "broken-x"
+    assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-2"
 
 
 @pytest.mark.parametrize("resume", ["no/where", "", "auto"])

@@ -55,6 +55,18 @@ def test_a_signal_after_the_training_leaves_the_test_to_the_next_part(
     assert_same_results(run(make(**{"run.name": "broken", "run.resume": "auto"})), whole)
 
 
+def test_a_save_that_takes_too_long_is_left_out_after_a_signal(
+    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"run.name": "broken", "checkpoint.every_steps": 3, "checkpoint.seconds_on_signal": 0.0}
+    with monkeypatch.context() as patch:
+        in_step(patch, *FORWARD, 5)
+        message = interrupted(make(**changes))
+    assert "checkpoint.seconds_on_signal" in message
+    assert message.endswith("step 3")
+    assert_same_results(run(make(**changes, **{"run.resume": "auto"})), whole)
+
+
 def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither after a signal nor at the end: then there is no report, and the run stays unfinished."""
 
