@@ -6,9 +6,8 @@ from contextlib import contextmanager
 
 import polars as pl
 
-from bert4rec.config.file_kinds import Format
+from bert4rec.config.recognition import TYPED_NAMES, Format
 from bert4rec.config.urls import without_secrets
-from bert4rec.prepare.files.kinds import NAMES
 from bert4rec.runtime.errors import DataError
 
 LOGIN = {
@@ -55,7 +54,7 @@ def _problem(error: Exception, url: str, kind: Format | None) -> str:
 
 
 def _of_the_content(error: Exception, text: str, kind: Format | None) -> str:
-    """What is wrong with what the server has; "" where nothing is."""
+    """Return what is wrong with what the server has; "" where nothing is."""
     if "expanded paths were empty" in text:
         return "no file fits this pattern; correct the address"
     if "Range request not supported" in text:
@@ -66,11 +65,11 @@ def _of_the_content(error: Exception, text: str, kind: Format | None) -> str:
             "of a file of this machine only the lines that are not are left out"
         )
     if kind is not None and not isinstance(error, OSError) and "error sending request" not in text:
-        return f"not {NAMES[kind]}, or damaged: {_reason(text)}"
+        return f"not {TYPED_NAMES[kind]}, or damaged: {_reason(text)}"
     return ""
 
 
 def _reason(text: str) -> str:
-    """The innermost cause, without any address."""
+    """Return the innermost cause, without any address."""
     line = text.strip().splitlines()[-1].strip()
     return re.sub(r"\S+://\S+", "…", re.sub(r"^\d+: ", "", line))[:200]

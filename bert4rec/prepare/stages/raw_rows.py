@@ -17,7 +17,9 @@ from bert4rec.runtime.errors import DataError
 
 @dataclass
 class RawRows:
-    """All usable rows, on the disk: `known` of users with an id of an older dataset as `user`, `new` of the others."""
+    """Hold all usable rows on the disk: `known` of users with an id of an older dataset as `user`, `new` of the
+    others.
+    """
 
     known: Spool
     new: Spool
@@ -28,7 +30,7 @@ class RawRows:
 
     @property
     def item_type(self) -> pl.DataType:
-        """Of the original item ids."""
+        """Return the type of the original item ids."""
         return (self.new.schema or self.known.schema)["item"]
 
 
@@ -36,7 +38,7 @@ def read_rows(
     source: Interactions | Generated, settings: Preprocessing, known: Known | None, *, folder: Path, run_bytes: int,
     progress: Progress,
 ) -> RawRows:  # fmt: skip
-    """Every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
+    """Read every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
 
     Raises `DataError` where the share of bad rows is above `max_bad_rows`, unless there are no more than `few_bad_rows`
     and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them,
@@ -66,7 +68,7 @@ def read_rows(
 
 
 def _by_known(frame: pl.DataFrame, known: Known | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The rows of users with a known id, which becomes their `user`, and the other rows."""
+    """Return the rows of users with a known id, which becomes their `user`, and the other rows."""
     if known is None:
         return frame.clear(), frame
     names, old = same_type(frame["user"], known.users["original"])
