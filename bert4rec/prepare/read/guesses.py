@@ -110,7 +110,7 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
     """
     numbered = [str(number) for number in range(1, len(present) + 1)]
     if [*present] != numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in present):
-        return f"; where this is a row and not a header, add {_options(_numbered_columns(named, present))}"
+        return f"; if this is a row and not a header, add {_options(_numbered_columns(named, present))}"
     left = [name for name in present if name not in named.values()]
     found: dict[str, str] = {}
     for field in WORDS:

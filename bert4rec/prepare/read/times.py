@@ -157,7 +157,7 @@ def _checked(form: str) -> str:
         day = written.str.to_datetime(pattern, time_unit="us").dt.date()[0]
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0].removeprefix("Invalid format string: ")
-        raise DataError(f"{name}: no such form of times ({reason}); write it like {EXAMPLE}") from None
+        raise DataError(f"{name}: unknown form of times ({reason}); write it like {EXAMPLE}") from None
     if day != PROBE.date():
         raise DataError(f"{name}: must name day, month and year; write it like {EXAMPLE}")
     return pattern

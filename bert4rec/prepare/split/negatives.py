@@ -15,7 +15,7 @@ USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negative
 MAX_ROUNDS = 16  # rounds of rejection before the rest is drawn from a dense table of keys
 DENSE_CELLS = 1 << 22  # users × items of that table
 IN_CACHE = 1 << 18  # weights that are searched for draws in any order; of more, sorted ones are found twice as fast
-LAST = -1e6  # log weight of an item that nobody has trained on: after all others
+LAST = -1e6  # log weight of an item without training positions: after all others
 
 Ints = NDArray[np.int64]
 

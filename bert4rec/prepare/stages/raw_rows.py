@@ -63,7 +63,13 @@ def read_rows(
             for spool, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
                 spool.add(rows)
             stage.advance(done, len(frame))
-    _refuse_bad_rows(source.bad, len(raw) + source.bad.total, settings)
+    bad, n_rows = source.bad, len(raw) + source.bad.total
+    if _has_too_many(bad, n_rows, settings):
+        n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
+        raise DataError(
+            f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {settings.max_bad_rows:g} of "
+            "all: correct or remove these rows, or allow more"
+        )
     return raw
 
 
@@ -83,12 +89,3 @@ def _has_too_many(bad: BadRows, n_rows: float, settings: Preprocessing) -> bool:
     """Return whether `bad` rows among `n_rows` are more than the settings allow."""
     share, few = settings.max_bad_rows, settings.few_bad_rows
     return bad.total > max(share * n_rows, min(few, n_rows / 10) if share else 0)
-
-
-def _refuse_bad_rows(bad: BadRows, n_rows: int, settings: Preprocessing) -> None:
-    if _has_too_many(bad, n_rows, settings):
-        n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
-        raise DataError(
-            f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {settings.max_bad_rows:g} of "
-            "all: correct or remove such rows, or allow more"
-        )
