@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         _, source = make_dataset(file, overrides, download=arguments.download)
     except KeyboardInterrupt:
         close_bars()
-        say_that_it_stopped("stopped: no dataset was written; a download continues where it stopped")
+        say_that_it_stopped("stopped: no dataset was written")
         return 130
     settings = _for_training([*words, *([f"--data.source={source}"] if source else [])])
     print(f"next: {_training(arguments.prog, settings)}")

@@ -234,9 +234,9 @@ def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Dat
 
 def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]:
     """Return the items that a file lists and the column that has them, "" for a file with an item a line."""
+    from bert4rec.config.recognition import format_of
     from bert4rec.inference.item_ids import UNKNOWN
     from bert4rec.prepare.files.bad_rows import BadRows
-    from bert4rec.prepare.files.kinds import format_of
     from bert4rec.prepare.files.tables import Table
     from bert4rec.prepare.read.guesses import ITEMS, words_of
 

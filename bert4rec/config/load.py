@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from bert4rec.config.conflicts import conflicts
+from bert4rec.config.recognition import Recognized, recognize
 from bert4rec.config.setting_errors import (
     ALL,
     NOWHERE,
@@ -26,7 +27,6 @@ from bert4rec.config.setting_errors import (
     one_line,
     shown,
 )
-from bert4rec.config.source_of_path import Recognized, recognize
 from bert4rec.config.suggestions import did_you_mean, nearest_keys, nearest_values
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.config.urls import without_secrets

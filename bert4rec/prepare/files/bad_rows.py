@@ -11,25 +11,25 @@ SHOWN = 10  # rows that are named; the others are only counted
 
 
 def line_numbers(first: int) -> pl.Expr:
-    """`LINE` of rows that follow each other, from `first` on."""
+    """Return `LINE` of rows that follow each other, from `first` on."""
     return pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias(LINE)
 
 
 @dataclass
 class BadRows:
-    """Unusable rows. `counts`: by kind of problem; `shown`: the first, each with its place and what is wrong."""
+    """Hold the unusable rows: `counts` by kind of problem, and in `shown` the place and problem of the first ones."""
 
     counts: Counter[str] = field(default_factory=Counter)
     shown: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return self.counts.total()
 
     @property
     def room(self) -> int:
-        """How many more will be shown."""
+        """Return how many more will be shown."""
         return SHOWN - len(self.shown)
 
     def add(self, kind: str, n: int = 1) -> None:

@@ -26,7 +26,7 @@ Problem: TypeAlias = tuple[str, str]  # what kind, and what to say of the line
 
 @dataclass(frozen=True)
 class Layout:
-    """How the lines of a text file are cut: `columns` in order, the `separator`, whether fields may stand in quotes.
+    """Hold how the lines of a text file are cut: `columns` in order, `separator`, whether fields may be in quotes.
 
     `header`: the fields of the first line, so that the same line further down is no row; () = it has none. `types`:
     columns that are numbers in every usable row; where a whole block is so, they are parsed as such, which takes half
@@ -41,7 +41,8 @@ class Layout:
 
 
 def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
-    """`LINE` and the columns of the layout, as text (null where nothing stands) or of their type; a row a usable line.
+    """Yield `LINE` and the columns of the layout, as text (null for an empty field) or of their type; a row per usable
+    line.
 
     Lines with too many or too few fields, without UTF-8, with an open quote, or with the header again go to `bad`.
     """
@@ -54,7 +55,7 @@ def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
 
 
 def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
-    """The rows as Polars reads them; None where they are not one for each line, with all fields."""
+    """Return the rows as Polars reads them; None where they are not one for each line, with all fields."""
     text, separator = block.text, layout.separator
     if not text.endswith(NEWLINE):
         text += NEWLINE  # without it, Polars takes no notice of a separator at the end
@@ -78,7 +79,7 @@ def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
 
 
 def _read(text: bytes, separator: bytes, layout: Layout) -> pl.DataFrame:
-    """The columns with their types, or all as text where some value is not of its type."""
+    """Return the columns with their types, or all as text where some value is not of its type."""
     as_text: dict[str, type[pl.DataType]] = dict.fromkeys(layout.columns, pl.String)
     for schema in [{**as_text, **layout.types}, as_text] if layout.types else [as_text]:
         frame = pl.read_csv(
@@ -95,7 +96,7 @@ def _read(text: bytes, separator: bytes, layout: Layout) -> pl.DataFrame:
 
 
 def _quotes_whole_fields(text: bytes, separator: bytes) -> bool:
-    """Whether every quote opens a field, closes one, or is one of two within."""
+    """Return whether every quote opens a field, closes one, or is one of two within."""
     letters = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(letters == QUOTE[0])
 
@@ -113,7 +114,7 @@ def _quotes_whole_fields(text: bytes, separator: bytes) -> bool:
 
 
 def _line_starts(text: bytes, inside: NDArray[np.uint8] | None) -> NDArray[np.int64]:
-    """The index of the line on which each row starts: a quoted field may go over several."""
+    """Return the index of the line on which each row starts: a quoted field may go over several."""
     n_lines = text.count(NEWLINE) + (not text.endswith(NEWLINE))
     if inside is None:
         return np.arange(n_lines)
@@ -123,7 +124,9 @@ def _line_starts(text: bytes, inside: NDArray[np.uint8] | None) -> NDArray[np.in
 
 
 def _is_short(text: bytes, separator: bytes, inside: NDArray[np.uint8] | None, frame: pl.DataFrame) -> bool:
-    """Whether some row has fewer fields than columns, which Polars fills up in silence (it refuses longer ones)."""
+    """Return whether some row has fewer fields than columns, which Polars fills up in silence (it refuses longer
+    ones).
+    """
     found = np.frombuffer(text, np.uint8) == separator[0]
     n_separators = found.sum() if inside is None else (found & (inside == 0)).sum()
     return bool(n_separators != len(frame) * (frame.width - 1))
@@ -152,7 +155,7 @@ def _one_by_one(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame:
 
 
 def _fields(block: Block, layout: Layout) -> Iterator[tuple[int, list[str], Problem | None]]:
-    """Of each row the line on which it starts, its fields, and what is wrong with it: kind and text."""
+    """Yield for each row its first line, its fields and its problem (kind and text)."""
     lines = block.text.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
     separator, line = layout.separator.decode(), block.first_line
     for unit in _units(lines) if layout.quoted else ([line] for line in lines):
@@ -168,7 +171,7 @@ def _fields(block: Block, layout: Layout) -> Iterator[tuple[int, list[str], Prob
 
 
 def _units(lines: list[str]) -> Iterator[list[str]]:
-    """The lines in groups, as long as need be for an even number of quotes: no block of text ends within a group."""
+    """Yield the lines in groups with an even number of quotes each: no block of text ends within a group."""
     first, is_inside = 0, False
     for number, line in enumerate(lines, 1):
         is_inside ^= line.count('"') % 2 == 1
@@ -180,7 +183,7 @@ def _units(lines: list[str]) -> Iterator[list[str]]:
 
 
 def split_fields(lines: list[str], separator: str, *, quoted: bool) -> tuple[list[str], int]:
-    """The fields of the row that begins the `lines`, and on how many of them it stands.
+    """Return the fields of the row that begins the `lines`, and on how many of them it stands.
 
     No field: a quote stays open, or is closed on a later line amid other text.
 

@@ -31,7 +31,7 @@ class _UnusableError(ValueError):
 
 
 def json_columns(path: Path) -> dict[str, bool]:
-    """The keys of the first objects, in their order, and of each whether it can be a field: no object or list.
+    """Return the keys of the first objects, in their order, and of each whether it can be a field: no object or list.
 
     Raises `DataError` for an empty file.
     """
@@ -52,7 +52,7 @@ def json_columns(path: Path) -> dict[str, bool]:
 def json_rows(
     columns: Mapping[str, str], bad: BadRows, blocks: Iterable[text_blocks.Block]
 ) -> Iterator[tuple[pl.DataFrame, int]]:
-    """Frames of the rows of the `blocks`, and how many bytes of the file have been read with each.
+    """Yield frames of the rows of the `blocks`, and how many bytes of the file have been read with each.
 
     They have `LINE` and, as text, the values of `columns`: new name → key of the objects; null where an object lacks
     the key. Lines that are no objects go to `bad`, and those with an object, a list, true or false as a value.
@@ -72,7 +72,7 @@ def _lines(block: text_blocks.Block) -> list[bytes]:
 
 
 def _at_once(block: text_blocks.Block, columns: Mapping[str, str], bad: BadRows) -> pl.DataFrame | None:
-    """The rows as Polars reads them; None where they are not one for each line."""
+    """Return the rows as Polars reads them; None where they are not one for each line."""
     if SURROGATE.search(block.text):
         return None
     try:
@@ -91,7 +91,7 @@ def _at_once(block: text_blocks.Block, columns: Mapping[str, str], bad: BadRows)
 def _one_by_one(
     block: text_blocks.Block, columns: Mapping[str, str], bad: BadRows, lines: Iterable[tuple[int, bytes]]
 ) -> tuple[pl.DataFrame, list[int]]:
-    """The rows of the `lines` (place in the block, text), and the numbers of those that went to `bad`."""
+    """Return the rows of the `lines` (place in the block, text), and the numbers of those that went to `bad`."""
     rows: list[tuple[int | str | None, ...]] = []
     wrong: list[int] = []
     for place, line in lines:
@@ -122,7 +122,7 @@ def _record(line: bytes) -> dict[str, Any]:
 
 
 def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a key that an object has twice the first value, as Polars takes it."""
+    """Return the pairs as a dict; of a repeated key the first value counts, as for Polars."""
     return dict(reversed(pairs)) if len({key for key, _ in pairs}) < len(pairs) else dict(pairs)
 
 
@@ -137,7 +137,7 @@ def _values(record: Mapping[str, Any], columns: Mapping[str, str]) -> Iterator[s
 
 
 def _as_text(value: str | float | None) -> str | None:
-    """As Polars writes it: no exponent, and no fraction of a whole number. NaN is what Python writes for nothing."""
+    """Return the value as Polars writes it: without exponent or fraction of a whole number. NaN is a missing value."""
     if value is None or value != value:
         return None
     return f"{Decimal(repr(value)):f}".removesuffix(".0") if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 
-from bert4rec.config.source_of_path import likely_separator
+from bert4rec.config.recognition import likely_separator
 from bert4rec.prepare.files import text_blocks
 from bert4rec.prepare.files.csv_rows import Layout, split_fields
 from bert4rec.runtime.errors import DataError
@@ -16,7 +16,7 @@ LINE_LIMIT = 1 << 20  # bytes of a header
 def read_layout(
     path: Path, *, separator: str, has_header: bool, types: Mapping[str, type[pl.DataType]] | None = None
 ) -> Layout:
-    """The layout of the file at `path`; "auto": the separator of which the first line has most.
+    """Return the layout of the file at `path`; "auto": the separator of which the first line has most.
 
     Raises `DataError` for an empty file, or a header with an open quote.
     """
@@ -35,5 +35,5 @@ def read_layout(
 
 
 def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, a later one of the same as nothing that a setting could name."""
+    """Return the names, a later one of the same as nothing that a setting could name."""
     return tuple(name if columns.index(name) == i else f"{name} {i + 1}" for i, name in enumerate(columns))

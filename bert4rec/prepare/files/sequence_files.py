@@ -15,14 +15,14 @@ from bert4rec.runtime.errors import DataError
 
 
 class Words:
-    """Splits lines into words, and remembers which of the two forms they have: one file must not have both."""
+    """A splitter of lines into words that remembers which of the two forms they have: a file must not have both."""
 
     def __init__(self) -> None:
         self._n_lines = 0
         self._first_long = ""  # place of the first line with more than two words
 
     def parse(self, block: Block, bad: BadRows) -> pl.DataFrame:
-        """`LINE`, `user`, `item`, a row an interaction; lines without an item, or without UTF-8, go to `bad`."""
+        """Return `LINE`, `user`, `item`, a row an interaction; lines without an item, or without UTF-8, go to `bad`."""
         lines = _lines(block, bad)
         words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
         count = pl.col("words").list.len()
@@ -49,7 +49,7 @@ class Words:
 
 @dataclass(frozen=True)
 class SequenceFile:
-    """The sequence file at `path`, whose lines `words` splits."""
+    """A sequence file at `path`, whose lines `words` splits."""
 
     path: Path
     words: Words
@@ -57,13 +57,13 @@ class SequenceFile:
     columns: ClassVar[Mapping[str, bool]] = {"user": True, "item": True}
 
     def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
-        """As those of a `Table`; the `columns` are always its two."""
+        """Yield the rows as `Table.rows` does; the `columns` are always its two."""
         for block in blocks(self.path, size=block_bytes, quoted=False, only_first=only_first):
             yield self.words.parse(block, bad), block.done
 
 
 def _lines(block: Block, bad: BadRows) -> pl.DataFrame:
-    """`LINE` and the `text` of every line that is UTF-8."""
+    """Return `LINE` and the `text` of every line that is UTF-8."""
     whole = block.text.removesuffix(b"\n")
     try:
         texts: list[str | None] = [*whole.decode().split("\n")]

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-from bert4rec.config.file_kinds import Format
+from bert4rec.config.recognition import Format
 from bert4rec.prepare.files import text_blocks
 from bert4rec.prepare.files.arrow_files import ROWS_PER_FRAME, typed_columns, typed_rows
 from bert4rec.prepare.files.bad_rows import LINE, BadRows
@@ -24,7 +24,7 @@ Part: TypeAlias = tuple[pl.DataFrame, int]  # rows, and how many bytes of the fi
 
 @dataclass(frozen=True)
 class Table:
-    """The table in the file at `path`.
+    """A table in the file at `path`.
 
     Of a file of text: its `separator`, `names` of its columns where no header gives them, and `types` (see `Layout`).
     """
@@ -38,18 +38,19 @@ class Table:
 
     @property
     def unit(self) -> str:
-        """What messages count: lines of text, or rows."""
+        """Return what messages count: lines of text, or rows."""
         return "line" if self.format in ("text", "json lines") else "row"
 
     @cached_property
     def columns(self) -> Mapping[str, bool]:
-        """The columns of the file, and of each whether it can be a field."""
+        """Return the columns of the file, and of each whether it can be a field."""
         if self.format == "text":
             return dict.fromkeys(self._layout.columns, True)
         return json_columns(self.path) if self.format == "json lines" else typed_columns(self.path, self.format)
 
     def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
-        """`LINE` and the `columns` (new name → name in the file) of the usable rows; text: `block_bytes` at once.
+        """Return `LINE` and the `columns` (new name → name in the file) of the usable rows; text: `block_bytes` at
+        once.
 
         `only_first`: about the first `FIRST_ROWS` alone. Raises `DataError` for a damaged file.
         """

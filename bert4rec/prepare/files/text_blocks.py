@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bert4rec.config.file_kinds import BYTE_ORDER_MARK, compression_by_bytes
+from bert4rec.config.recognition import BYTE_ORDER_MARK, compression_of
 from bert4rec.runtime.errors import DataError
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ LONGEST_QUOTED = 1 << 16  # bytes from the line on which a quote opens to the en
 
 @dataclass(frozen=True)
 class Block:
-    """Whole lines of a text file.
+    """Hold whole lines of a text file.
 
     `first_line` is the number (from 1) of the first of them; `done` how many bytes of the file, as it lies on the
     disk, have been read so far; `unclosed`: one line alone, with a quote that nothing closes.
@@ -38,7 +38,7 @@ class Block:
 
 
 def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> Iterator[Block]:
-    """The text of `path` in blocks of about `size` bytes, cut at ends of lines; where `quoted`, outside of quotes.
+    """Yield the text of `path` in blocks of about `size` bytes, cut at ends of lines; if `quoted`, outside of quotes.
 
     `only_first`: the whole lines among the first `FIRST_BYTES` alone; no line where the first one is longer. Raises
     `DataError` for UTF-16 text and for compressed files that are damaged.
@@ -60,7 +60,7 @@ def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> 
 
 
 def head(path: Path, *, size: int) -> bytes:
-    """The first `size` bytes of the text, at most."""
+    """Return the first `size` bytes of the text, at most."""
     start = b""
     with _open(path) as file, _decompressed(file, path) as stream:
         while len(start) < size and (piece := _read(stream, size - len(start), path)):
@@ -71,7 +71,7 @@ def head(path: Path, *, size: int) -> bytes:
 def parsed(
     block: Block, at_once: Callable[[Block], T | None], one_by_one: Callable[[Block], T], *, quoted: bool
 ) -> Iterator[T]:
-    """What `at_once` makes of `block`; where that is None, of its halves, and of few lines in question `one_by_one`."""
+    """Yield the result of `at_once` for `block`; if that is None, for its halves, and for few lines of `one_by_one`."""
     whole = None if block.unclosed else at_once(block)
     if whole is not None:
         yield whole
@@ -85,7 +85,7 @@ def parsed(
 
 
 def _halves(block: Block, *, quoted: bool) -> list[Block]:
-    """`block` as two of about half the size, or itself where it cannot be cut."""
+    """Return `block` as two of about half the size, or itself where it cannot be cut."""
     end, _ = _last_end(block.text[: 1 + len(block.text) // 2], quoted)
     if end in (0, len(block.text)):
         return [block]
@@ -94,7 +94,7 @@ def _halves(block: Block, *, quoted: bool) -> list[Block]:
 
 
 def _whole_lines(block: Block, quoted: bool, *, is_last: bool) -> Generator[Block, None, tuple[int, bytes]]:
-    """The whole lines of `block`; one with a quote that nothing closes alone. Returns number and text of the rest."""
+    """Yield the whole lines of `block`, a line with an unclosed quote alone. Return number and text of the rest."""
     line, text = block.first_line, block.text
     while text:
         end, is_open = _last_end(text, quoted, is_last=is_last)
@@ -110,7 +110,9 @@ def _whole_lines(block: Block, quoted: bool, *, is_last: bool) -> Generator[Bloc
 
 
 def _last_end(text: bytes, quoted: bool, *, is_last: bool = False) -> tuple[int, bool]:
-    """Where the last line ends that ends outside of quotes, and whether a quote opened after it is never closed."""
+    """Return where the last line ends that ends outside of quotes, and whether a quote opened after it is never
+    closed.
+    """
     if not quoted or QUOTE not in text:
         return len(text) if is_last else text.rfind(NEWLINE) + 1, False
     newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE[0])
@@ -128,7 +130,7 @@ def _last_end(text: bytes, quoted: bool, *, is_last: bool = False) -> tuple[int,
 
 
 def inside_quotes(text: bytes) -> NDArray[np.uint8]:
-    """For each byte of `text` 1 where an odd number of quotes stands up to it, else 0."""
+    """Return for each byte of `text` 1 after an odd number of quotes, else 0."""
     quotes = np.frombuffer(text, np.uint8) == QUOTE[0]
     parity: NDArray[np.uint8] = np.cumsum(quotes, dtype=np.uint8) & np.uint8(1)  # the sum runs over at 256: even
     return parity
@@ -146,7 +148,7 @@ def _decompressed(file: Any, path: Path) -> Any:
     file.seek(0)
     if start[:2] in UTF_16:
         raise DataError(f"{path}: not UTF-8 but UTF-16 text; convert it, for instance with iconv -f UTF-16 -t UTF-8")
-    compression = compression_by_bytes(start)
+    compression = compression_of(start)
     return pa.CompressedInputStream(file, compression) if compression else file
 
 

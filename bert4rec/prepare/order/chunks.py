@@ -14,7 +14,7 @@ class Chunks:
         self._n_pending = 0
 
     def add(self, frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """Every frame of `size` rows that is full with the rows of `frame`."""
+        """Yield every frame of `size` rows that is full with the rows of `frame`."""
         self._pending.append(frame)
         self._n_pending += len(frame)
         if self._n_pending < self._size:
@@ -26,7 +26,7 @@ class Chunks:
             yield rows[first : first + self._size]
 
     def rest(self) -> Iterator[pl.DataFrame]:
-        """The last frame, which is smaller; nothing where no row is left."""
+        """Yield the last frame, which is smaller; nothing if no row is left."""
         rows = pl.concat(self._pending) if self._n_pending else None
         self._pending, self._n_pending = [], 0
         if rows is not None:
@@ -34,7 +34,7 @@ class Chunks:
 
 
 def chunked(frames: Iterable[pl.DataFrame], size: int) -> Iterator[pl.DataFrame]:
-    """The rows of `frames` in frames of `size` rows, the last one smaller.
+    """Yield the rows of `frames` in frames of `size` rows, the last one smaller.
 
     >>> [frame["a"].to_list() for frame in chunked([pl.DataFrame({"a": [1, 2, 3]}), pl.DataFrame({"a": [4]})], 2)]
     [[1, 2], [3, 4]]

@@ -22,7 +22,7 @@ FILTERS = (  # the settings that ask for them
 
 
 def apply(verbs: Mapping[str, Verb], frame: pl.DataFrame, dropped: Counter[str]) -> pl.DataFrame:
-    """The frame after all `verbs`, named by their settings; what each has dropped is added up in `dropped`.
+    """Return the frame after all `verbs`, named by their settings; what each has dropped is added up in `dropped`.
 
     >>> dropped = Counter()
     >>> apply({"only_read": drop_unread}, pl.DataFrame({"item": [1, 2], "is_read": [True, False]}), dropped).rows()
@@ -78,7 +78,7 @@ def keep_times(interactions: pl.DataFrame, *, start: int | None = None, end: int
 
 
 def keep_repeats(interactions: pl.DataFrame, *, which: Literal["keep", "first", "last"]) -> pl.DataFrame:
-    """Of a user's interactions with one item keep all, or the first or the last row.
+    """Keep all interactions of a user with one item, or the first or the last.
 
     >>> frame = pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 1]})
     >>> keep_repeats(frame, which="last")["item"].to_list()
@@ -88,7 +88,7 @@ def keep_repeats(interactions: pl.DataFrame, *, which: Literal["keep", "first", 
 
 
 def drop_consecutive_duplicates(interactions: pl.DataFrame) -> pl.DataFrame:
-    """Of rows of one user and one item that follow each other keep the first.
+    """Keep the first of consecutive rows of one user and one item.
 
     >>> frame = pl.DataFrame({"user": [7, 7, 7, 8], "item": [1, 1, 2, 2]})
     >>> drop_consecutive_duplicates(frame).rows()

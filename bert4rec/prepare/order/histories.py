@@ -39,7 +39,7 @@ def with_codes(interactions: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
 
 
 def to_histories(interactions: pl.DataFrame) -> pl.DataFrame:
-    """One row a user, in the order of the rows: `user`, `items`, where known `times` and `ratings`.
+    """Return one row a user, in the order of the rows: `user`, `items`, where known `times` and `ratings`.
 
     >>> to_histories(pl.DataFrame({"user": [0, 0, 1], "item": [4, 2, 3]})).rows()
     [(0, [4, 2]), (1, [3])]

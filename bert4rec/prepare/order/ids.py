@@ -15,14 +15,16 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Known:
-    """The ids of a dataset made before: `users` (`original`, `user`) and `items` (`original`, `item`), by dense id."""
+    """Hold the ids of a dataset made before: `users` (`original`, `user`) and `items` (`original`, `item`), by dense
+    id.
+    """
 
     users: pl.DataFrame
     items: pl.DataFrame
 
 
 def read_known(folder: Path) -> Known:
-    """The ids of the dataset at `folder`. Raises `DataError` where it is missing."""
+    """Return the ids of the dataset at `folder`. Raises `DataError` where it is missing."""
     try:
         users = pl.read_parquet(folder / USERS, columns=["original", "user"])
         items = pl.read_parquet(folder / ITEMS, columns=["original", "item"])
@@ -32,7 +34,9 @@ def read_known(folder: Path) -> Known:
 
 
 class Distinct:
-    """The first row of each item, of rows (`item` and `others`) in parts; no more is held than these rows, twice."""
+    """Hold the first row of each item, of rows (`item` and `others`) in parts; no more than these rows, twice, is
+    held.
+    """
 
     def __init__(self, **others: type[pl.DataType]) -> None:
         self._parts = [pl.DataFrame(schema={"item": pl.Int64, **others})]
@@ -47,7 +51,7 @@ class Distinct:
             self.rows()
 
     def rows(self) -> pl.DataFrame:
-        """The first rows, in the order in which they came."""
+        """Return the first rows, in the order in which they came."""
         is_text = any(part["item"].dtype == pl.String for part in self._parts)
         parts = [part.cast({"item": pl.String}) for part in self._parts] if is_text else self._parts
         merged = pl.concat(parts).unique("item", keep="first", maintain_order=True)
@@ -56,7 +60,7 @@ class Distinct:
 
 
 def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Both as text where one of them is, else unchanged.
+    """Return both as text if one of them is, else unchanged.
 
     >>> [series.to_list() for series in same_type(pl.Series([1]), pl.Series(["a"]))]
     [['1'], ['a']]
@@ -67,7 +71,7 @@ def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def item_ids(originals: pl.Series, kept: NDArray[np.bool_], *, seed: int, known: pl.DataFrame | None = None) -> Ids:
-    """The dense id of each of the sorted `originals`; 0 (padding) for one that is not `kept`.
+    """Return the dense id of each of the sorted `originals`; 0 (padding) for one that is not `kept`.
 
     Kept ones are numbered from `FIRST_ITEM_ID`, in an order shuffled by `seed`: so contiguous shards of the item table
     carry equal load, and the ids tell nothing. `known` ones (`original`, `item`) keep their ids, new ones

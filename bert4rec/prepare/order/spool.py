@@ -15,7 +15,7 @@ ROWS_PER_SAMPLE = 1 << 10  # rows for each of which a user is remembered, to cut
 
 
 class Spool:
-    """Rows with the column `user`, kept under `folder` in runs of about `run_bytes` of memory."""
+    """Hold rows with the column `user` under `folder`, in runs of about `run_bytes` of memory."""
 
     def __init__(self, folder: Path, *, run_bytes: int) -> None:
         folder.mkdir(parents=True)
@@ -28,7 +28,7 @@ class Spool:
 
     @property
     def schema(self) -> dict[str, pl.DataType]:
-        """The columns and their types."""
+        """Return the columns and their types."""
         return self._schema
 
     def add(self, frame: pl.DataFrame) -> None:
@@ -45,7 +45,9 @@ class Spool:
             self._write_run()
 
     def partitions(self) -> Iterator[pl.DataFrame]:
-        """All rows in ranges of users, ascending: each about a run's size, of whole users, their rows as they came."""
+        """Yield all rows in ranges of users, ascending: each about a run's size, of whole users, their rows as they
+        came.
+        """
         if self._pending:
             self._write_run()
         if not self._runs:
@@ -62,7 +64,7 @@ class Spool:
         shutil.rmtree(self._folder)
 
     def _bounds(self) -> list[int | str]:
-        """The first users of all ranges but the first: quantiles of the sample."""
+        """Return the first users of all ranges but the first: quantiles of the sample."""
         n = -(-self.n_bytes // self._run_bytes)
         sample = pl.concat(self._samples).sort() if self._samples else pl.Series([], dtype=pl.Int64)
         places = [len(sample) * part // n for part in range(1, n)]
@@ -87,7 +89,7 @@ class Spool:
 
 
 class Parts:
-    """Frames under `folder`, one after another: written once, read as often as needed, or replaced in turn."""
+    """Hold frames under `folder`, one after another: written once, read as often as needed, or replaced in turn."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -115,10 +117,10 @@ class Parts:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of all frames."""
+        """Return the columns of all frames."""
         return list(pl.read_parquet_schema(self._paths[0]))
 
     def read(self, *names: str) -> Iterator[pl.DataFrame]:
-        """The frames with only the columns `names`."""
+        """Yield the frames with only the columns `names`."""
         for path in self._paths:
             yield pl.read_parquet(path, columns=list(names), glob=False)

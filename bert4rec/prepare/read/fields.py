@@ -37,7 +37,8 @@ class Fields:
     as_text: set[str] = field(default_factory=set)
 
     def cast(self, raw: pl.DataFrame, path: Path, bad: BadRows, *, unit: str = "line") -> pl.DataFrame:
-        """The usable rows of `raw` (`LINE` and the fields as they stand): ids, Int64 seconds, Float32 ratings, titles.
+        """Return the usable rows of `raw` (`LINE` and the fields as they stand): ids, Int64 seconds, Float32 ratings,
+        titles.
 
         Rows with a field that is missing or cannot be cast go to `bad`, named by their `unit`: "line" or "row" of the
         file `path`. Raises `DataError` for a type that is no field at all.
@@ -117,7 +118,7 @@ class Fields:
         return _wish(name, is_text_id=not self.whole_number_ids)
 
     def _wish_of_type(self, name: str, dtype: pl.DataType) -> str:
-        """What the field must be instead of `dtype`; "" where it can be read."""
+        """Return what the field must be instead of `dtype`; "" where it can be read."""
         if name == "time":
             return self.times.wish_of_type(dtype)
         if name in IDS:
@@ -136,7 +137,7 @@ def _wish(name: str, *, is_text_id: bool) -> str:
 
 
 def all_decimal(ids: pl.Series) -> bool:
-    """Whether every id that is there is a whole number written as "7.0"; numbers are what they are.
+    """Return whether every id that is there is a whole number written as "7.0"; numbers are what they are.
 
     >>> all_decimal(pl.Series(["7.0", None, "-12.0"])), all_decimal(pl.Series(["7.0", "7"]))
     (True, False)
@@ -149,7 +150,7 @@ def all_decimal(ids: pl.Series) -> bool:
 
 
 def _whole(ids: pl.Series) -> pl.Series:
-    """Floating-point ids as Int64; null where it is no whole number, or one that may stand for several."""
+    """Return floating-point ids as Int64; null for other than whole numbers, and for one that may stand for several."""
     limit = next(limit for dtype, limit in EXACT if ids.dtype == dtype)
     is_exact = (ids == ids.floor()) & (ids.abs() < limit)
     return ids.set(~is_exact, None).cast(pl.Int64, strict=False)

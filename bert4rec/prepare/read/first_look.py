@@ -34,14 +34,14 @@ def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
 
 
 def first_rows(interactions: Interactions) -> pl.DataFrame:
-    """The first usable rows, with their `title` where a column holds it."""
+    """Return the first usable rows, with their `title` where a column holds it."""
     first = interactions.again(files=interactions.files[:1], only_first=True)
     parts = [rows for rows, _ in first.usable()]
     return pl.concat(parts, how="vertical_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
 
 
 def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
-    """The first values of the columns of a table that no setting names, as they stand in the file."""
+    """Return the first values of the columns of a table that no setting names, as they stand in the file."""
     present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
     others = [name for name, is_field in present.items() if is_field and name not in named]
     return interactions.first_of({name: name for name in others}) if others else pl.DataFrame()
@@ -98,7 +98,7 @@ def _of_the_times(interactions: Interactions, rows: pl.DataFrame) -> Iterator[st
 
 
 def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:
-    """The first rows as a table, the name of each field above, with that of its column where it has another."""
+    """Yield the first rows as a table, with the name of each field and of its column above."""
     names = [name for name in SHOWN if name in rows.columns]
     if not len(rows):
         return

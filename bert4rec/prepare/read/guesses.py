@@ -28,7 +28,7 @@ CLOSE = 0.75  # of 1, as difflib measures how much of two names is the same
 
 
 def words_of(name: str) -> set[str]:
-    """The words in a column's name, in the singular and without "id" at the end.
+    """Return the words in a column's name, in the singular and without "id" at the end.
 
     >>> sorted(words_of("customerIds")), sorted(words_of("movieid")), sorted(words_of("created_at"))
     (['customer', 'id'], ['movie'], ['at', 'created'])
@@ -39,7 +39,7 @@ def words_of(name: str) -> set[str]:
 
 
 def look_swapped(user_column: str, item_column: str) -> bool:
-    """Whether the column of the users is called as items are, or that of the items as users are.
+    """Return whether the column of the users is called as items are, or that of the items as users are.
 
     >>> look_swapped("sku", "customer"), look_swapped("customer", "sku"), look_swapped("user", "followed_user")
     (True, False, False)
@@ -52,7 +52,7 @@ def look_swapped(user_column: str, item_column: str) -> bool:
 
 
 def looks_like_time(values: pl.Series) -> bool:
-    """Whether the first `values` of a column, by its name, its type or what they are, may be times."""
+    """Return whether the first `values` of a column, by its name, its type or what they are, may be times."""
     known = values.drop_nulls()
     if not len(known):
         return False
@@ -87,19 +87,19 @@ def excel_days(values: pl.Series) -> pl.Series:
 
 
 def needs_format(values: pl.Series) -> bool:
-    """Whether not one of `values`, which look like times, can be read without being told their form."""
+    """Return whether not one of `values`, which look like times, can be read without being told their form."""
     known = values.drop_nulls()
     return known.dtype == pl.String and Times().seconds(known).count() == 0
 
 
 def _are_instants(numbers: pl.Series) -> bool:
-    """Whether all are moments from 1995 to 2038 in one of the units."""
+    """Return whether all are moments from 1995 to 2038 in one of the units."""
     low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
     return any(SINCE * ticks <= low and high < UNTIL * ticks for ticks in PER_SECOND.values())
 
 
 def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
-    """The end of a message that a column is missing: the options that name the columns, ready for the shell.
+    """Return the end of a message that a column is missing: the options that name the columns, ready for the shell.
 
     `named`: field → column, as the settings say; `present`: the columns of the file, or its first row.
 
@@ -110,7 +110,7 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
     """
     numbered = [str(number) for number in range(1, len(present) + 1)]
     if [*present] != numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in present):
-        return f"; where this is a row and not a header, add {_options(_numbered_columns(named, present))}"
+        return f"; if this is a row and not a header, add {_options(_numbered_columns(named, present))}"
     left = [name for name in present if name not in named.values()]
     found: dict[str, str] = {}
     for field in WORDS:
@@ -124,7 +124,7 @@ def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
 
 
 def _guess(field: str, named: str, present: Sequence[str]) -> str:
-    """The column that is probably meant; "" where none is likely."""
+    """Return the column that is probably meant; "" where none is likely."""
     if close := difflib.get_close_matches(named, present, n=1, cutoff=CLOSE):
         return close[0]
     whole = [name for name in present if not re.search(r"[;,|\t]", name)]  # else it is a row that was not cut

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import polars as pl
 
+from bert4rec.config.recognition import format_of
 from bert4rec.prepare.files.bad_rows import LINE, BadRows
-from bert4rec.prepare.files.kinds import format_of
 from bert4rec.prepare.files.sequence_files import SequenceFile, Words
 from bert4rec.prepare.files.tables import FIRST_ROWS, Part, Table
 from bert4rec.prepare.order.ids import Distinct
@@ -24,7 +24,7 @@ NUMBERS = {"user": pl.Int64, "item": pl.Int64, "time": pl.Int64, "rating": pl.Fl
 
 @dataclass(frozen=True)
 class FileSource:
-    """What is known of a source of files.
+    """Hold what is known of a source of files.
 
     `names`: what a file of it may be called in its folder. `form`: lines of text with known `columns` (field → name in
     the file), sequences, or a table in any format whose columns the settings name. `separator`, `has_header`: how lines
@@ -42,7 +42,8 @@ class FileSource:
 
 @dataclass(frozen=True)
 class Interactions:
-    """The interactions in `files` of the `source`; `columns`: what they call each field; text: `block_bytes` at a time.
+    """Hold the interactions in `files` of the `source`; `columns`: what they call each field; text: `block_bytes` at a
+    time.
 
     Iterating yields a frame of usable rows (`user`, `item`: Int64 or String; `time`: Int64 seconds; `rating`: Float32;
     `is_read`: Boolean), and how many of the `n_bytes` have been read with it. What was met on the way stands in `bad`
@@ -70,19 +71,21 @@ class Interactions:
 
     @cached_property
     def n_bytes(self) -> int:
-        """Of all files, as they lie on the disk."""
+        """Return the bytes of all files on the disk."""
         return sum(file.stat().st_size for file in self.files)
 
     @property
     def order(self) -> dict[str, Any]:
-        """What gives the order of a user's items, as `metadata.json` has it: the `column` of the times, or the file."""
+        """Return what gives the order of a user's items, as `metadata.json` has it: the `column` of the times, or the
+        file.
+        """
         if "time" not in self.columns:
             return {"by": "file", "column": None, "newest_first": self.newest_first}
         column = self.columns["time"] if self.source.form == "table" or self.source.has_header else None
         return {"by": "time", "column": column, "newest_first": False}
 
     def usable(self) -> Iterator[Part]:
-        """As iterating, with the `title` where a column holds it."""
+        """Yield the usable rows with the `title`, if a column holds it, and the bytes read with them."""
         fields = Fields(
             self.columns,
             whole_number_ids=self.source.form == "text",
@@ -97,7 +100,7 @@ class Interactions:
             before += path.stat().st_size
 
     def raw(self, path: Path, columns: Mapping[str, str]) -> Iterator[Part]:
-        """`LINE` and the `columns` (field → name in the file) as they stand, part by part."""
+        """Yield `LINE` and the `columns` (field → name in the file) as they stand, part by part."""
         file = self.open(path)
         for name, column in columns.items():
             if column not in file.columns:
@@ -106,7 +109,7 @@ class Interactions:
         yield from file.rows(columns, self.bad, block_bytes=self.block_bytes, only_first=self.only_first)
 
     def open(self, path: Path) -> Table | SequenceFile:
-        """The file at `path`, whose rows can be read."""
+        """Return the file at `path`, whose rows can be read."""
         if self.source.form == "sequences":
             return SequenceFile(path, self.words)
         if self.source.form == "table":
@@ -115,15 +118,15 @@ class Interactions:
         return Table(path, "text", self.source.separator, self.source.has_header, tuple(self.columns.values()), types)
 
     def again(self, **changes: Any) -> "Interactions":
-        """The same to be read apart: what is met then is not met here."""
+        """Return the same to be read apart: what is met then is not met here."""
         return replace(self, bad=BadRows(), words=Words(), titles=Distinct(title=pl.String), **changes)
 
     def check(self, n_users: int) -> None:
-        """What only all rows together tell; `n_users` is how many users they have. Raises `DataError`."""
+        """Raise `DataError` for a problem that only all rows together show; `n_users`: how many users they have."""
         self.words.check(n_users)
 
     def item_titles(self, path: str, dtype: pl.DataType) -> pl.DataFrame | None:
-        """Titles (`item` of type `dtype`, `title`); None if unknown.
+        """Return titles (`item` of type `dtype`, `title`); None if unknown.
 
         They come from the column of the rows read so far, from `path`, or from beside MovieLens data.
         """
@@ -132,13 +135,13 @@ class Interactions:
         return read_titles(path, beside=self.files[0].parent if self.source.is_movielens else None, dtype=dtype)
 
     def first_of(self, columns: Mapping[str, str]) -> pl.DataFrame:
-        """The `columns` (new name → name in the file) of the first rows of the first file, as they stand."""
+        """Return the `columns` (new name → name in the file) of the first rows of the first file, as they stand."""
         parts = [raw.drop(LINE) for raw, _ in self.again(only_first=True).raw(self.files[0], columns)]
         return pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*columns])
 
 
 def find_decimal_ids(interactions: Interactions, names: Collection[str]) -> list[str]:
-    """Which of the fields `names` have ids that are all whole numbers written as "7.0".
+    """Return which of the fields `names` have ids that are all whole numbers written as "7.0".
 
     Seldom are the first ones so; only then are those of all files looked at, before anything is made of them.
     """

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from bert4rec.config.file_kinds import SUFFIXES, refuse_unread
+from bert4rec.config.recognition import SUFFIXES, refuse_unread
 from bert4rec.config.urls import LISTED, without_secrets
 from bert4rec.prepare.files.tables import FIRST_ROWS
 from bert4rec.prepare.read.remote_errors import readable
@@ -77,7 +77,7 @@ def _copy_columns(url: str, kind: Typed, path: Path, columns: Collection[str]) -
 
 
 def _files(url: str, kind: Typed) -> list[str]:
-    """The addresses of all files that fit the pattern `url`; itself where it is none."""
+    """Return the addresses of all files that fit the pattern `url`; itself where it is none."""
     if not _is_pattern(url):
         return [url]
     with readable(url, kind):
@@ -89,13 +89,13 @@ def _files(url: str, kind: Typed) -> list[str]:
 
 
 def _frames(table: pl.LazyFrame, url: str, kind: Typed | None = None) -> Iterator[pl.DataFrame]:
-    """The rows in their order, read no faster than they are taken."""
+    """Yield the rows in their order, read no faster than they are taken."""
     with readable(url, kind):
         yield from table.collect_batches(lazy=True)
 
 
 def _place(folder: Path, number: int, url: str) -> Path:
-    """The names count up: a pattern gives the files in their order. Of a long name the end tells what it is."""
+    """Return the path of a copy. Its name begins with a number, for the order of the files, and ends as the address."""
     return folder / f"{number:06d}-{Path(without_secrets(url)).name[-LONGEST:]}"
 
 

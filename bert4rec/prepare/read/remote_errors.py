@@ -6,21 +6,20 @@ from contextlib import contextmanager
 
 import polars as pl
 
-from bert4rec.config.file_kinds import Format
+from bert4rec.config.recognition import TYPED_NAMES, Format
 from bert4rec.config.urls import without_secrets
-from bert4rec.prepare.files.kinds import NAMES
 from bert4rec.runtime.errors import DataError
 
 LOGIN = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it, or AWS_SKIP_SIGNATURE=true where "
-    "everybody may",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may read it, or "
-    "GOOGLE_SKIP_SIGNATURE=true where everybody may",
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; for public data "
+    "AWS_SKIP_SIGNATURE=true",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may read it; for public data "
+    "GOOGLE_SKIP_SIGNATURE=true",
     "hf": "set HF_TOKEN to a token that may read it",
     **dict.fromkeys(("https", "http"), "it needs a login, or a signature in the address that is still valid"),
 }
 STATUS = re.compile(r"(?:status code: |status client error \(|status server error \()(\d{3})")
-NO_LOGIN = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")  # who is asked where no variable is set
+NO_LOGIN = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")  # asked for a login if no variable is set
 UNREACHED = ("client error (Connect)", "error sending request", "dns error")
 
 
@@ -55,22 +54,22 @@ def _problem(error: Exception, url: str, kind: Format | None) -> str:
 
 
 def _of_the_content(error: Exception, text: str, kind: Format | None) -> str:
-    """What is wrong with what the server has; "" where nothing is."""
+    """Return what is wrong with what the server has; "" where nothing is."""
     if "expanded paths were empty" in text:
         return "no file fits this pattern; correct the address"
     if "Range request not supported" in text:
-        return "its server does not give parts of a file (HTTP ranges); copy the file here and name the copy"
+        return "the server does not send parts of a file (HTTP ranges); copy the file here and name the copy"
     if "invalid utf8" in text:
         return (
-            "not UTF-8 text (a Parquet file must be called .parquet); convert it, or copy it here and name the copy: "
-            "of a file of this machine only the lines that are not are left out"
+            "not UTF-8 text (the name of a Parquet file must end with .parquet); convert it, or copy it here and name "
+            "the copy: of a local file only the lines with other bytes are left out"
         )
     if kind is not None and not isinstance(error, OSError) and "error sending request" not in text:
-        return f"not {NAMES[kind]}, or damaged: {_reason(text)}"
+        return f"not {TYPED_NAMES[kind]}, or damaged: {_reason(text)}"
     return ""
 
 
 def _reason(text: str) -> str:
-    """The innermost cause, without any address."""
+    """Return the innermost cause, without any address."""
     line = text.strip().splitlines()[-1].strip()
     return re.sub(r"\S+://\S+", "…", re.sub(r"^\d+: ", "", line))[:200]

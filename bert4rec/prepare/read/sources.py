@@ -1,14 +1,11 @@
 """Every source: what its files are called and hold, and its interactions."""
 
-import glob
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from bert4rec.config.file_kinds import PACKED, SUFFIXES
-from bert4rec.config.source_of_path import has_sequences, recognize
+from bert4rec.config.recognition import PACKED, SUFFIXES, format_of, has_sequences, matching_files, recognize
 from bert4rec.config.tables import Data, Preprocessing
-from bert4rec.prepare.files.kinds import format_of
 from bert4rec.prepare.files.tables import Table
 from bert4rec.prepare.read.fields import IDS
 from bert4rec.prepare.read.guesses import column_advice
@@ -39,7 +36,7 @@ SOURCES = {
 def open_source(
     data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = ()
 ) -> Interactions | Generated:
-    """The interactions that `data` describes, in files or generated; `text_ids` as in `open_interactions`."""
+    """Return the interactions that `data` describes, in files or generated; `text_ids` as in `open_interactions`."""
     if data.source in GENERATORS:
         return Generated(
             data.source, n_users=data.n_users, n_items=data.n_items, n_rows=data.n_rows, seed=preprocessing.seed
@@ -48,7 +45,8 @@ def open_source(
 
 
 def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = ()) -> Interactions:
-    """The interactions that `data` names by a file, the folder that holds it, or a pattern such as `logs/*.csv.gz`.
+    """Return the interactions that `data` names by a file, the folder that holds it, or a pattern such as
+    `logs/*.csv.gz`.
 
     `text_ids`: fields of a table whose ids "7.0" are not 7. Raises `DataError` for what is not there.
     """
@@ -117,7 +115,9 @@ def _recognized(path: str) -> str:
 
 
 def named_columns(data: Data) -> dict[str, str]:
-    """The columns that the settings of a table name, by their fields. `DataError` where two fields are one column."""
+    """Return the columns that the settings of a table name, by their fields. `DataError` where two fields are one
+    column.
+    """
     named = {"user": data.user_column, "item": data.item_column, "time": data.time_column, "rating": data.rating_column}
     columns = {field: name for field, name in named.items() if name}
     if data.title_column in columns.values():
@@ -132,13 +132,12 @@ def named_columns(data: Data) -> dict[str, str]:
 
 
 def _files(path: str, *names: str) -> tuple[Path, ...]:
-    """The file at `path`, the only one in the folder `path` that has one of the names, or all that fit a pattern."""
+    """Return the file at `path`, the only one in the folder `path` that has one of the names, or all that fit a
+    pattern.
+    """
+    if files := matching_files(path):
+        return files
     place = Path(path)
-    if glob.has_magic(path) and not place.exists():
-        found = sorted(Path(name) for name in glob.glob(path, recursive=True))
-        if files := tuple(file for file in found if file.is_file()):
-            return files
-        raise DataError(f"{path}: no file fits this pattern; correct data.path")
     try:
         place.stat()
     except OSError as error:

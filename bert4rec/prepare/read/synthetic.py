@@ -32,7 +32,7 @@ START, DAYS = 1_000_000_000, 365  # the first time in seconds, and the days over
 
 @dataclass(frozen=True)
 class Oracle:
-    """The truth behind the synthetic rows, for the last item of every user.
+    """Hold the truth behind the synthetic rows, for the last item of every user.
 
     `cluster`, `weight`: of each item, in order of its original id (1, 2, …). `current`, `following`: the cluster
     before the last step and the next one of the cycle, of each user in order of its original id. `popularity`: of
@@ -46,7 +46,7 @@ class Oracle:
     popularity: Floats
 
     def scores(self, users: Ints, history: Ints, offsets: Ints) -> Floats:
-        """Exact probability of every item being next, (users, items); -1 for items in the history.
+        """Return the exact probability of every item being next, (users, items); -1 for items in the history.
 
         `users` count from 0. The items (from 0) of the i-th of them stand in `history[offsets[i]:offsets[i + 1]]`.
         """
@@ -65,7 +65,7 @@ class Oracle:
 
 
 def structured(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[pl.DataFrame, Oracle]:
-    """About `n_rows` rows `user`, `item` (from 1), `time`, sorted by user and time, and their oracle.
+    """Return about `n_rows` rows `user`, `item` (from 1), `time`, sorted by user and time, and their oracle.
 
     Raises `DataError` where the counts do not fit together.
     """
@@ -92,7 +92,7 @@ def structured(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[p
 
 
 def noise(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[pl.DataFrame, None]:
-    """About `n_rows` rows `user`, `item` (from 1), `time`: uniform items, nothing to learn."""
+    """Return about `n_rows` rows `user`, `item` (from 1), `time`: uniform items, nothing to learn."""
     rng = np.random.default_rng([seed, 0])
     lengths = _lengths(rng, n_users=n_users, n_items=n_items, n_rows=n_rows)
     users = np.repeat(np.arange(n_users), lengths)
@@ -100,18 +100,18 @@ def noise(*, n_users: int, n_items: int, n_rows: int, seed: int) -> tuple[pl.Dat
 
 
 def _zipf(rank: Ints, exponent: float) -> Floats:
-    """Weights that fall with the rank (from 0)."""
+    """Return weights that fall with the rank (from 0)."""
     weights: Floats = np.power(1.0 + rank, -exponent)
     return weights
 
 
 def _cluster_size(*, n_users: int, n_items: int, n_rows: int) -> int:
-    """Items in a cluster: as many as the longest user takes, so that no cluster runs out."""
+    """Return the items of a cluster: as many as the longest user takes, so that no cluster runs out."""
     return min(n_items, max(SMALLEST_CLUSTER, 3 * n_rows // n_users))
 
 
 def _lengths(rng: np.random.Generator, *, n_users: int, n_items: int, n_rows: int) -> Ints:
-    """Interactions of each user: heavy-tailed, at least `MIN_LENGTH`, `n_rows` in all but for the limits."""
+    """Return the interactions of each user: heavy-tailed, at least `MIN_LENGTH`, `n_rows` in all but for the limits."""
     mean, limit = n_rows / n_users, n_items // 2
     if not MIN_LENGTH <= mean <= limit:
         raise DataError(
@@ -125,14 +125,16 @@ def _lengths(rng: np.random.Generator, *, n_users: int, n_items: int, n_rows: in
 
 
 def _tastes(rng: np.random.Generator, n_users: int, popularity: Floats) -> Ints:
-    """Distinct clusters of each user, drawn by popularity, (users, at most `TASTE`)."""
+    """Return distinct clusters of each user, drawn by popularity, (users, at most `TASTE`)."""
     # an exponential race: the first arrivals are a draw without replacement in proportion to the rates
     arrival = rng.standard_exponential((n_users, len(popularity))) / popularity
     return np.argsort(arrival, axis=1)[:, :TASTE]
 
 
 def _walk(rng: np.random.Generator, lengths: Ints, taste: Ints, popularity: Floats) -> tuple[Ints, Ints]:
-    """The cluster of each interaction, users after one another; before each user's last, the current and next one."""
+    """Return the cluster of each interaction, users after one another; before each user's last, the current and next
+    one.
+    """
     users, cycle = np.repeat(np.arange(len(lengths)), lengths), taste.shape[1]
     ends = np.cumsum(lengths)
     kind = rng.random(len(users))
@@ -147,7 +149,7 @@ def _walk(rng: np.random.Generator, lengths: Ints, taste: Ints, popularity: Floa
 
 
 def _draw(rng: np.random.Generator, users: Ints, visited: Ints, n_clusters: int, n_items: int) -> Ints:
-    """The place of each item: the j-th visit of a user to a cluster takes the j-th of its own random order.
+    """Return the place of each item: the j-th visit of a user to a cluster takes the j-th of its own random order.
 
     Gumbel keys make that order: so an unseen item is taken with probability in proportion to its weight.
     """
@@ -166,7 +168,7 @@ def _draw(rng: np.random.Generator, users: Ints, visited: Ints, n_clusters: int,
 
 
 def _rows(rng: np.random.Generator, users: Ints, items: Ints, lengths: Ints) -> pl.DataFrame:
-    """Rows with increasing times: a user begins on some day and goes on about every hour."""
+    """Return rows with increasing times: a user begins on some day and goes on about every hour."""
     gaps = 1 + rng.exponential(3600, len(users)).astype(np.int64)
     gaps[np.cumsum(lengths) - lengths] += rng.integers(0, DAYS * 86400, len(lengths))
     time = gaps.cumsum()
@@ -180,7 +182,7 @@ GENERATORS: dict[str, Generator] = {"synthetic": structured, "random": noise}
 
 
 class Generated:
-    """Generated rows where others are read: in one part, none of them bad. They are in memory, all at once."""
+    """Hold generated rows as a source: in one part, none of them bad, in memory all at once."""
 
     order: Mapping[str, Any] = {"by": "time", "column": None, "newest_first": False}
 
@@ -192,7 +194,7 @@ class Generated:
         yield self._rows, len(self._rows)
 
     def check(self, n_users: int) -> None:
-        """Nothing could be wrong."""
+        """Return: generated rows have no problem."""
 
     def item_titles(self, path: str, dtype: pl.DataType) -> None:
-        """What is made up has none."""
+        """Return None: generated items have no titles."""

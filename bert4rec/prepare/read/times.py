@@ -83,7 +83,7 @@ class Times:
             self._pattern = _checked(self.form)
 
     def wish_of_type(self, dtype: pl.DataType) -> str:
-        """What a column of times must be instead of `dtype`; "" where it can be read."""
+        """Return what a column of times must be instead of `dtype`; "" where it can be read."""
         if self.form:
             is_text = dtype.is_integer() or dtype == pl.String  # 20240319 may be a number, too
             return "" if is_text else f'data.time_format = "{self.form}" is for text; leave it empty'
@@ -143,12 +143,12 @@ class Times:
 
 
 def stripped(column: pl.Series) -> pl.Series:
-    """Text without blanks around it, in which numbers may stand; other types as they are."""
+    """Return text without blanks around it, in which numbers may stand; other types as they are."""
     return column.str.strip_chars() if column.dtype == pl.String else column
 
 
 def _checked(form: str) -> str:
-    """`form` as Polars writes it. `DataError` where what is written by it cannot be read back as the same day."""
+    """Return `form` as Polars writes it. Raise `DataError` if a date in that form is not read back as the same day."""
     pattern, name = form.replace(".%f", "%.f"), f'data.time_format = "{form}"'
     if "%Z" in pattern:
         raise DataError(f"{name}: names of time zones are not read; use %z for offsets, or write UTC in place of %Z")
@@ -157,7 +157,7 @@ def _checked(form: str) -> str:
         day = written.str.to_datetime(pattern, time_unit="us").dt.date()[0]
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0].removeprefix("Invalid format string: ")
-        raise DataError(f"{name}: no such form of times ({reason}); write it like {EXAMPLE}") from None
+        raise DataError(f"{name}: unknown form of times ({reason}); write it like {EXAMPLE}") from None
     if day != PROBE.date():
         raise DataError(f"{name}: must name day, month and year; write it like {EXAMPLE}")
     return pattern
@@ -200,7 +200,7 @@ def _reads(times: Times, values: pl.Series) -> bool:
 
 
 def _unit_of(times: pl.Series) -> TimeUnit:
-    """The unit in which the middle one of `times` is a moment before the year 5138."""
+    """Return the unit in which the middle one of `times` is a moment before the year 5138."""
     middle = times.drop_nulls().head(DECIDING_ROWS).median()
     if not isinstance(middle, int | float):
         return "auto"

@@ -11,7 +11,8 @@ SEPARATORS = {".dat": "::", ".item": "|"}
 
 
 def read_titles(path: str, *, beside: Path | None, dtype: pl.DataType) -> pl.DataFrame | None:
-    """`item` (of type `dtype`), `title` from the file at `path`, else from a MovieLens file in the folder `beside`.
+    """Return `item` (of type `dtype`), `title` from the file at `path`, else from a MovieLens file in the folder
+    `beside`.
 
     `.dat` and `.item` files are MovieLens' own formats; every other file is a CSV with the columns `item` (or
     `movieId`) and `title`. None where there is no file. Raises `DataError` for a file that cannot be used.
@@ -36,7 +37,7 @@ def _movielens_file(folder: Path | None) -> Path | None:
 
 
 def _decoded(content: bytes) -> str:
-    """Text as UTF-8, else as ISO-8859-1, the encoding of the older MovieLens files."""
+    """Return the text as UTF-8, else as ISO-8859-1, the encoding of the older MovieLens files."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -61,7 +62,7 @@ def _from_csv(path: Path, text: str) -> pl.DataFrame:
 
 
 def _checked(path: Path, titles: pl.DataFrame, dtype: pl.DataType) -> pl.DataFrame:
-    """The titles with ids of the interactions' type; refuses what would be lost in silence."""
+    """Return the titles with ids of the interactions' type; refuses what would be lost in silence."""
     titles = titles.with_columns(key=pl.col("item").cast(dtype, strict=False))
     bad = titles.filter(pl.any_horizontal(pl.col("key", "title").is_null()))
     if len(bad):

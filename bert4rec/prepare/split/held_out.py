@@ -15,7 +15,7 @@ EVALUATED = ("validation", "test")
 
 @dataclass(frozen=True)
 class HeldOutCounts:
-    """Counts of the evaluation splits, or of a part of them; parts add up.
+    """Hold counts of the evaluation splits, or of a part of them; parts add up.
 
     Of each split of `EVALUATED`: `users`; `repeated`, those whose target stands in their own history; `left_out`, those
     without negatives. `unseen`: how many users, of both splits and each once, have so many unseen items; who has the
@@ -30,7 +30,7 @@ class HeldOutCounts:
 
     @classmethod
     def of(cls, rows: Mapping[str, pl.DataFrame], unseen: Ints, n_negatives: int) -> "HeldOutCounts":
-        """The counts of `rows`, split → frame; `unseen` [users] items of each user in one of them."""
+        """Return the counts of `rows`, split → frame; `unseen` [users] items of each user in one of them."""
         is_repeated = pl.col("items").list.contains(pl.col("target"))
         is_left_out = pl.col("popular_negatives").list.len() == 0
         return cls(
@@ -49,14 +49,15 @@ class HeldOutCounts:
         self.unseen.update(other.unseen)
 
     def metadata(self) -> dict[str, Any]:
-        """What `metadata.json` says of it."""
+        """Return the entries of `metadata.json`."""
         return {
             "repeated_targets": {name: {"users": self.repeated[name], "of": self.users[name]} for name in EVALUATED},
             "left_out": {name: {"users": self.left_out[name], "of": self.users[name]} for name in EVALUATED},
         }
 
     def keeps(self, percent: int) -> int:
-        """The largest number of negatives, up to `n_negatives`, for which so many users have enough unseen items.
+        """Return the largest number of negatives, up to `n_negatives`, for which so many users have enough unseen
+        items.
 
         >>> HeldOutCounts(3, unseen=Counter({0: 1, 2: 4, 3: 5})).keeps(90)
         2
@@ -69,7 +70,7 @@ class HeldOutCounts:
         return self.n_negatives
 
     def warning(self) -> str | None:
-        """One line where users are left out: how many, and which number of negatives would keep them."""
+        """Return one line if users are left out: how many, and which number of negatives would keep them; else None."""
         n, total = self.n_negatives, self.unseen.total()
         few = total - self.unseen[n]
         if not few:
@@ -87,7 +88,7 @@ class HeldOutCounts:
         )
 
     def _advice(self, *, are_many: bool) -> str:
-        """The numbers that keep all users, and where more than a twentieth is left out, 95 % of them."""
+        """Return the numbers that keep all users, and where more than a twentieth is left out, 95 % of them."""
         least, most = self.keeps(100), self.keeps(95)
         if are_many and not most:
             return "no number keeps 95 % of them"

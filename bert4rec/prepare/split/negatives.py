@@ -15,13 +15,13 @@ USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negative
 MAX_ROUNDS = 16  # rounds of rejection before the rest is drawn from a dense table of keys
 DENSE_CELLS = 1 << 22  # users × items of that table
 IN_CACHE = 1 << 18  # weights that are searched for draws in any order; of more, sorted ones are found twice as fast
-LAST = -1e6  # log weight of an item that nobody has trained on: after all others
+LAST = -1e6  # log weight of an item without training positions: after all others
 
 Ints = NDArray[np.int64]
 
 
 def train_counts(histories: pl.DataFrame, *, n_items: int) -> Ints:
-    """Training positions of each item, (n_items,); `histories` (`items`) before they are cut into windows.
+    """Return the training positions of each item, (n_items,); `histories` (`items`) before they are cut into windows.
 
     >>> train_counts(pl.DataFrame({"items": [[2, 3], [3]]}), n_items=3).tolist()
     [1, 2, 0]
@@ -31,7 +31,7 @@ def train_counts(histories: pl.DataFrame, *, n_items: int) -> Ints:
 
 
 def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
-    """How many of `n_items` items are not in each history (`items`), (users,).
+    """Return how many of `n_items` items are not in each history (`items`), (users,).
 
     >>> count_unseen(pl.DataFrame({"items": [[2, 3, 2], [4]]}), n_items=3).tolist()
     [1, 2]
@@ -40,14 +40,14 @@ def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
 
 
 class SeenItems(NamedTuple):
-    """What each of `n_users` users has seen: the sorted keys, row · n_items + item, items counted from 0."""
+    """Hold the items that each of `n_users` users has seen: the sorted keys, row · n_items + item, items from 0."""
 
     keys: Ints
     n_users: int
 
     @classmethod
     def of(cls, histories: pl.DataFrame, n_items: int) -> Self:
-        """Of `items`, the *whole* history of each user, held-out items too."""
+        """Return the seen items of the *whole* history of each user (`items`), held-out items too."""
         items = histories["items"]
         rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
         keys = rows * n_items + items.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
@@ -55,7 +55,8 @@ class SeenItems(NamedTuple):
 
 
 def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -> NDArray[np.int32]:
-    """`n` distinct items for each user that are not `seen`, drawn in proportion to `weights` [items], (users, n).
+    """Return `n` distinct items for each user that are not `seen`, drawn in proportion to `weights` [items], (users,
+    n).
 
     `seed`: one for each block of users. Each of them must leave `n` items unseen (`count_unseen`). An item of weight 0
     comes only when no other is left.
@@ -69,7 +70,7 @@ def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -
 
 
 def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:
-    """Negatives (items from 0) of `shape` (users, n): exactly one by one without replacement.
+    """Return negatives (items from 0) of `shape` (users, n), drawn exactly one by one without replacement.
 
     Draws with replacement, of which what is seen or already drawn is dropped, are such a sequence. `seen`: the sorted
     keys, row · n_items + item, of what is seen.
@@ -92,7 +93,7 @@ def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int,
 
 
 def _reached(cumulated: Ints, heights: Ints) -> Ints:
-    """The first place at which `cumulated` is above each of `heights`."""
+    """Return the first place at which `cumulated` is above each of `heights`."""
     if cumulated[-1] == len(cumulated) and cumulated[0] == 1 and (np.diff(cumulated) == 1).all():
         return heights  # all weights are 1
     if len(cumulated) <= IN_CACHE:
@@ -104,7 +105,7 @@ def _reached(cumulated: Ints, heights: Ints) -> Ints:
 
 
 def _first_of_each(keys: Ints, *taken: Ints) -> Ints:
-    """`keys` (rows, draws) without those in any of the sorted `taken` and without repeats, row by row in their order.
+    """Return the pairs as a dict; of a repeated key the first value counts, as for Polars.
 
     No key is in two rows, and all of a row are below those of the next.
     """
@@ -120,7 +121,8 @@ def _first_of_each(keys: Ints, *taken: Ints) -> Ints:
 
 
 def _in_order(values: Ints) -> tuple[Ints, Ints]:
-    """The last axis of `values`, none negative, sorted, and where each stood: of equal ones the first comes first.
+    """Return the last axis of `values`, none negative, sorted, and where each stood: of equal ones the first comes
+    first.
 
     Value and place in one number, where that has room for both, are sorted several times as fast as places alone.
     """

@@ -15,7 +15,7 @@ MAX_CELLS = 1 << 32  # above (about a minute) the oracle is left out
 def oracle_ranks(
     oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl.DataFrame
 ) -> pl.DataFrame | None:
-    """`user`, `full`, `popular`, `uniform` (Int32): the rank (1 = best) of each target of `test`, in its order.
+    """Return `user`, `full`, `popular`, `uniform` (Int32): the rank (1 = best) of each target of `test`, in its order.
 
     Among all unseen items of the catalogue, or the user's popular or uniform negatives (null for a user who has none);
     ties go to the lower item id.
@@ -47,7 +47,7 @@ def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl
 def _ranks_among(
     negatives: pl.Series, scores: NDArray[np.float64], own: NDArray[np.float64], target: NDArray[np.int64]
 ) -> pl.Series:
-    """The rank of each target, of score `own`, among the `negatives` of its row, null where there are none."""
+    """Return the rank of each target, of score `own`, among the `negatives` of its row, null where there are none."""
     rows = np.flatnonzero(negatives.list.len().to_numpy())
     drawn = negatives.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
     drawn = drawn.reshape(len(rows), len(drawn) // max(1, len(rows)))

@@ -21,7 +21,7 @@ N_BINS = 1 << 16  # of the times, to find an instant: two or three looks at all 
 
 
 def leave_one_out(histories: pl.DataFrame) -> pl.DataFrame:
-    """The last interaction of every history of 3 or more is the target of its test; it may be validated, too.
+    """Mark the last interaction of every history of 3 or more as the target of its test; it may be validated, too.
 
     >>> leave_one_out(pl.DataFrame({"items": [[5, 2, 3], [2, 3]]})).select("before", "able").rows()
     [(2, True), (2, False)]
@@ -32,7 +32,8 @@ def leave_one_out(histories: pl.DataFrame) -> pl.DataFrame:
 
 
 def by_time(histories: pl.DataFrame, *, instant: int) -> pl.DataFrame:
-    """The first interaction from `instant` (seconds) on is the target; with 2 or more before it, it may be validated.
+    """Mark the first interaction from `instant` (seconds) on as the target; with 2 or more before it, it may be
+    validated.
 
     One instant for all users: nothing that anybody trains on is later than anything that is tested (see Ji et al.,
     "A critical study on data leakage in recommender system offline evaluation", 2023).
@@ -46,7 +47,7 @@ def by_time(histories: pl.DataFrame, *, instant: int) -> pl.DataFrame:
 
 
 def all_for_training(histories: pl.DataFrame) -> pl.DataFrame:
-    """All of every history is trained on.
+    """Mark all of every history for training.
 
     >>> all_for_training(pl.DataFrame({"items": [[5, 2, 3]]})).select("before", "able").rows()
     [(3, False)]
@@ -55,7 +56,8 @@ def all_for_training(histories: pl.DataFrame) -> pl.DataFrame:
 
 
 def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> int:
-    """The first instant (seconds) from which on no more than `share` of all rows are; `times` reads those of all rows.
+    """Return the first instant (seconds) from which on no more than `share` of all rows are; `times` reads those of
+    all rows.
 
     >>> instant_of_share(lambda: [pl.Series([10, 20]), pl.Series([30, 40])], 0.5)
     21
@@ -77,7 +79,7 @@ def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> 
 
 
 def is_tested() -> pl.Expr:
-    """Whether a history with `before` has something before its target, and the target.
+    """Return whether a history with `before` has something before its target, and the target.
 
     >>> frame = pl.DataFrame({"items": [[5, 2], [5, 2], [5, 2]], "before": [0, 1, 2]})
     >>> frame.select(is_tested()).to_series().to_list()
@@ -87,7 +89,7 @@ def is_tested() -> pl.Expr:
 
 
 def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) -> Ints:
-    """`n_users` of `users`, seeded, or all of them.
+    """Return `n_users` of `users`, seeded, or all of them.
 
     >>> validation_sample(np.array([4, 7]), n_users=5, seed=1).tolist()
     [4, 7]
@@ -98,7 +100,7 @@ def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) 
 
 
 def cut(histories: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Training, validation and test of histories with `before` and `validated` (a Boolean).
+    """Return training, validation and test of histories with `before` and `validated` (a Boolean).
 
     Test: the `target` is the interaction at `before`. Validation, of the validated ones: the last before it. Train:
     what comes before both. Where there are times, a target has its `target_time`.
@@ -128,7 +130,7 @@ def _with_target(histories: pl.DataFrame, place: pl.Expr) -> pl.DataFrame:
 
 
 def windows(histories: pl.DataFrame, *, max_len: int, step: int) -> pl.DataFrame:
-    """Windows of at most `max_len` items of each history, `step` items apart from its end, the earliest first.
+    """Return windows of at most `max_len` items of each history, `step` items apart from its end, the earliest first.
 
     Columns as `histories`, a row a window. Every position is in a window: raises `ValueError` where `step` is not
     from 1 to `max_len`.
@@ -151,7 +153,7 @@ def windows(histories: pl.DataFrame, *, max_len: int, step: int) -> pl.DataFrame
 
 
 def _slices(lists: pl.Series, starts: Ints, lengths: Ints) -> pl.Series:
-    """Slices of all the lists' values put end to end, again as lists; memory grows with the slices only."""
+    """Return slices of all the lists' values put end to end, again as lists; memory grows with the slices only."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
     values = lists.explode(empty_as_null=False).gather(index).to_arrow()

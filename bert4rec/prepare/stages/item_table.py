@@ -11,7 +11,7 @@ from bert4rec.prepare.stages.survey import Survey
 def item_table(
     ordered: OrderedRows, ids: NDArray[np.int32], survey: Survey, titles: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """`item`, `original`, `count`, `train_count` and, where known, `title` of every item, by dense id."""
+    """Return `item`, `original`, `count`, `train_count` and, where known, `title` of every item, by dense id."""
     codes = np.flatnonzero(ids)
     codes = codes[np.argsort(ids[codes])]
     table = pl.DataFrame(

@@ -31,13 +31,11 @@ def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progr
                 stage.advance(stage.n_rows + len(frame), len(frame))
         is_rare = settings.k_core and bool(((ordered.counts > 0) & (ordered.counts < least)).any())
     if not ordered.counts.any():
-        raise DataError(_nothing_left(ordered, settings))
-
-
-def _nothing_left(ordered: OrderedRows, settings: Preprocessing) -> str:
-    default = Preprocessing()
-    asked = [f"{name} = {value}" for name in FILTERS if (value := getattr(settings, name)) != getattr(default, name)]
-    return (
-        f"0 of {ordered.n_rows_read} rows and {ordered.n_users_read} users pass [preprocessing] "
-        f"{', '.join(asked) or 'as it is'}; relax these filters"
-    )
+        default = Preprocessing()
+        changed = [
+            f"{name} = {value}" for name in FILTERS if (value := getattr(settings, name)) != getattr(default, name)
+        ]
+        raise DataError(
+            f"0 of {ordered.n_rows_read} rows and {ordered.n_users_read} users pass [preprocessing] "
+            f"{', '.join(changed) or 'as it is'}; relax these filters"
+        )

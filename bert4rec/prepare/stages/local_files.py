@@ -17,13 +17,13 @@ from bert4rec.runtime.errors import DataError
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """The settings `data` with paths of this machine alone; `names`: of a path that is a copy its address."""
+    """Hold the settings `data` with paths of this machine alone; `names`: of a path that is a copy its address."""
 
     data: Data
     names: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, text: str) -> str:
-        """`text` with the addresses in place of the paths of copies."""
+        """Return `text` with the addresses in place of the paths of copies."""
         for path, url in self.names.items():
             text = text.replace(path, url)
         return text
@@ -31,7 +31,7 @@ class LocalFiles:
 
 @contextmanager
 def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalFiles]:
-    """What `data` names, copied into `folder` where it lies elsewhere; in the block, errors name the addresses.
+    """Copy the remote files that `data` names into `folder`; in the block, errors name the addresses.
 
     Raises `DataError` for what cannot be copied.
     """
@@ -51,7 +51,7 @@ def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalF
 def _copied(
     url: str, folder: Path, columns: Collection[str] | None, names: dict[str, str], progress: Progress
 ) -> str:  # fmt: skip
-    """The path or the pattern of the copies in `folder`; each is added to `names`."""
+    """Return the path or the pattern of the copies in `folder`; each is added to `names`."""
     folder.mkdir(parents=True)
     files: dict[str, str] = {}
     with progress.stage("fetch", 0) as stage, warnings.catch_warnings():

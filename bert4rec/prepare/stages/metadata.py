@@ -20,7 +20,7 @@ MOST_HASHED = 2**28  # bytes, a second: files that others have published on are 
 def describe_rows(
     config: Config, source: Interactions | Generated, ordered: OrderedRows, survey: Survey
 ) -> dict[str, Any]:
-    """Where the rows come from, how many were read, dropped and kept, and what a look at all of them told."""
+    """Return the origin of the rows, how many were read, dropped and kept, and the results of the survey."""
     n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
     bad = source.bad
     return {
@@ -49,7 +49,7 @@ def describe_rows(
 
 
 def _checksum(name: str) -> dict[str, str]:
-    """Of one file of this machine, and no large one: a report knows by it what others have published."""
+    """Return the SHA-256 of one local file that is not large: a report knows by it what others have published."""
     path = Path(name)
     if is_url(name) or not path.is_file() or path.stat().st_size > MOST_HASHED:
         return {}

@@ -11,7 +11,7 @@ from bert4rec.prepare.stages.ordered_rows import OrderedRows
 
 
 class NumberedHistories:
-    """The histories in `ordered`, with dense ids, in frames of some users each; read from the disk each time.
+    """Hold the histories in `ordered`, with dense ids, in frames of some users each; read from the disk each time.
 
     `item_ids`: the dense id of each code. `known`: the original ids of users with dense ids of an older dataset, in
     their order; new users are numbered after them, in the order of their original ids.
@@ -23,12 +23,12 @@ class NumberedHistories:
 
     @property
     def n_rows(self) -> int:
-        """Interactions in all."""
+        """Return the number of all interactions."""
         return int(self._ordered.counts.sum())
 
     @property
     def columns(self) -> list[str]:
-        """Those of the interactions."""
+        """Return the columns of the interactions."""
         return self._ordered.parts.columns
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
@@ -38,7 +38,7 @@ class NumberedHistories:
             yield to_histories(frame.with_columns(user.cast(pl.Int32).alias("user"), items))
 
     def users(self) -> Iterator[pl.DataFrame]:
-        """`user`, `original`, `count` of every user, by dense id; known ones may have no interaction."""
+        """Yield `user`, `original`, `count` of every user, by dense id; known ones may have no interaction."""
         counts = np.zeros(self._n_known, np.int64)
         new: list[pl.DataFrame] = []
         for frame, first in self._numbered(self._ordered.parts.read("user")):
@@ -55,7 +55,7 @@ class NumberedHistories:
         yield from (frame.cast({"original": pl.String}) if is_text else frame for frame in new)
 
     def _numbered(self, parts: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, int | None]]:
-        """Each part that has rows and the dense id of its first user; None where users have theirs already."""
+        """Yield each part that has rows and the dense id of its first user; None if users have theirs already."""
         first = self._n_known
         for index, frame in enumerate(parts):
             if not len(frame):

@@ -32,7 +32,7 @@ from bert4rec.prepare.stages.raw_rows import RawRows
 
 @dataclass
 class OrderedRows:
-    """Rows in order. Items are codes: places in the sorted `items`; `counts`: rows of each.
+    """Hold rows in order. Items are codes: places in the sorted `items`; `counts`: rows of each.
 
     The first `n_known` parts are of users with known ids. `dropped`: rows by the setting that has dropped them.
     """
@@ -51,7 +51,7 @@ def order_rows(
     raw: RawRows, settings: Preprocessing, order: Mapping[str, Any], *, folder: Path, progress: Progress,
     also: Iterable[pl.Series] = (),
 ) -> OrderedRows:  # fmt: skip
-    """The rows that pass, user by user in order of time, or where none is known in the `order` of the source.
+    """Return the rows that pass, user by user in order of time, or where none is known in the `order` of the source.
 
     `also`: items that have a code with or without rows.
     """
@@ -79,7 +79,7 @@ def order_rows(
 def _ordered(
     frame: pl.DataFrame, codes: pl.DataFrame, settings: Preprocessing, *, newest_first: bool, dropped: Counter[str]
 ) -> pl.DataFrame:
-    """What passes of a part of the rows, in order and coded."""
+    """Return the rows of a part that pass the filters, in order and coded."""
     frame = apply(_filters_by_row(settings), frame, dropped)
     item, original = same_type(frame["item"], codes["original"])
     coded = with_codes(frame.with_columns(item), codes.with_columns(original))
@@ -87,7 +87,7 @@ def _ordered(
 
 
 def filters_of_users(settings: Preprocessing) -> dict[str, Verb]:
-    """Filters by how many rows a user has, by the setting that asks for them."""
+    """Return the filters by how many rows a user has, by the setting that asks for them."""
     least, most = settings.min_user_interactions, settings.max_user_interactions
     return {
         "min_user_interactions": partial(drop_users, min_interactions=least),
@@ -96,7 +96,7 @@ def filters_of_users(settings: Preprocessing) -> dict[str, Verb]:
 
 
 def _filters_by_row(settings: Preprocessing) -> dict[str, Verb]:
-    """Filters that look at one row at a time."""
+    """Return the filters that look at one row at a time."""
     start, end = (instant(text) if text else None for text in (settings.time_from, settings.time_until))
     return {
         "only_read": partial(drop_unread, only_read=settings.only_read),
@@ -107,7 +107,7 @@ def _filters_by_row(settings: Preprocessing) -> dict[str, Verb]:
 
 
 def _filters_in_order(settings: Preprocessing) -> dict[str, Verb]:
-    """Filters that look at a user's rows in order of time; those of users only where no rare item goes before."""
+    """Return the filters that look at a user's rows in order of time; those of users unless a rare item goes before."""
     verbs: dict[str, Verb] = {"repeats": partial(keep_repeats, which=settings.repeats)}
     if settings.drop_consecutive_duplicates:
         verbs["drop_consecutive_duplicates"] = drop_consecutive_duplicates

@@ -17,7 +17,9 @@ from bert4rec.runtime.errors import DataError
 
 @dataclass
 class RawRows:
-    """All usable rows, on the disk: `known` of users with an id of an older dataset as `user`, `new` of the others."""
+    """Hold all usable rows on the disk: `known` of users with an id of an older dataset as `user`, `new` of the
+    others.
+    """
 
     known: Spool
     new: Spool
@@ -28,7 +30,7 @@ class RawRows:
 
     @property
     def item_type(self) -> pl.DataType:
-        """Of the original item ids."""
+        """Return the type of the original item ids."""
         return (self.new.schema or self.known.schema)["item"]
 
 
@@ -36,7 +38,7 @@ def read_rows(
     source: Interactions | Generated, settings: Preprocessing, known: Known | None, *, folder: Path, run_bytes: int,
     progress: Progress,
 ) -> RawRows:  # fmt: skip
-    """Every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
+    """Read every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
 
     Raises `DataError` where the share of bad rows is above `max_bad_rows`, unless there are no more than `few_bad_rows`
     and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them,
@@ -61,12 +63,18 @@ def read_rows(
             for spool, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
                 spool.add(rows)
             stage.advance(done, len(frame))
-    _refuse_bad_rows(source.bad, len(raw) + source.bad.total, settings)
+    bad, n_rows = source.bad, len(raw) + source.bad.total
+    if _has_too_many(bad, n_rows, settings):
+        n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
+        raise DataError(
+            f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {settings.max_bad_rows:g} of "
+            "all: correct or remove these rows, or allow more"
+        )
     return raw
 
 
 def _by_known(frame: pl.DataFrame, known: Known | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The rows of users with a known id, which becomes their `user`, and the other rows."""
+    """Return the rows of users with a known id, which becomes their `user`, and the other rows."""
     if known is None:
         return frame.clear(), frame
     names, old = same_type(frame["user"], known.users["original"])
@@ -81,12 +89,3 @@ def _has_too_many(bad: BadRows, n_rows: float, settings: Preprocessing) -> bool:
     """Return whether `bad` rows among `n_rows` are more than the settings allow."""
     share, few = settings.max_bad_rows, settings.few_bad_rows
     return bad.total > max(share * n_rows, min(few, n_rows / 10) if share else 0)
-
-
-def _refuse_bad_rows(bad: BadRows, n_rows: int, settings: Preprocessing) -> None:
-    if _has_too_many(bad, n_rows, settings):
-        n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
-        raise DataError(
-            f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {settings.max_bad_rows:g} of "
-            "all: correct or remove such rows, or allow more"
-        )

@@ -29,7 +29,7 @@ N_THREADS = 2  # blocks of users cut at once
 
 @dataclass(frozen=True)
 class Block:
-    """What a `Cutter` makes of a block of users: how many interactions, the rows of the splits, what is counted."""
+    """Hold the result of a block of users: the number of interactions, the rows of the splits and the counts."""
 
     n_rows: int
     rows: dict[str, pl.DataFrame]
@@ -38,7 +38,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Cutter:
-    """Cuts blocks of histories into windows and evaluation rows with negatives.
+    """A cutter of blocks of histories into windows and evaluation rows with negatives.
 
     A user with fewer than `n_negatives` unseen items gets none at all, so that every other one has exactly as many.
     """
@@ -51,7 +51,7 @@ class Cutter:
     seed: int
 
     def __call__(self, numbered: tuple[int, pl.DataFrame]) -> Block:
-        """What becomes of `(number, histories)` of a block of users."""
+        """Return the splits of `(number, histories)` of a block of users."""
         block, histories = numbered
         validated = pl.Series("validated", self.survey.validated[histories["user"].to_numpy()])
         marked = self.rule(histories).with_columns(validated)
@@ -68,7 +68,7 @@ class Cutter:
         return Block(n_rows, rows, HeldOutCounts.of(rows, unseen, self.n_negatives))
 
     def _negatives(self, whole: pl.DataFrame, block: int) -> pl.DataFrame:
-        """`user` and the negatives of whole histories: of a user they are the same in validation and test."""
+        """Return `user` and the negatives of whole histories: of a user they are the same in validation and test."""
         popularity = self.survey.train_counts
         seen = SeenItems.of(whole, len(popularity))
         kinds = {"popular_negatives": (popularity, 3), "uniform_negatives": (np.ones_like(popularity), 4)}
@@ -98,7 +98,7 @@ def write_splits(
 
 
 def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: int) -> Iterator[R]:
-    """`function` of each argument, in order, a few at a time in threads; no more are begun than there are threads."""
+    """Yield `function` of each argument, in order, a few at a time in threads; no more than `n_threads` are begun."""
     with ThreadPoolExecutor(n_threads) as pool:
         running: deque[Future[R]] = deque()
         for argument in arguments:
@@ -110,6 +110,6 @@ def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: i
 
 
 def _with_negatives(rows: pl.DataFrame, negatives: pl.DataFrame) -> pl.DataFrame:
-    """`rows` with the `negatives` of their users; empty lists for a user who has none."""
+    """Return `rows` with the `negatives` of their users; empty lists for a user who has none."""
     joined = rows.join(negatives, on="user", how="left", maintain_order="left")
     return joined.with_columns(pl.col(name).fill_null([]) for name in negatives.columns if name != "user")

@@ -16,7 +16,7 @@ SplitRule: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 def choose_split(settings: Preprocessing, parts: Parts) -> tuple[SplitRule, int | None]:
-    """The rule, and the second from which on a split by time tests, None of another one; `parts`: all rows.
+    """Return the rule, and the second from which on a split by time tests, None of another one; `parts`: all rows.
 
     Raises `DataError` for a split by time of rows without times.
     """

@@ -23,7 +23,7 @@ MOST = 0.75  # of the histories: of the few that are longer, windows hold the re
 
 @dataclass(frozen=True)
 class Survey:
-    """What a look at all histories tells.
+    """Hold the results of one look at all histories.
 
     `lengths` of each user's history; `train_counts` of each item; `validated` users; the first and the last time, where
     known; whether the histories of all users `are_alike`.
@@ -58,7 +58,7 @@ class Survey:
         return found
 
     def window_length(self, *, at_least: int) -> tuple[int, str]:
-        """The least of `WINDOW_LENGTHS`, and no less than `at_least`, that most histories fit into; and why.
+        """Return the least of `WINDOW_LENGTHS`, and no less than `at_least`, that most histories fit into; and why.
 
         Where none is so long, the last one: of an older item models make little.
         """
@@ -115,7 +115,7 @@ def _moment(seconds: int) -> str:
 
 
 def _span(histories: pl.DataFrame) -> list[int]:
-    """The first and the last time of all; none where times are not known."""
+    """Return the first and the last time of all; none where times are not known."""
     if "times" not in histories.columns:
         return []
     low, high = histories.select(low=pl.col("times").list.min().min(), high=pl.col("times").list.max().max()).row(0)

@@ -1,4 +1,4 @@
-"""Lines → rows of fields: what is kept, what is refused with its line; where the text is cut plays no role."""
+"""Lines become rows of fields: what is kept, what is refused with its line; where the text is cut plays no role."""
 
 from pathlib import Path
 from typing import Any
@@ -8,14 +8,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.files import csv_rows, text_blocks
+from bert4rec.prepare.files import text_blocks
 from bert4rec.prepare.files.bad_rows import LINE, BadRows
 from bert4rec.prepare.files.csv_rows import Layout, parse, split_fields
+from bert4rec.prepare.files.layout import read_layout
 from bert4rec.prepare.files.text_blocks import Block
+from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")
 CSV = Layout(("a", "b"), b",", quoted=True, header=("a", "b"))
-EMPTY = "is empty; 2 fields as the header has"
 Found = list[tuple[Any, ...]]
 
 
@@ -71,30 +72,32 @@ def test_rows_that_are_none_the_worse(content: str, wanted: Found) -> None:
 @pytest.mark.parametrize(
     ("content", "wanted", "shown"),
     [
-        ("1,2\n3\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "has 1 field; 2 as the header has"}),
-        ("1,2\n3,4,", [(1, "1", "2")], {2: "has 3 fields; 2 as the header has"}),
-        ("1,2\n3,4,5\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "has 3 fields; 2 as the header has"}),
-        ("1,2\n\n\r\n5,6\n", [(1, "1", "2"), (4, "5", "6")], dict.fromkeys((2, 3), EMPTY)),
-        ("1,2\na,b\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "is the header line again"}),
-        ('1,2\n"a",b\n5\n', [(1, "1", "2")], {2: "is the header line again", 3: "has 1 field; 2 as the header has"}),
-        (b"1,2\n\xff,4\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: csv_rows.NOT_UTF_8}),
-        (b'1,2\n"x\n\xff",4\n5,6\n', [(1, "1", "2"), (4, "5", "6")], {2: csv_rows.NOT_UTF_8}),
-        ('1,2\n"3,4\n5,6\n', [(1, "1", "2"), (3, "5", "6")], {2: 'has a quote (") that nothing closes'}),
-        ('1,2\n3,4\n5,"6', [(1, "1", "2"), (2, "3", "4")], {3: 'has a quote (") that nothing closes'}),
+        ("1,2\n3\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "1 field"}),
+        ("1,2\n3,4,", [(1, "1", "2")], {2: "3 fields"}),
+        ("1,2\n3,4,5\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "3 fields"}),
+        ("1,2\n\n\r\n5,6\n", [(1, "1", "2"), (4, "5", "6")], dict.fromkeys((2, 3), "empty")),
+        ("1,2\na,b\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "header"}),
+        ('1,2\n"a",b\n5\n', [(1, "1", "2")], {2: "header", 3: "1 field"}),
+        (b"1,2\n\xff,4\n5,6\n", [(1, "1", "2"), (3, "5", "6")], {2: "UTF-8"}),
+        (b'1,2\n"x\n\xff",4\n5,6\n', [(1, "1", "2"), (4, "5", "6")], {2: "UTF-8"}),
+        ('1,2\n"3,4\n5,6\n', [(1, "1", "2"), (3, "5", "6")], {2: '(")'}),
+        ('1,2\n3,4\n5,"6', [(1, "1", "2"), (2, "3", "4")], {3: '(")'}),
         (
             '1,2\n"3,4\n5,6\n"7,8\n9,10\n', [(1, "1", "2"), (3, "5", "6"), (5, "9", "10")],
-            {2: 'has a quote (") that nothing closes', 4: 'has a quote (") that nothing closes'},
+            {2: '(")', 4: '(")'},
         ),
         (
             '"1\n2",3\n4\n"5\n6",7\n8\n', [(1, "1\n2", "3"), (4, "5\n6", "7")],
-            {3: "has 1 field; 2 as the header has", 6: "has 1 field; 2 as the header has"},
+            {3: "1 field", 6: "1 field"},
         ),
     ],
 )  # fmt: skip
 def test_a_bad_row_costs_its_own_line(content: str | bytes, wanted: Found, shown: dict[int, str]) -> None:
     found, bad = parsed(content)
     assert found == wanted
-    assert bad.shown == [f"t.csv, line {line}: {problem}" for line, problem in shown.items()]
+    for line, (number, problem) in zip(bad.shown, shown.items(), strict=True):
+        assert line.startswith(f"t.csv, line {number}: ")
+        assert problem in line
 
 
 def test_bad_rows_are_counted_by_kind() -> None:
@@ -116,7 +119,7 @@ def test_other_separators(separator: bytes, quoted: bool) -> None:
     layout = Layout(("a", "b"), separator, quoted=quoted, header=())
     found, bad = parsed(b"1,5@2\na@b\nx\x1f@y\n3\n".replace(b"@", separator), layout)
     assert found == [(1, "1,5", "2"), (2, "a", "b"), (3, "x\x1f", "y")]
-    assert bad.shown == ["t.csv, line 4: has 1 field; 2 expected"]
+    assert bad.counts == {"wrong number of fields": 1}
 
 
 def test_where_nothing_is_quoted_a_quote_is_a_letter() -> None:
@@ -229,3 +232,49 @@ def test_where_the_text_is_cut_does_not_change_the_rows(
         in_parts, also_bad = parsed(raw, layout, size=size)
     assert in_parts == at_once
     assert (also_bad.counts, also_bad.shown) == (bad.counts, bad.shown)
+
+
+def layout_of(path: Path, text: str, *, separator: str = "auto", has_header: bool = True) -> Layout:
+    path.write_text(text)
+    return read_layout(path, separator=separator, has_header=has_header)
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "layout"),
+    [
+        ("a,b\n1,2\n", "auto", Layout(("a", "b"), b",", True, ("a", "b"))),
+        ("\ufeffa;b,c;d\r\n1;2;3\n", "auto", Layout(("a", "b,c", "d"), b";", True, ("a", "b,c", "d"))),
+        ("a::b\n", "auto", Layout(("a", "b"), b"::", False, ("a", "b"))),
+        ("a,b\tc\n", "\\t", Layout(("a,b", "c"), b"\t", True, ("a,b", "c"))),
+        ('"a,""b""",c', "auto", Layout(('a,"b"', "c"), b",", True, ('a,"b"', "c"))),
+        ("a\n", "auto", Layout(("a",), b",", True, ("a",))),
+    ],
+)
+def test_a_header_names_the_columns(tmp_path: Path, text: str, separator: str, layout: Layout) -> None:
+    assert layout_of(tmp_path / "t.csv", text, separator=separator) == layout
+
+
+def test_without_a_header_the_columns_are_numbered_from_1(tmp_path: Path) -> None:
+    found = layout_of(tmp_path / "t.csv", "7|8|\n", separator="|", has_header=False)
+    assert found == Layout(("1", "2", "3"), b"|", True, ())
+
+
+def test_a_later_column_of_the_same_name_gets_one_of_its_own(tmp_path: Path) -> None:
+    found = layout_of(tmp_path / "t.csv", "a,b,a,,b,\n")
+    assert found.columns == ("a", "b", "a 3", "", "b 5", " 6")
+    assert found.header == ("a", "b", "a", "", "b", "")
+
+
+def test_types_are_those_that_are_given(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n")
+    types = {"a": pl.Int64}
+    assert read_layout(tmp_path / "t.csv", separator=",", has_header=True, types=types).types == types
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), [("", ": "), (" \n\n", ": "), ('a,"b\n1,2\n', ", line 1: "), ('a,"b\n1",2\n', ", line 1: ")]
+)
+def test_a_first_line_that_tells_nothing_is_refused(tmp_path: Path, text: str, place: str) -> None:
+    with pytest.raises(DataError) as caught:
+        layout_of(tmp_path / "t.csv", text)
+    assert str(caught.value).startswith(f"{tmp_path / 't.csv'}{place}")

@@ -24,12 +24,7 @@ def test_lines_without_an_item_or_without_utf_8_are_bad() -> None:
     rows = Words().parse(Block(FILE, b"u1 7\nu1\n \t\r\nu1 \xff\n\nu2 8\n", 1, 0), bad).rows()
     assert rows == [(1, "u1", "7"), (6, "u2", "8")]
     assert bad.counts == {"not UTF-8": 1, "item is missing": 1, "empty line": 2}
-    assert bad.shown == [
-        "a.txt, line 4: is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8",
-        "a.txt, line 2: item is missing",
-        "a.txt, line 3: is empty",
-        "a.txt, line 5: is empty",
-    ]
+    assert [line.partition(": ")[0] for line in bad.shown] == [f"a.txt, line {number}" for number in (4, 2, 3, 5)]
 
 
 def words_of(*texts: bytes) -> Words:
@@ -46,9 +41,5 @@ def test_pairs_and_users_that_stand_once_are_both_fine() -> None:
 
 def test_a_user_on_several_lines_of_a_file_with_long_lines_is_refused() -> None:
     words = words_of(b"1 7\n2 8\n", b"2 7\n3 7 8 9\n4 7 8\n")
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"^a\.txt, line 12: 4 fields"):
         words.check(n_users=4)
-    assert str(caught.value) == (
-        "a.txt, line 12: 4 fields, and some users stand on several lines: write either one `user item` pair on each "
-        "line, or each user once with all its items"
-    )

@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare.files import text_blocks
-from bert4rec.prepare.files.text_blocks import (
-    Block,
-    blocks,
-    head,
-    inside_quotes,
-    parsed,
-)
+from bert4rec.prepare.files.text_blocks import Block, blocks, head, inside_quotes, parsed
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")
@@ -70,25 +64,23 @@ def test_nothing_is_lost_between_blocks_of_any_size(pieces: list[bytes], size: i
 def test_a_line_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_blocks, "LONGEST_QUOTED", 10)
     (tmp_path / "t.csv").write_bytes(b"1,2\n" + b"x" * 60)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"t\.csv, line 2: .*20 bytes"):
         found_in(tmp_path / "t.csv", size=20)
-    assert str(caught.value) == f"{tmp_path / 't.csv'}, line 2: is longer than 20 bytes: not text in lines"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n".encode("utf-16"), "not UTF-8 but UTF-16 text; convert it, for instance with iconv -f UTF-16 -t UTF-8"),
-        (gzip.compress(b"a,b\n" * 99, mtime=0)[:20], "damaged or cut off: "),
+        ("a,b\n".encode("utf-16"), "UTF-16"),
+        (gzip.compress(b"a,b\n" * 99, mtime=0)[:20], "damaged"),
     ],
     ids=["UTF-16", "cut off"],
 )
 def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     for read in (lambda path: found_in(path, size=99), lambda path: head(path, size=999)):
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(DataError, match=rf"t\.csv: .*{message}"):
             read(tmp_path / "t.csv")
-        assert str(caught.value).startswith(f"{tmp_path / 't.csv'}: {message}")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""What is copied: text as its lines, tables with the columns that are needed, both in the order of the file."""
+"""Remote files are copied as lines or columns, in the order of the file; each failure is one line without secrets."""
 
 import gzip
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,11 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bert4rec.config.tables import Data
 from bert4rec.prepare.files.bad_rows import LINE
 from bert4rec.prepare.files.tables import FIRST_ROWS, Table
+from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.read.remote import copy_remote
+from bert4rec.prepare.read.remote_errors import readable
+from bert4rec.prepare.stages.local_files import local_files
 from bert4rec.runtime.errors import DataError
-from tests.prepare.storage import Storage
+from tests.prepare.storage import BROKEN, CLOSED, WHOLE, Storage
 
 TABLE = b"user,item\na,1\nb,2\n"
 
@@ -155,5 +160,115 @@ def test_a_name_that_is_too_long_for_a_file_of_this_machine_is_cut(storage: Stor
 
 
 def test_a_format_that_is_not_read_is_refused_by_its_name_before_anything_travels(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^s3://b/log\.xlsx: is an Excel workbook, which is not read: save the sheet"):
+    with pytest.raises(DataError, match=r"^s3://b/log\.xlsx: .*Excel"):
         copied("s3://b/log.xlsx", tmp_path)
+
+
+LATIN = "user,item\né,1\n".encode("latin-1")
+ANSWERS = [  # address, a word of the message
+    *[(f"{place}/none.csv", "404") for place in ("s3://open", "gs://open", "{http}/open")],
+    ("s3://none/*.csv", "bucket (404)"),
+    *[(f"s3://open/none*.{suffix}", "pattern") for suffix in ("csv", "parquet")],
+    (f"s3://{CLOSED}/log.csv", "AWS_ACCESS_KEY_ID"),
+    (f"gs://{CLOSED}/*.parquet", "GOOGLE_APPLICATION_CREDENTIALS"),
+    ("{http}/" + CLOSED + "/log.csv", "403"),
+    # asked for again, for seconds
+    pytest.param("{http}/" + BROKEN + "/log.csv", "interrupted", marks=pytest.mark.long),
+    pytest.param(f"s3://{BROKEN}/log.parquet", "interrupted", marks=pytest.mark.long),
+    ("{http}/" + WHOLE + "/log.parquet", "ranges"),
+    ("s3://open/latin.csv", "UTF-8"),
+    ("s3://open/text.parquet", "Parquet"),
+    ("s3://open/text.feather", "Feather"),
+]
+
+
+@pytest.mark.parametrize(("url", "said"), ANSWERS)
+def test_what_the_server_answers_is_one_line(storage: Storage, tmp_path: Path, url: str, said: str) -> None:
+    frame = pl.DataFrame({"user": range(9), "item": range(9)})
+    for bucket in (BROKEN, WHOLE):
+        frame.write_csv(storage.write(f"{bucket}/log.csv", b""))
+        frame.write_parquet(storage.write(f"{bucket}/log.parquet", b""))
+    storage.write("open/latin.csv", LATIN)
+    storage.write("open/text.parquet", b"user,item\n1,2\n")
+    storage.write("open/text.feather", b"user,item\n1,2\n")
+    url = url.format(http=storage.http)
+    with pytest.raises(DataError) as caught:
+        list(copy_remote(url, tmp_path, ["user", "item"]))
+    assert str(caught.value).startswith(f"{url}: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_host_that_does_not_answer_is_named_without_what_is_secret_in_the_address(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^http://127\.0\.0\.1:1/log\.csv: .*Connection refused") as caught:
+        list(copy_remote("http://ann:pw@127.0.0.1:1/log.csv?X-Amz-Signature=5ec2e7", tmp_path, ["user"]))
+    assert not re.search("ann:|pw@|5ec2e7", str(caught.value))
+
+
+RAISED = [  # as Polars raises them where no server of this test can say so
+    (OSError("performing token request: Error performing GET http://169.254.169.254/x in 1ms"),
+     "gs://b/x.csv", "GOOGLE_APPLICATION_CREDENTIALS"),
+    (OSError("HTTP status client error (401 Unauthorized) for url (https://huggingface.co/x)"),
+     "hf://datasets/u/r/x.csv", "HF_TOKEN"),
+    (pl.exceptions.ComputeError("error sending request for url (https://huggingface.co/x?sig=5ec2e7)"),
+     "hf://datasets/u/r/x.parquet", "error sending request"),
+    (pl.exceptions.ComputeError('error decoding response: expected value, response value: {"error":"no"}'),
+     "hf://datasets/u/r/x.csv", "HF_TOKEN"),
+    (OSError("Server returned error response: status code: 503 Service Unavailable"), "https://h/x.csv", "503"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "url", "said"), RAISED)
+def test_what_other_servers_answer_is_told_as_well(error: Exception, url: str, said: str) -> None:
+    with pytest.raises(DataError) as caught, readable(url, "parquet" if url.endswith("parquet") else None):
+        raise error
+    assert str(caught.value).startswith(f"{url}: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "5ec2e7" not in str(caught.value)
+
+
+def test_what_lies_here_stays_as_it_is(tmp_path: Path) -> None:
+    data = Data(source="table", path="log.csv", titles_path="titles.csv")
+    with local_files(data, tmp_path / "copies", Progress()) as local:
+        assert (local.data, local.names, local.named("log.csv, line 2")) == (data, {}, "log.csv, line 2")
+    assert not (tmp_path / "copies").exists()
+
+
+def test_data_and_titles_are_copied_and_named_by_their_addresses(
+    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage.write("here/log.csv", TABLE)
+    storage.write("here/titles.csv", b"item,title\n1,x\n")
+    titles = f"{storage.http}/here/titles.csv"
+    data = Data(source="table", path="s3://here/log.csv", titles_path=f"{titles}?sig=5ec2e7", item_column="item")
+    with local_files(data, tmp_path / "copies", Progress()) as local:
+        copies = [tmp_path / "copies/path/000000-log.csv", tmp_path / "copies/titles_path/000000-titles.csv"]
+        assert [local.data.path, local.data.titles_path] == [str(path) for path in copies]
+        assert [path.read_bytes() for path in copies] == [TABLE, b"item,title\n1,x\n"]
+        assert local.named(f"{copies[0]}, line 2; {copies[1]}") == f"s3://here/log.csv, line 2; {titles}"
+    assert [line.split()[3:6] for line in capsys.readouterr().out.splitlines()] == [
+        ["fetch", "3", "rows"],
+        ["fetch", "2", "rows"],
+    ]
+
+
+def test_a_pattern_becomes_a_pattern_of_the_copies_alone(storage: Storage, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        storage.write(f"here/part-{name}.csv", TABLE)
+    folder = tmp_path / "[1]*"
+    folder.mkdir()
+    (folder / "000002-other.csv").touch()
+    with local_files(Data(source="table", path="s3://here/part-*.csv"), folder / "copies", Progress()) as local:
+        assert local.data.path == f"{tmp_path}/[[]1][*]/copies/path/*"
+        assert local.named(f"{local.data.path}: empty") == "s3://here/part-*.csv: empty"
+        assert [*local.names.values()][:2] == ["s3://here/part-a.csv", "s3://here/part-b.csv"]
+
+
+def test_columns_that_cannot_be_meant_are_refused_before_anything_travels(tmp_path: Path) -> None:
+    data = Data(source="table", path="s3://nowhere/log.csv", user_column="item")
+    with (
+        pytest.raises(DataError, match="item_column"),
+        local_files(data, tmp_path / "copies", Progress()),
+    ):
+        pass

@@ -1,5 +1,6 @@
+"""Every source: its rows as typed frames, files of histories, titles beside the rows."""
+
 import gzip
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.prepare.read.first_look import first_of_other_columns, first_rows
 from bert4rec.prepare.read.interactions import Interactions
-from bert4rec.prepare.read.times import TimeUnit
+from bert4rec.prepare.read.sources import open_histories
+from bert4rec.prepare.read.titles import read_titles
 from bert4rec.runtime.errors import DataError
 from tests.prepare.files.log import opened
 
@@ -55,15 +58,6 @@ def test_movielens(tmp_path: Path, source: str, name: str, text: str, whole_fold
     assert [done for _, done in found][-1] == found.n_bytes == Path(file).stat().st_size
 
 
-def test_goodreads_has_ratings_and_no_time(tmp_path: Path) -> None:
-    write(
-        tmp_path / "goodreads_interactions.csv",
-        "user_id,book_id,is_read,rating,is_reviewed\r\n1,9,1,5,0\r\n1,3,0,0,0\r\n",
-    )
-    found = opened("goodreads", path=str(tmp_path))
-    assert content(found) == {"user": [1, 1], "item": [9, 3], "rating": [5.0, 0.0]}
-
-
 @pytest.mark.parametrize(
     "text",
     ["1 9\n1 3\n20 9\n", "1\t9\n1\t3\n20\t9", "\ufeff1 9 \r\n1  3\r\n20 \t9\r\n", "1 9 3\n20 9\n", "1\t9\t3\n20\t9\n"],
@@ -71,13 +65,6 @@ def test_goodreads_has_ratings_and_no_time(tmp_path: Path) -> None:
 def test_sequences_as_pairs_and_as_users_with_their_items(tmp_path: Path, text: str) -> None:
     assert content(opened("sequences", path=write(tmp_path / "ml-1m.txt", text))) == USER_ITEM
     assert content(opened("sequences", path=str(tmp_path))) == USER_ITEM
-
-
-def test_ids_are_text_where_one_of_the_column_is_not_a_canonical_number(tmp_path: Path) -> None:
-    found = opened("sequences", path=write(tmp_path / "a.txt", "7 a\n8 12\n"))
-    assert content(found) == {"user": [7, 8], "item": ["a", "12"]}
-    found = opened("sequences", path=write(tmp_path / "b.txt", "07 1\n8 12\n"))
-    assert content(found) == {"user": ["07", "8"], "item": [1, 12]}
 
 
 COLUMNS = {"user_column": "who", "item_column": "what", "time_column": "when", "rating_column": "stars"}
@@ -98,37 +85,13 @@ def test_the_same_table_as_csv_and_as_parquet_is_the_same(tmp_path: Path, ids: l
     assert content(csv)["item"] == ([int(str(value)) for value in ids] if whole else ids)
 
 
-@pytest.mark.parametrize(
-    ("times", "seconds"),
-    [
-        ([1.9, 0.5], [1, 0]),
-        ([date(1970, 1, 2), date(2001, 9, 9)], [86400, 999_993_600]),
-        ([datetime(1970, 1, 1, 0, 0, 7, 999_999), datetime(2001, 9, 9, 1, 46, 40)], [7, 1_000_000_000]),
-        ([datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC), datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)], [7, 1_000_000_000]),
-        (["12", "13.5"], [12, 13]),
-        (["2001-09-09T01:46:40Z", "2001-09-09 01:46:40.9"], [1_000_000_000, 1_000_000_000]),
-        (["2001-09-09T03:46:40+02:00", "2001-09-09"], [1_000_000_000, 999_993_600]),
-    ],
-)
-def test_times_become_whole_seconds(tmp_path: Path, times: list[object], seconds: list[int]) -> None:
-    pl.DataFrame({"user": [1, 2], "item": [3, 4], "t": times}).write_parquet(tmp_path / "t.pq")
-    assert content(opened("table", path=str(tmp_path), time_column="t"))["time"] == seconds
-
-
-def test_categories_are_text_whatever_their_codes(tmp_path: Path) -> None:
-    table = pl.DataFrame({"user": ["b", "a"], "item": ["5", "4"]}, schema=dict.fromkeys(USER_ITEM, pl.Categorical))
-    table.write_parquet(tmp_path / "t.parquet")
-    found = opened("table", path=str(tmp_path))
-    assert content(found) == {"user": ["b", "a"], "item": [5, 4]}
-
-
 @pytest.mark.parametrize("names", [("line", "text"), ("line number", "bad field"), ("item", "user"), ("title", "time")])
 def test_a_column_may_bear_any_name(tmp_path: Path, names: tuple[str, str]) -> None:
     user, item = names
     file = write(tmp_path / "t.csv", f"{user},{item},line number 2\n1,2,3\n,5,6\n")
     found = opened("table", path=file, user_column=user, item_column=item)
     assert content(found) == {"user": [1], "item": [2]}
-    assert found.bad.shown == [f"{file}, line 3: {user} is missing"]
+    assert found.bad.shown[0].startswith(f"{file}, line 3: {user} ")
     assert first_of_other_columns(found).to_dict(as_series=False) == {"line number 2": ["3", "6"]}
 
 
@@ -191,7 +154,7 @@ def test_floating_point_ids_of_a_parquet_file_are_those_of_the_same_table_as_csv
     table.to_csv(tmp_path / "t.csv", index=False)
     csv, parquet = (opened("table", path=str(tmp_path / name)) for name in ("t.csv", "t.parquet"))
     assert content(csv) == content(parquet) == {"user": [7, -12], "item": ["a", "c"]}
-    assert parquet.bad.shown == [f"{tmp_path}/t.parquet, row 2: user is missing"]
+    assert parquet.bad.shown[0].startswith(f"{tmp_path}/t.parquet, row 2: user ")
 
 
 @pytest.mark.parametrize("block_bytes", [7, 1 << 20])
@@ -212,7 +175,7 @@ def test_titles_from_a_column_of_the_log(tmp_path: Path, block_bytes: int) -> No
 @pytest.mark.parametrize("column", ["user", "item", "at"])
 def test_a_title_column_that_is_another_field_is_refused(tmp_path: Path, column: str) -> None:
     path = write(tmp_path / "t.csv", "user,item,at\n1,2,3\n")
-    with pytest.raises(DataError, match=f'data.title_column = "{column}": this column is another field already'):
+    with pytest.raises(DataError, match=f'data.title_column = "{column}"'):
         opened("table", path=path, time_column="at", title_column=column)
 
 
@@ -227,7 +190,7 @@ def test_ids_that_are_text_in_one_file_are_so_in_all(tmp_path: Path, text_first:
 
 def test_one_column_for_two_fields_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "user,item\n1,2\n")
-    with pytest.raises(DataError, match="one column is named twice"):
+    with pytest.raises(DataError, match="item_column"):
         opened("table", path=path, item_column="user")
 
 
@@ -283,34 +246,12 @@ def test_a_pattern_names_several_files_of_any_kind_in_the_order_of_their_names(t
 
 
 @pytest.mark.parametrize(
-    ("unit", "times", "seconds"),
-    [
-        ("auto", [1_700_000_000, 0], [1_700_000_000, 0]),
-        ("auto", [1_700_000_000_999, 1_600_000_000_000], [1_700_000_000, 1_600_000_000]),
-        ("auto", [1_700_000_000_999_999, 1_600_000_000_000_000], [1_700_000_000, 1_600_000_000]),
-        ("ms", [1999, 86_400_000], [1, 86_400]),
-        ("s", [1_700_000_000, 9_999_999_999], [1_700_000_000, 9_999_999_999]),
-    ],
-)
-def test_numbers_are_times_in_their_unit(tmp_path: Path, unit: TimeUnit, times: list[int], seconds: list[int]) -> None:
-    pl.DataFrame({"user": [1, 2], "item": [3, 4], "t": times}).write_csv(tmp_path / "t.csv")
-    found = opened("table", path=str(tmp_path), time_column="t", time_unit=unit)
-    assert content(found)["time"] == seconds
-
-
-@pytest.mark.parametrize("large", [2**63 - 1, 2**63, 10**30])
-def test_ids_of_any_size(tmp_path: Path, large: int) -> None:
-    found = opened("table", path=write(tmp_path / "t.csv", f"user,item\n{large},1\n7,2\n"))
-    assert content(found)["user"] == ([large, 7] if large < 2**63 else [str(large), "7"])
-
-
-@pytest.mark.parametrize(
     ("names", "path", "message"),
     [
-        (["a.csv"], "b*.csv", "no file fits this pattern"),
-        (["a.csv", "b.csv"], "", r"found: a.csv, b.csv; name it in data.path"),
-        ([], "", "found: none"),
-        ([], "t.csv", "No such file or directory; correct data.path"),
+        (["a.csv"], "b*.csv", "data.path"),
+        (["a.csv", "b.csv"], "", "a.csv, b.csv"),
+        ([], "", "data.path"),
+        ([], "t.csv", "No such file"),
     ],
 )
 def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: str, message: str) -> None:
@@ -321,8 +262,149 @@ def test_what_is_not_there_is_refused(tmp_path: Path, names: list[str], path: st
 
 
 def test_only_goodreads_knows_what_was_read(tmp_path: Path) -> None:
-    write(tmp_path / "goodreads_interactions.csv", "user_id,book_id,is_read,rating\n1,9,1,5\n1,3,0,0\n")
+    write(tmp_path / "goodreads_interactions.csv", "user_id,book_id,is_read,rating\r\n1,9,1,5\r\n1,3,0,0\r\n")
+    found = opened("goodreads", path=str(tmp_path))
+    assert content(found) == {"user": [1, 1], "item": [9, 3], "rating": [5.0, 0.0]}
     found = opened("goodreads", path=str(tmp_path), only_read=True)
     assert content(found) == {"user": [1, 1], "item": [9, 3], "rating": [5.0, 0.0], "is_read": [True, False]}
-    with pytest.raises(DataError, match="only the source goodreads has is_read"):
+    with pytest.raises(DataError, match="only_read"):
         opened("ml-1m", path=str(tmp_path), only_read=True)
+
+
+OWN = {"source": "table", "user_column": "who", "item_column": "what", "time_column": "at"}
+
+
+def history_rows(path: Path, *, is_named: bool = False, **data: Any) -> list[tuple[Any, ...]]:
+    found = open_histories(str(path), Data(**data), Preprocessing(), is_named=is_named)
+    rows = pl.concat([rows for rows, _ in found])
+    return rows.select([name for name in ("user", "item", "time") if name in rows.columns]).rows()
+
+
+def write_text(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("columns", ["who,what,at,stars", "user,item,time,stars"])
+def test_columns_are_those_of_the_data_or_the_usual_ones(tmp_path: Path, columns: str) -> None:
+    path = write_text(tmp_path / "x.csv", f"{columns}\nu,a,9,x\nv,b,7,\n")
+    assert history_rows(path, **OWN) == [("u", "a", 9), ("v", "b", 7)]
+
+
+def test_the_time_format_is_that_of_the_data(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "x.csv", "who,what,at\nu,a,02/01/1970\n")
+    assert history_rows(path, **OWN, time_format="%d/%m/%Y") == [("u", "a", 86_400)]
+
+
+def test_a_file_without_header_is_read_as_the_data_were(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "x.csv", "u;a;9\nv;b;7\n")
+    columns = {"user_column": "1", "item_column": "2", "time_column": "3", "has_header": False}
+    assert history_rows(path, source="table", **columns) == [("u", "a", 9), ("v", "b", 7)]
+
+
+@pytest.mark.parametrize("source", ["ml-1m", "synthetic"])
+def test_a_file_that_a_preparation_recognizes(tmp_path: Path, source: str) -> None:
+    path = write_text(tmp_path / "ratings.dat", "1::9::5::70\n1::3::4::60\n")
+    assert history_rows(path, source=source) == [(1, 9, 70), (1, 3, 60)]
+    path = write_text(tmp_path / "x.csv", "user,item\n1,9\n")
+    assert history_rows(path, source=source) == [(1, 9)]
+
+
+def test_data_that_stand_newest_first(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "x.csv", "user_id,book_id,is_read,rating\n1,9,1,5\n")
+    goodreads, other = Data(source="goodreads"), Data(source="ml-1m")
+    settings = Preprocessing()
+    assert open_histories(str(path), goodreads, settings, is_named=False).newest_first
+    usual = write_text(tmp_path / "y.csv", "user,item\n1,9\n")
+    assert not open_histories(str(usual), other, settings, is_named=False).newest_first
+
+
+def test_columns_that_are_named_are_the_only_ones(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "x.csv", "user,item,time,customer\nu,a,9,c\n")
+    assert history_rows(path, is_named=True, source="table", user_column="customer") == [("c", "a", 9)]
+    for column in ("user_column", "time_column"):
+        with pytest.raises(DataError, match=r"buyer \((user|time)\).* user, item, time, customer"):
+            history_rows(path, is_named=True, source="table", **{column: "buyer"})
+
+
+def test_what_is_met_while_reading_stands_beside_the_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("user,item,name\n1,2,Two\n,3,Three\n")
+    found = opened("table", path=str(tmp_path), title_column="name")
+    assert found.first_of({"title": "name"})["title"].to_list() == ["Two", "Three"]
+    assert [rows.rows() for rows, _ in found.again().usable()] == [[(1, 2, "Two")]]
+    assert found.bad.total == 0
+    assert [rows.rows() for rows, _ in found] == [[(1, 2)]]
+    assert found.bad.counts == {"user is missing": 1}
+    assert found.order == {"by": "file", "column": None, "newest_first": False}
+
+
+TITLES = {"item": [3, 9], "title": ["Amélie (2001)", "Heat, The: a::b"]}
+
+
+def write_encoded(path: Path, text: str, encoding: str = "utf-8") -> str:
+    path.write_bytes(text.encode(encoding))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "data", "rows", "name", "text", "encoding"),
+    [
+        (
+            "ml-100k", "u.data", "1\t9\t5\t7\n1\t3\t5\t7\n",
+            "u.item", "3|Amélie (2001)|x|y\n9|Heat, The: a::b|||\n", "latin-1",
+        ),
+        ("ml-1m", "ratings.dat", "1::9::5::7\n", "movies.dat", "3::Amélie (2001)::Comedy\n9::Heat::x\n", "latin-1"),
+        ("ml-1m", "ratings.dat", "1::9::5::7\n", "movies.dat", "3::Amélie (2001)::Comedy\n9::Heat::x\n", "utf-8"),
+        (
+            "ml-25m", "ratings.csv", "userId,movieId,rating,timestamp\n1,9,1,7\n",
+            "movies.csv", 'movieId,title,genres\n3,Amélie (2001),x\n9,"Heat, The: a::b",y\n', "utf-8",
+        ),
+    ],
+)  # fmt: skip
+def test_titles_beside_movielens_data(
+    tmp_path: Path, source: str, data: str, rows: str, name: str, text: str, encoding: str
+) -> None:
+    write_encoded(tmp_path / data, rows)
+    write_encoded(tmp_path / name, text, encoding)
+    found = opened(source, path=str(tmp_path)).item_titles("", dtype=pl.Int64())
+    expected = {**TITLES, "title": [TITLES["title"][0], "Heat"]} if name == "movies.dat" else TITLES
+    assert found is not None
+    assert found.to_dict(as_series=False) == expected
+
+
+def test_titles_of_other_sources_are_named_and_get_the_type_of_the_items(tmp_path: Path) -> None:
+    data = write_encoded(tmp_path / "a.txt", "1 x7\n1 8\n")
+    titles = write_encoded(tmp_path / "titles.csv", 'title,item\n"One, two",8\nThree,x7\n')
+    interactions = opened("sequences", path=data)
+    assert interactions.item_titles("", dtype=pl.String()) is None
+    found = interactions.item_titles(titles, dtype=pl.String())
+    assert found is not None
+    assert found.rows() == [("8", "One, two"), ("x7", "Three")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,item\na,1\n", '"item"'),
+        ("item,title\nx,One\n", 'item "x", title "One"'),
+        ("item,title\n1,One\n1,Two\n", 'item "1"'),
+    ],
+)
+def test_bad_titles_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    data, titles = write_encoded(tmp_path / "a.txt", "1 7\n"), write_encoded(tmp_path / "t.csv", text)
+    with pytest.raises(DataError, match=message):
+        opened("sequences", path=data).item_titles(titles, dtype=pl.Int64())
+
+
+def test_a_file_that_is_named_goes_before_those_beside_the_data(tmp_path: Path) -> None:
+    write_encoded(tmp_path / "movies.csv", "movieId,title\n1,One\n")
+    write_encoded(tmp_path / "u.item", "1|Uno|x\n")
+    named = write_encoded(tmp_path / "n.item", "7|Seven|x\n")
+    found = [read_titles(path, beside=tmp_path, dtype=pl.Int64()) for path in ("", named)]
+    assert [titles.rows() for titles in found if titles is not None] == [[(1, "One")], [(7, "Seven")]]
+    assert read_titles("", beside=None, dtype=pl.Int64()) is None
+
+
+def test_a_file_of_titles_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"t\.csv: .*data\.titles_path"):
+        read_titles(str(tmp_path / "t.csv"), beside=None, dtype=pl.Int64())

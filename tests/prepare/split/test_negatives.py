@@ -1,3 +1,12 @@
+"""Negatives are unseen, distinct and drawn by weight; who has too few unseen items is left out and counted."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import datasets
 import numpy as np
 import polars as pl
 import pytest
@@ -5,7 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare.split import negatives
-from bert4rec.prepare.split.negatives import SeenItems, count_unseen, draw_negatives, train_counts
+from bert4rec.prepare.split.held_out import HeldOutCounts
+from bert4rec.prepare.split.negatives import SeenItems, count_unseen, draw_negatives
+from bert4rec.prepare.split.splits import leave_one_out
+from bert4rec.prepare.stages.split_rows import Cutter
+from bert4rec.prepare.stages.survey import Survey
+from tests.conftest import LOG, prepare_log
 
 N_ITEMS = 12
 HISTORIES = st.lists(st.lists(st.integers(2, 1 + N_ITEMS), min_size=1, max_size=9), min_size=1, max_size=20)
@@ -56,11 +70,6 @@ def test_rejection_and_dense_draw_have_the_same_distribution(monkeypatch: pytest
         np.testing.assert_allclose(second, [0, 0, 0, 20 / 30, 10 / 30], atol=0.02)
 
 
-def test_uniform_negatives_are_equally_likely() -> None:
-    drawn = draw_negatives(seen([[2]] * 20_000, 5), np.ones(5, int), n=2, seed=[3, 0])
-    np.testing.assert_allclose(np.bincount(drawn.ravel(), minlength=7)[3:] / 20_000, [0.5] * 4, atol=0.015)
-
-
 def test_an_item_without_training_positions_comes_only_when_no_other_is_left() -> None:
     drawn = draw_negatives(seen([[2]] * 50, 5), np.array([1, 1, 0, 1, 0]), n=3, seed=[1, 0])
     assert {tuple(sorted(row[:2])) for row in drawn.tolist()} == {(3, 5)}
@@ -98,5 +107,106 @@ def test_draws_are_those_of_one_after_another() -> None:
     assert kept.tolist() == [0, 4, 8, 7, 6]
 
 
-def test_training_positions_are_counted_once_per_position() -> None:
-    assert train_counts(frame([[2, 3, 2], [4]]), n_items=4).tolist() == [2, 1, 1, 0]
+N_NINE = 9
+NINE_HISTORIES = st.lists(st.lists(st.integers(2, 1 + N_NINE), min_size=1, max_size=14), min_size=1, max_size=12)
+
+
+def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Any:
+    users = pl.Series("user", range(len(histories)), dtype=pl.Int32)
+    frame = pl.DataFrame([users, pl.Series("items", histories, dtype=pl.List(pl.Int32))])
+    chosen = np.array([flag and len(items) >= 3 for flag, items in zip(validated, histories, strict=True)])
+    survey = Survey(np.zeros(0, np.int64), np.arange(N_NINE), chosen, None)
+    return Cutter(leave_one_out, survey, max_len=4, step=4, n_negatives=n, seed=1)((0, frame))
+
+
+@settings(max_examples=100, deadline=None)
+@given(NINE_HISTORIES, st.integers(1, N_NINE + 1), st.lists(st.booleans(), min_size=12, max_size=12))
+def test_every_user_has_exactly_n_negatives_or_too_few_unseen_items_for_them(
+    histories: list[list[int]], n: int, flags: list[bool]
+) -> None:
+    block = block_of(histories, n, flags[: len(histories)])
+    unseen = [set(range(2, 2 + N_NINE)) - set(items) for items in histories]
+    drawn: dict[int, Any] = {}
+    for split in ("validation", "test"):
+        repeated = left_out = 0
+        for row in block.rows[split].to_dicts():
+            lists = row["popular_negatives"], row["uniform_negatives"]
+            for found in lists:
+                assert len(found) == (n if len(unseen[row["user"]]) >= n else 0)
+                assert len(set(found)) == len(found)
+                assert set(found) <= unseen[row["user"]]
+            assert drawn.setdefault(row["user"], lists) == lists
+            repeated += row["target"] in row["items"]
+            left_out += not lists[0]
+        counts = block.held_out
+        assert (counts.repeated[split], counts.left_out[split]) == (repeated, left_out)
+        assert counts.users[split] == len(block.rows[split])
+    for percent in (50, 95, 100):
+        works = [v for v in range(n + 1) if 100 * sum(len(unseen[u]) >= v for u in drawn) >= percent * len(drawn)]
+        assert block.held_out.keeps(percent) == max(works)
+
+
+def test_who_is_left_out_changes_nothing_for_the_others() -> None:
+    others, greedy = [[2, 3, 4], [5, 5, 6], [7, 8, 9]], [*range(2, 2 + N_NINE)]
+    alone = block_of(others, 5, [True] * 3).rows["test"]
+    beside = block_of([*others, greedy], 5, [True] * 4).rows["test"]
+    assert beside[:3].equals(alone)
+    assert beside[3].select("popular_negatives", "uniform_negatives").row(0) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("unseen", "numbers"),  # how many users have 0, 1, 2, 3 unseen items; the numbers that the warning names
+    [
+        ([0, 0, 1, 19], "1 20 3 2"), ([1, 0, 0, 19], "1 20 3"), ([0, 1, 2, 17], "3 20 3 1 2 95"),
+        ([0, 2, 0, 8], "2 10 3 1"), ([1, 0, 2, 17], "3 20 3 2 95"), ([2, 0, 0, 8], "2 10 3 95"),
+        ([1, 2, 3, 0], "6 3 2"), ([4, 2, 0, 0], "6 3"), ([0, 0, 0, 7], ""), ([0, 0, 0, 0], ""),
+    ],
+)  # fmt: skip
+def test_the_warning_names_numbers_that_work(unseen: list[int], numbers: str) -> None:
+    said = HeldOutCounts(3, unseen=Counter(dict(enumerate(unseen)))).warning() or ""
+    assert re.findall(r"\d+", said) == numbers.split()
+
+
+def test_a_log_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = prepare_log(tmp_path)
+    metadata = json.loads((folder / "metadata.json").read_text())
+    assert metadata["repeated_targets"] == {"validation": {"users": 2, "of": 6}, "test": {"users": 3, "of": 6}}
+    assert metadata["left_out"] == {"validation": {"users": 2, "of": 6}, "test": {"users": 2, "of": 6}}
+    for split in ("validation", "test"):
+        rows = datasets.load_from_disk(str(folder / split))
+        for name in ("popular_negatives", "uniform_negatives"):
+            assert [*map(len, rows[name])] == [5, 5, 5, 0, 5, 0]
+    printed = capsys.readouterr().out
+    (warning,) = {line for line in printed.splitlines() if line.startswith("warning: ") and "of 6" in line}
+    assert "2 of 6" in warning
+    assert "n_eval_negatives" in warning
+    card = (folder / "README.md").read_text()
+    for n in ("2  33.3 %", "3  50.0 %"):
+        assert n in printed
+        assert n in card
+    assert "## Evaluation" in card
+
+
+@pytest.mark.parametrize("n", [7, 10**12])
+def test_a_catalogue_too_small_for_anybody(tmp_path: Path, capsys: pytest.CaptureFixture[str], n: int) -> None:
+    folder = prepare_log(tmp_path, **{"preprocessing.n_eval_negatives": n})
+    assert json.loads((folder / "metadata.json").read_text())["left_out"]["test"] == {"users": 6, "of": 6}
+    (warning,) = {line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: none")}
+    assert f"{n:,} " in warning
+    assert "5 is the largest" in warning
+
+
+def test_nothing_is_said_where_nobody_is_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = prepare_log(tmp_path, **{"preprocessing.split": "none"})
+    metadata = json.loads((folder / "metadata.json").read_text())
+    nobody = {"validation": {"users": 0, "of": 0}, "test": {"users": 0, "of": 0}}
+    assert (metadata["repeated_targets"], metadata["left_out"]) == (nobody, nobody)
+    assert "## Evaluation" not in (folder / "README.md").read_text()
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_without_repeats_no_target_is_repeated(tmp_path: Path) -> None:
+    folder = prepare_log(tmp_path, **{"preprocessing.repeats": "first"})
+    metadata = json.loads((folder / "metadata.json").read_text())
+    assert {count["users"] for count in metadata["repeated_targets"].values()} == {0}
+    assert sum(len(set(items)) for items in LOG.values()) == metadata["rows"]

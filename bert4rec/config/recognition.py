@@ -1,0 +1,341 @@
+"""Recognition of files by their names and first bytes: the source that reads a path, and the format of a table.
+
+Neither Polars nor torch is imported here: the settings are recognized before anything else is done.
+"""
+
+import glob
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn, TypeAlias
+
+from bert4rec.config.urls import is_url, without_secrets
+from bert4rec.runtime.errors import DataError
+
+Format: TypeAlias = Literal["text", "json lines", "parquet", "arrow file", "arrow stream"]
+
+MAGIC: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow file", b"\xff\xff\xff\xff": "arrow stream"}
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # as pyarrow calls them
+PACKED = (".gz", ".zst")  # behind the suffix of what is packed
+TYPED_NAMES: dict[Format, str] = {  # of formats that carry the types of their columns
+    "parquet": "a Parquet file", "arrow file": "an Arrow IPC (Feather) file", "arrow stream": "an Arrow IPC stream",
+}  # fmt: skip
+SUFFIXES: dict[str, tuple[Format, str]] = {
+    ".csv": ("text", "a CSV file"),
+    ".tsv": ("text", "a TSV file"),
+    ".parquet": ("parquet", "a Parquet file"),
+    ".pq": ("parquet", "a Parquet file"),
+    ".jsonl": ("json lines", "a file of JSON lines"),
+    ".ndjson": ("json lines", "a file of JSON lines"),
+    ".feather": ("arrow file", "a Feather file"),
+    ".arrow": ("arrow file", "an Arrow file"),
+    ".ipc": ("arrow file", "an Arrow file"),
+}
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ARRAY = re.compile(rb"\s*\[\s*[\[{]")  # how an array of records begins
+JSON_IN_ONE_PIECE = (
+    "is JSON in one piece, which is not read: write one object a line (JSON lines), with pandas: "
+    'frame.to_json("log.jsonl", orient="records", lines=True)'
+)
+ZIP = b"PK\x03\x04"
+BY_PANDAS = "write the table as Parquet or CSV, for instance with pandas"
+REPACK = "unpack it, or pack it with gzip or zstd"
+
+
+LOGIN = "it may be a page to log in: download the file itself"
+UNREAD: tuple[tuple[str, str, tuple[bytes, ...], tuple[str, ...]], ...] = (  # format, advice, first bytes, suffixes
+    ("a web page (HTML)", LOGIN, (b"<!doctype html", b"<html"), (".html", ".htm")),
+    ("an Excel workbook", "save the sheet as CSV", (b"\xd0\xcf\x11\xe0",), (".xlsx", ".xls")),
+    ("a ZIP archive", "unpack it", (ZIP,), (".zip",)),
+    ("a SQLite database", "export the table as CSV", (b"SQLite format 3",), (".db", ".sqlite", ".sqlite3")),
+    ("an HDF5 file", BY_PANDAS, (b"\x89HDF",), (".h5", ".hdf5")),
+    ("a pickle", BY_PANDAS, (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), (".pickle", ".pkl")),
+    ("a Feather file of version 1", "write the table as Parquet, or as Feather of version 2", (b"FEA1",), ()),
+    ("packed with bzip2", REPACK, (), (".bz2",)),
+    ("packed with xz", REPACK, (b"\xfd7zXZ",), (".xz",)),
+)  # fmt: skip
+SEPARATORS = ("\t", "::", ";", ",")
+GROUPLENS_LINES = {
+    "ratings.dat": ("ml-1m", re.compile(r"\d+::\d+::[\d.]+::\d+"), "user::movie::rating::time"),
+    "u.data": ("ml-100k", re.compile(r"\d+\t\d+\t\d+\t\d+"), "user, movie, rating and time between tabs"),
+}
+GROUPLENS_HEADER = ["userId", "movieId", "rating", "timestamp"]
+GROUPLENS_FOLDERS = ("ml-20m", "ml-25m", "ml-32m", "ml-latest-small")
+GOODREADS_HEADER = ["user_id", "book_id", "is_read"]
+PUBLIC_FILES = (*GROUPLENS_LINES, "ratings.csv", "goodreads_interactions.csv")
+NOT_DATA = ("readme", "license", "changelog")
+HEAD = 1 << 16  # bytes of a file that show its source
+FIRST_LINE = 1 << 20  # bytes in which the first line of a table is looked for
+N_LINES = 20  # lines of the head, at most
+SHOWN = 8  # columns that are named
+ADVICE = "say what it is: --data.source=table (columns by their names), sequences (lines of a user and items), ml-1m, …"
+
+
+@dataclass(frozen=True)
+class Recognized:
+    """Hold the `source` that reads what was found, and the reason ("log.csv is a CSV file …")."""
+
+    source: str
+    reason: str
+
+
+def recognize(path: str) -> Recognized:
+    """Return the source of the file at `path`, of the file in the folder there, or of the first that fits a pattern.
+
+    An address is recognized by its name alone: a training should not need the network for it. Raises `DataError` for a
+    path that does not exist and for a file that is not recognized.
+    """
+    if is_url(path):
+        url = without_secrets(path)
+        if what := _by_suffix(_unpacked_name(Path(url)))[1]:
+            return Recognized("table", f"{Path(url).name} is {what} by its name")
+        raise DataError(f"{url}: not recognized by its name; {ADVICE}")
+    if files := matching_files(path):
+        found = _of_file(files[0]) or _refuse(files[0])
+        return Recognized(found.source, found.reason + (f" (the first of {len(files)})" if len(files) > 1 else ""))
+    place = Path(path)
+    try:
+        place.stat()
+    except OSError as error:
+        raise DataError(
+            f"{path}: {error.strerror}; correct data.path; if only the dataset folder is on this machine, add "
+            "--data.source=… or give --data.dataset_dir=… instead"
+        ) from None
+    return _of_folder(place) if place.is_dir() else _of_file(place) or _refuse(place)
+
+
+def matching_files(path: str) -> tuple[Path, ...]:
+    """Return the files that fit the pattern `path` in the order of their names; none if `path` is no pattern.
+
+    Raises `DataError` if no file fits.
+    """
+    if not glob.has_magic(path) or Path(path).exists():
+        return ()
+    if files := tuple(file for file in sorted(map(Path, glob.glob(path, recursive=True))) if file.is_file()):
+        return files
+    raise DataError(f"{path}: no file fits this pattern; correct data.path")
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of the table in the file at `path`, by its first bytes more than by its name.
+
+    Raises `DataError` for a format that is not read, and for a file that is not what its name says.
+    """
+    start = _first_bytes(path, FIRST_LINE, unpack=False)
+    if found := _typed_format(start):
+        return found
+    refuse_unread(str(path), start)
+    if named := TYPED_NAMES.get(_by_suffix(path.name)[0]):
+        raise DataError(f"{path}: not {named}, or damaged; bring the whole file")
+    start = _first_bytes(path, FIRST_LINE)
+    if _typed_format(start):
+        raise DataError(f"{path}: is packed twice: this format packs itself; unpack it")
+    if _is_json_object(start.lstrip().split(b"\n", 1)[0]):
+        return "json lines"
+    refuse_unread(str(path), start)
+    suffixes = {suffix.lower() for suffix in path.suffixes[-2:]}
+    if ".json" in suffixes and start.strip():
+        raise DataError(f"{path}: {JSON_IN_ONE_PIECE}")
+    return "json lines" if suffixes & {".jsonl", ".ndjson"} else "text"
+
+
+def compression_of(start: bytes) -> str | None:
+    """Return how a file that begins with `start` is compressed, as pyarrow calls it; None if it is not.
+
+    >>> compression_of(b"\\x1f\\x8b\\x08")
+    'gzip'
+    """
+    return next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), None)
+
+
+def refuse_unread(name: str, start: bytes = b"") -> None:
+    """Raise `DataError` if the file called `name`, which begins with `start`, has a format that is not read."""
+    if problem := _problem_of_format(name, start):
+        raise DataError(f"{name}: {problem}")
+
+
+def has_sequences(file: Path) -> bool:
+    """Return whether the lines of `file` are whole numbers with blanks between them: a user and items."""
+    return _are_sequences(_lines(_first_bytes(file, HEAD)))
+
+
+def likely_separator(line: str) -> str:
+    """Return the separator of `SEPARATORS` that `line` has most of."""
+    return max(reversed(SEPARATORS), key=line.count)
+
+
+def _of_folder(folder: Path) -> Recognized:
+    """Return the source of the one public file in the folder, else of the only file that is recognized."""
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}; correct data.path") from None
+    for file in files:
+        if _unpacked_name(file) in PUBLIC_FILES and (found := _of_file(file)) and found.source != "table":
+            return found
+    known = {file.name: found for file in files if (found := _of_file(file))}
+    if len(known) == 1:
+        return next(iter(known.values()))
+    if known:
+        names = ", ".join([*known][:3]) + (", …" if len(known) > 3 else "")
+        raise DataError(f"{folder}: which of {names}? name it in data.path, or several by a pattern in quotes")
+    for file in files:
+        refuse_unread(str(file), _first_bytes(file, HEAD))
+    raise DataError(f"{folder}: holds no file that is recognized; name it in data.path, and {ADVICE}")
+
+
+def _of_file(file: Path) -> Recognized | None:
+    name = _unpacked_name(file)
+    kind, what = _by_suffix(name)
+    if what and kind != "text":
+        return Recognized("table", f"{file.name} is {what}")
+    if name.startswith(NOT_DATA):
+        return None
+    head = _first_bytes(file, HEAD)
+    if typed := _typed_format(head):
+        return Recognized("table", f"{file.name} is {TYPED_NAMES[typed]}")
+    if _problem_of_format(str(file), head):
+        return _refuse(file) if what else None
+    lines = _lines(head)
+    if public := _public(file, lines):
+        return public
+    if not what and _are_sequences(lines):
+        return Recognized("sequences", f"the lines of {file.name} are whole numbers with blanks between them")
+    if not what and not _are_rows(lines):
+        return None
+    return Recognized("table", f"{file.name} is {what or 'text'}{_with_columns(lines)}")
+
+
+def _public(file: Path, lines: Sequence[str]) -> Recognized | None:
+    """Return the source of a file of GroupLens or Goodreads."""
+    if lines and (known := GROUPLENS_LINES.get(_unpacked_name(file))):
+        source, form, words = known
+        return Recognized(source, f"{file.name} has lines of {words}") if form.fullmatch(lines[0]) else None
+    header = _cells(lines[0]) if lines else []
+    if header[: len(GOODREADS_HEADER)] == GOODREADS_HEADER:
+        return Recognized("goodreads", f"{file.name} has the columns {', '.join(header)}")
+    if header != GROUPLENS_HEADER:
+        return None
+    folders = {Path(absolute(file)).parent.name for absolute in (os.path.abspath, os.path.realpath)}
+    for folder in folders.intersection(GROUPLENS_FOLDERS):
+        return Recognized(folder, f"{file.name} has the columns {', '.join(header)}, in a folder {folder}")
+    sets = ", ".join(GROUPLENS_FOLDERS)
+    raise DataError(f"{file}: a MovieLens file, but of which set? name it with --data.source=… ({sets})")
+
+
+def _refuse(file: Path) -> NoReturn:
+    head = _first_bytes(file, HEAD)
+    refuse_unread(str(file), head)
+    lines = _lines(head)
+    start = f'it begins with "{lines[0][:60]}"' if lines else "it is empty"
+    raise DataError(f"{file}: not recognized by its name and first lines ({start}); {ADVICE}")
+
+
+def _problem_of_format(name: str, start: bytes) -> str:
+    """Return what the file called `name`, with these first bytes, is and what to do; "" if it may be read."""
+    start, suffix = start[:1024], Path(name).suffix.lower()
+    if start.startswith(ZIP) and _is_workbook(name):
+        suffix = ".xlsx"
+    begins = (start, start.lstrip().lower())
+    found = [(what, advice) for what, advice, _, suffixes in UNREAD if suffix in suffixes]
+    found += [(what, advice) for what, advice, magic, _ in UNREAD if any(text.startswith(magic) for text in begins)]
+    if found:
+        return f"is {found[0][0]}, which is not read: {found[0][1]}"
+    return JSON_IN_ONE_PIECE if ARRAY.match(start) else ""
+
+
+def _is_workbook(name: str) -> bool:
+    """Return whether a ZIP archive is an Excel workbook."""
+    try:
+        with zipfile.ZipFile(name) as archive:
+            return any(member.startswith("xl/") for member in archive.namelist())
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
+def _is_json_object(line: bytes) -> bool:
+    try:
+        return line.startswith(b"{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _typed_format(start: bytes) -> Format | None:
+    return next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
+
+
+def _by_suffix(name: str) -> tuple[Format, str]:
+    """Return the format of a file of that name, and what it is in words; text and "" if the name does not tell."""
+    return SUFFIXES.get(Path(name).suffix.lower(), ("text", ""))
+
+
+def _unpacked_name(file: Path) -> str:
+    """Return the name in small letters, without the suffix of a packed file."""
+    name = file.name.lower()
+    return name.removesuffix(next((end for end in PACKED if name.endswith(end)), ""))
+
+
+def _first_bytes(file: Path, size: int, *, unpack: bool = True) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(size)
+        if unpack and (compression := compression_of(start)):
+            import pyarrow  # here: only a packed file takes it
+
+            with pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), compression) as unpacked:
+                return bytes(unpacked.read(size)).removeprefix(BYTE_ORDER_MARK)
+        return start.removeprefix(BYTE_ORDER_MARK)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}" if error.strerror else f"damaged or cut off ({error})"
+        raise DataError(f"{file}: {problem}; bring the whole file") from None
+
+
+def _lines(head: bytes) -> list[str]:
+    """Return the first lines that hold something, without a last one that is cut off."""
+    text = head.decode("utf-8", "replace")
+    whole = text[: text.rfind("\n")] if len(head) >= HEAD - 3 and "\n" in text else text
+    return [line.rstrip("\r") for line in whole.split("\n") if line.strip()][:N_LINES]
+
+
+def _are_sequences(lines: Sequence[str]) -> bool:
+    """Return whether the lines are pairs, or each user once with all items.
+
+    Lines of one length above two, or a user on two of them, may be a table's rows.
+    """
+    rows = [line.split() for line in lines]
+    if not rows or not all(len(row) > 1 and all(word.isdecimal() for word in row) for row in rows):
+        return False
+    lengths = {len(row) for row in rows}
+    is_line_a_user = len({row[0] for row in rows}) == len(rows) and (len(lengths) > 1 or len(rows) == 1)
+    return lengths == {2} or is_line_a_user
+
+
+def _are_rows(lines: Sequence[str]) -> bool:
+    """Return whether a header and at least one row have the same number of fields, more than one."""
+    is_other = not lines or lines[0].startswith(("{", "[", "<"))  # JSON, XML
+    if len(lines) < 2 or is_other or _has_number(_cells(lines[0])):
+        return False
+    counts = {line.count(likely_separator(lines[0])) for line in lines}
+    return len(counts) == 1 and counts != {0}
+
+
+def _with_columns(lines: Sequence[str]) -> str:
+    """Return what a message says of the columns, if the first line has some."""
+    cells = _cells(lines[0]) if lines else []
+    if len(cells) < 2:
+        return ""
+    if _has_number(cells):
+        return " without a header"
+    return f" with the columns {', '.join(cells[:SHOWN])}{', …' if len(cells) > SHOWN else ''}"
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip().strip('"') for cell in line.split(likely_separator(line))]
+
+
+def _has_number(cells: Iterable[str]) -> bool:
+    return any(re.fullmatch(r"[-+]?\d+(\.\d*)?", cell) for cell in cells)

@@ -1,0 +1,209 @@
+"""Filters, the external sort, dense ids and histories: what is kept, in which order, under which number."""
+
+import tempfile
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert4rec.prepare.order.chunks import Chunks, chunked
+from bert4rec.prepare.order.filters import (
+    apply,
+    drop_consecutive_duplicates,
+    drop_low_ratings,
+    drop_unread,
+    drop_users,
+    keep_repeats,
+    keep_times,
+)
+from bert4rec.prepare.order.histories import in_time_order, to_histories
+from bert4rec.prepare.order.ids import Distinct, item_ids, read_known
+from bert4rec.prepare.order.spool import Parts, Spool
+from bert4rec.runtime.errors import DataError
+
+ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at": [0, 1, 2, 3, 4, 5]})
+
+
+def test_a_low_rating_is_dropped_and_the_limit_kept() -> None:
+    frame = pl.DataFrame({"rating": [3.5, 4.0, 0.0, 5.0]})
+    assert drop_low_ratings(frame, min_rating=4.0)["rating"].to_list() == [4.0, 5.0]
+    assert drop_low_ratings(frame, min_rating=0).equals(frame)
+    books = pl.DataFrame({"item": [1, 2, 3], "is_read": [True, False, True]})
+    assert drop_unread(books, only_read=False).equals(books)
+    with pytest.raises(DataError, match=r"min_rating = 4\.0"):
+        drop_low_ratings(pl.DataFrame({"item": [1]}), min_rating=4.0)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "times"), [(None, None, [1, 2, 3]), (2, None, [2, 3]), (None, 2, [1]), (2, 3, [2]), (3, 3, [])]
+)
+def test_a_window_of_time_has_its_start_and_not_its_end(start: int | None, end: int | None, times: list[int]) -> None:
+    assert keep_times(pl.DataFrame({"time": [1, 2, 3]}), start=start, end=end)["time"].to_list() == times
+
+
+def test_a_window_of_time_without_times_is_refused() -> None:
+    with pytest.raises(DataError, match="time_from"):
+        keep_times(ROWS, start=1)
+
+
+@pytest.mark.parametrize(("which", "kept"), [("keep", [0, 1, 2, 3, 4, 5]), ("first", [0, 2, 4]), ("last", [2, 3, 5])])
+def test_repeats_of_a_user_and_an_item(which: Literal["keep", "first", "last"], kept: list[int]) -> None:
+    assert keep_repeats(ROWS, which=which)["at"].to_list() == kept
+
+
+def test_consecutive_duplicates_end_with_the_user() -> None:
+    assert drop_consecutive_duplicates(ROWS)["at"].to_list() == [0, 2, 3, 4]
+    assert drop_consecutive_duplicates(ROWS.clear()).is_empty()
+
+
+def test_users_within_both_limits_stay() -> None:
+    frame = pl.DataFrame({"user": [1] * 2 + [2] * 3 + [3] * 4 + [4] * 5})
+    assert set(drop_users(frame, min_interactions=3, max_interactions=4)["user"]) == {2, 3}
+    assert set(drop_users(frame, min_interactions=3)["user"]) == {2, 3, 4}
+    assert set(drop_users(frame, min_interactions=1, max_interactions=3)["user"]) == {1, 2}
+
+
+def test_filters_follow_each_other_and_what_each_drops_is_counted() -> None:
+    verbs = {
+        "repeats": partial(keep_repeats, which="last"),
+        "min_user_interactions": partial(drop_users, min_interactions=2),
+    }
+    dropped = Counter({"repeats": 1})
+    assert apply(verbs, ROWS, dropped)["at"].to_list() == [2, 3]
+    assert dropped == {"repeats": 4, "min_user_interactions": 1}
+
+
+FRAMES = st.lists(st.lists(st.tuples(st.integers(-3, 20), st.integers(0, 5)), max_size=30), max_size=8)
+
+
+def frame_of(rows: list[tuple[int, int]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64}, orient="row")
+
+
+@settings(max_examples=60, deadline=None)
+@given(FRAMES, st.sampled_from([50, 400, 10**6]), st.integers(0, 8))
+def test_rows_come_back_user_by_user_in_the_order_in_which_they_came(
+    frames: list[list[tuple[int, int]]], run_bytes: int, as_text_from: int
+) -> None:
+    """From frame `as_text_from` on ids are text: those before become text, and sort as such."""
+    with tempfile.TemporaryDirectory() as place:
+        spool = Spool(Path(place) / "spool", run_bytes=run_bytes)
+        for i, rows in enumerate(frames):
+            spool.add(frame_of(rows).cast({"user": pl.String} if i >= as_text_from else {}))
+        parts = list(spool.partitions())
+        spool.remove()
+        assert not list(Path(place).iterdir())
+    rows = [row for part in frames for row in part]
+    is_text = any(part for part in frames[as_text_from:])
+    key = (lambda row: str(row[0])) if is_text else (lambda row: row[0])
+    wanted = sorted(((str(user) if is_text else user, item) for user, item in rows), key=lambda row: key(row))
+    assert [row for part in parts for row in part.sort("user", maintain_order=True).rows()] == wanted
+    users = [set(part["user"]) for part in parts]
+    assert sum(map(len, users)) == len({user for user, _ in wanted})  # no user stands in two parts
+    assert spool.n_rows == len(rows)
+
+
+def test_parts_are_replaced_and_read_by_columns(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "parts")
+    for rows in ([(1, 2)], [(3, 4), (5, 6)]):
+        parts.add(frame_of(rows))
+    parts.replace(0, frame_of([(7, 8)]))
+    assert [part.rows() for part in parts] == [[(7, 8)], [(3, 4), (5, 6)]]
+    assert [part.rows() for part in parts.read("item")] == [[(8,)], [(4,), (6,)]]
+    assert (len(parts), parts.columns) == (2, ["user", "item"])
+
+
+def rows_of(frame: pl.DataFrame) -> list[int]:
+    return frame["a"].to_list()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7))
+def test_all_rows_come_in_order_in_frames_of_one_size_of_which_the_last_may_be_smaller(
+    lengths: list[int], size: int
+) -> None:
+    frames = [pl.DataFrame({"a": [10 * i + k for k in range(n)]}, {"a": pl.Int64}) for i, n in enumerate(lengths)]
+    found = [rows_of(frame) for frame in chunked(frames, size)]
+    rows = [10 * i + k for i, n in enumerate(lengths) for k in range(n)]
+    assert found == [rows[first : first + size] for first in range(0, len(rows), size)]
+
+
+def test_a_frame_is_given_back_as_soon_as_it_is_full() -> None:
+    chunks = Chunks(3)
+    given = [pl.DataFrame({"a": rows}) for rows in ([1, 2], [3], [4, 5, 6, 7, 8, 9, 10])]
+    assert [[rows_of(full) for full in chunks.add(frame)] for frame in given] == [
+        [],
+        [[1, 2, 3]],
+        [[4, 5, 6], [7, 8, 9]],
+    ]
+    assert [rows_of(frame) for frame in chunks.rest()] == [[10]]
+    assert list(chunks.rest()) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sets(st.integers(-(10**12), 10**12), min_size=1, max_size=50), st.integers(0, 5))
+def test_ids_are_a_permutation_by_seed_of_the_sorted_originals(originals: set[int], seed: int) -> None:
+    found = item_ids(pl.Series(sorted(originals)), np.ones(len(originals), bool), seed=seed)
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(originals))
+    assert found.tolist() == (2 + order).tolist()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=20), st.sets(st.integers(0, 25), max_size=10))
+def test_known_items_keep_their_ids_and_new_ones_come_after(kept: list[bool], old: set[int]) -> None:
+    known = pl.DataFrame({"original": [str(item) for item in old], "item": range(2, 2 + len(old))})
+    known = known.cast({"original": pl.String, "item": pl.Int32})
+    originals = sorted({*range(len(kept)), *old})
+    mask = np.array([kept[item] if item < len(kept) else False for item in originals])
+    found = dict(zip(originals, item_ids(pl.Series(originals), mask, seed=1, known=known).tolist(), strict=True))
+    assert {str(item): found[item] for item in old} == dict(known.rows())
+    new = [item for item, is_kept in zip(originals, mask, strict=True) if is_kept and item not in old]
+    assert sorted(found[item] for item in new) == list(range(2 + len(old), 2 + len(old) + len(new)))
+    assert all(found[item] == 0 for item in originals if item not in {*old, *new})
+
+
+def test_the_first_row_of_an_item_counts_though_a_later_part_has_its_ids_as_text() -> None:
+    titles = Distinct(title=pl.String)
+    assert titles.rows().rows() == []
+    titles.add(pl.DataFrame({"item": [9, 3, 9], "title": ["Nine", "Three", "Neuf"]}))
+    assert titles.rows().rows() == [(9, "Nine"), (3, "Three")]
+    titles.add(pl.DataFrame({"item": ["9", "x"], "title": ["Neun", "Ix"]}))
+    assert titles.rows().rows() == [("9", "Nine"), ("3", "Three"), ("x", "Ix")]
+
+
+def test_ids_of_what_is_no_dataset_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"users\.parquet"):
+        read_known(tmp_path)
+
+
+TRIPLES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 3)), min_size=1, max_size=40)
+
+
+def interactions(rows: list[tuple[int, int, int]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64, "time": pl.Int64}, orient="row")
+
+
+@settings(max_examples=30, deadline=None)
+@given(TRIPLES)
+def test_order_is_by_time_and_ties_stay_in_file_order(rows: list[tuple[int, int, int]]) -> None:
+    found = in_time_order(interactions(rows), newest_first=True).rows()
+    assert found == sorted(rows, key=lambda row: (row[0], row[2]))  # Python's sort is stable
+
+
+def test_without_times_the_file_order_counts_or_its_reverse() -> None:
+    rows = interactions([(1, 10, 0), (2, 20, 0), (1, 11, 0), (1, 12, 0)]).drop("time")
+    assert to_histories(in_time_order(rows)).rows() == [(1, [10, 11, 12]), (2, [20])]
+    assert to_histories(in_time_order(rows, newest_first=True)).rows() == [(1, [12, 11, 10]), (2, [20])]
+
+
+def test_histories_carry_times_and_ratings() -> None:
+    rows = pl.DataFrame({"user": [1, 1], "item": [5, 6], "time": [9, 8], "rating": [1.0, 2.0]})
+    assert to_histories(in_time_order(rows)).to_dicts() == [
+        {"user": 1, "items": [6, 5], "times": [8, 9], "ratings": [2.0, 1.0]}
+    ]

@@ -1,0 +1,316 @@
+"""A column's content is inferred from its name and first values, to advise and to warn before all rows are read."""
+
+import json
+import shlex
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import preprocessing
+from bert4rec.config.load import load_config, parse_command_line
+from bert4rec.prepare.read.guesses import column_advice, look_swapped, looks_like_time, needs_format
+
+NOW = 1_700_000_000
+PARSED = [datetime(2024, 3, 19, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *[(name, [3, 5, 4]) for name in ("time", "timestamp", "date", "datetime", "ts", "at", "created_at", "madeAt")],
+        *[(name, ["3", "5"]) for name in ("event_time", "TIMESTAMP", "reviewTime", "unix time", "Order Date", "day")],
+        ("when", ["31. Dec 2020", None]),
+        ("x", PARSED), ("x", [date(2024, 3, 19)]), ("x", [None, "2024-03-19"]), ("x", ["2024-03-19 10:27:00.5+02:00"]),
+        ("x", ["2024-03-19T10:27"]), ("x", ["31/12/2020", "1/2/2021 10:00"]), ("x", ["31.12.20"]), ("x", ["2020/1/31"]),
+        *[("x", [NOW * ticks, (NOW + 9) * ticks]) for ticks in (1, 10**3, 10**6, 10**9)],
+        *[("x", [str(NOW * ticks), f" {NOW * ticks}"]) for ticks in (1, 10**3, 10**6, 10**9)],
+        ("x", [788_918_400]), ("x", [2**31 - 1]), ("x", [NOW + 0.5, None]), ("x", [str(NOW + 0.5)]),
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_time(name: str, values: list[Any]) -> None:
+    assert looks_like_time(pl.Series(name, values))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("stars", [1, 5, 4]), ("price", [9.99]), ("x", [NOW, 7]), ("x", [NOW, NOW * 1000]), ("x", [788_918_399]),
+        ("x", [2**31]), ("name", ["Heat, The (1995)"]), ("x", ["2024-03-19", "soon"]), ("x", [True]), ("time", [True]),
+        ("time", ["morning", "noon"]), ("time", [-1, 5]), ("date", []), ("date", [None, None]), ("update", [1, 2]),
+        ("latest", [1, 2]), ("status", ["a1"]), ("x", ["1.2.3.4"]), ("x", ["12-34-5678-9x"]), ("x", ["", " "]),
+    ],
+)  # fmt: skip
+def test_what_does_not(name: str, values: list[Any]) -> None:
+    assert not looks_like_time(pl.Series(name, values))
+
+
+@pytest.mark.parametrize(
+    ("values", "needs"),
+    [
+        (["31/12/2020"], True), (["2020/12/31", None], True), (["2020-12-31"], False), ([str(NOW)], False),
+        ([NOW], False), (PARSED, False), (["2020-12-31 10:27"], True),
+    ],
+)  # fmt: skip
+def test_which_times_need_a_form(values: list[Any], needs: bool) -> None:
+    assert needs_format(pl.Series("at", values)) == needs
+
+
+@pytest.mark.parametrize(
+    ("user", "item", "swapped"),
+    [
+        ("sku", "customer", True), ("sku", "x", True), ("x", "customer_id", True), ("movieId", "userId", True),
+        ("PRODUCT_ID", "who", True), ("books", "readers", True), ("item", "session", True), ("article", "user", True),
+        ("user", "item", False), ("customer", "sku", False), ("userId", "movieId", False), ("a", "b", False),
+        ("user", "followed_user", False), ("product_reviewer", "product", False), ("item_a", "item_b", False),
+        ("user_id", "user_item", False), ("1", "2", False), ("customer", "customer_product", False),
+    ],
+)  # fmt: skip
+def test_names_that_look_swapped(user: str, item: str, swapped: bool) -> None:
+    assert look_swapped(user, item) == swapped
+
+
+USUAL = {"user": "user", "item": "item"}
+
+
+@pytest.mark.parametrize(
+    ("named", "present", "advice"),
+    [
+        (USUAL, ["customer", "sku", "at"],
+         "--data.user_column=customer --data.item_column=sku --data.time_column=at"),
+        (USUAL, ["userId", "movieId", "rating", "timestamp"],
+         "--data.user_column=userId --data.item_column=movieId --data.time_column=timestamp"),
+        (USUAL, ["Visitor-ID", "event", "itemid", "event_time"],
+         "--data.user_column=Visitor-ID --data.item_column=itemid --data.time_column=event_time"),
+        (USUAL, ["user", "product", "price"], "--data.item_column=product"),
+        (USUAL, ["user", "x"], "--data.item_column=…"),
+        (USUAL, ["client", "x"], "--data.user_column=client --data.item_column=…"),
+        (USUAL | {"time": "t"}, ["user", "item", "r"], "--data.time_column=…"),
+        (USUAL | {"time": "at"}, ["user", "product", "at", "date"], "--data.item_column=product"),
+        (USUAL | {"user": "custmer"}, ["user", "customer", "item"], "--data.user_column=customer"),
+        (USUAL | {"rating": "r"}, ["user", "item", "stars"], "--data.rating_column=stars"),
+        (USUAL, ["user;item"], "--data.user_column=… --data.item_column=…"),
+        (USUAL, ["196", "242", "881250949"],
+         "--data.has_header=false --data.user_column=1 --data.item_column=2 "
+         "--data.time_column=3"),
+        (USUAL | {"time": "at", "rating": "r"}, ["2024-03-01", "7", "x"],
+         "--data.has_header=false --data.user_column=2 --data.item_column=3 "
+         "--data.time_column=1 --data.rating_column=…"),
+        (USUAL | {"time": "at"}, ["196", "242", "3"],
+         "--data.has_header=false --data.user_column=1 --data.item_column=2 "
+         "--data.time_column=…"),
+        (USUAL, ["7", "8"],
+         "--data.has_header=false --data.user_column=1 --data.item_column=2"),
+        (USUAL, ["881250949"],
+         "--data.has_header=false --data.user_column=… --data.item_column=… "
+         "--data.time_column=1"),
+        (USUAL, ["session_id", "user_agent", "user_pseudo_id", "item_name", "item_id"],
+         "--data.user_column=user_pseudo_id --data.item_column=item_id"),
+        (USUAL, ["session_id", "customer", "sku"], "--data.user_column=customer --data.item_column=sku"),
+        (USUAL, ["session_id", "item"], "--data.user_column=session_id"),
+        (USUAL, ["1", "2", "3"], "--data.user_column=… --data.item_column=…"),
+    ],
+)  # fmt: skip
+def test_the_columns_that_are_likely(named: dict[str, str], present: list[str], advice: str) -> None:
+    found = column_advice(named, present)
+    assert found[found.index("--") :] == advice
+
+
+@pytest.mark.parametrize("name", ["user id", "$user", "user's", "user\tid", "User (id)"])
+def test_the_options_are_ready_for_the_shell(name: str) -> None:
+    advice = column_advice({"user": "user id's", "item": "item"}, [name, "item"])
+    options = shlex.split(advice[advice.index("'--") :])
+    assert load_config(None, parse_command_line(options)[1]).data.user_column == name
+
+
+START = 1_600_000_000
+LOG = [
+    (f"c{u}", f"sku-{(u + k) % 9}", START + 60 * k + u, 1 + k % 5, f"Thing {(u + k) % 9}")
+    for u in range(6)
+    for k in range(5)
+]
+NAMES = ["customer", "sku", "created_at", "stars", "name"]
+COLUMNS = ["--data.user_column=customer", "--data.item_column=sku"]
+Run = Callable[..., tuple[list[str], Path]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The lines that the script prints, and its dataset folder."""
+
+    def inner(*arguments: str, folder: str = "dataset", source: str = "table") -> tuple[list[str], Path]:
+        place = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / folder}", f"--data.source={source}"]
+        assert preprocessing.main([*place, "--preprocessing.n_eval_negatives=1", *arguments]) == 0
+        return capsys.readouterr().out.splitlines(), tmp_path / folder
+
+    return inner
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A shuffled log: its order says nothing."""
+    rows = [LOG[i] for i in np.random.default_rng(1).permutation(len(LOG))]
+    pd.DataFrame(rows, columns=NAMES).to_csv(tmp_path / "log.csv", index=False)
+    return tmp_path / "log.csv"
+
+
+def before(lines: list[str]) -> list[str]:
+    """What is said before the rows are read."""
+    return lines[: next(i for i, line in enumerate(lines) if "] read " in line)]
+
+
+def after(lines: list[str]) -> list[str]:
+    """What is said behind the report."""
+    return lines[len(lines) - lines[::-1].index("") :]
+
+
+def test_a_log_without_a_named_time_is_warned_of_early_and_at_the_end(run: Run, log: Path) -> None:
+    lines, folder = run(f"--data.path={log}", *COLUMNS)
+    first = [line.split(",")[:2] for line in log.read_text().splitlines()[1:4]]
+    order, _, *rows, warning = before(lines)
+    assert rows == ["  user (customer)  item (sku)", *(f"  {user}               {item}" for user, item in first)]
+    assert warning.startswith("warning: ")
+    assert warning.endswith("--data.time_column=created_at")
+    assert order in lines[len(before(lines)) :]
+    assert after(lines)[0] == warning
+    assert str(folder) in after(lines)[1]
+    assert json.loads((folder / "metadata.json").read_text())["order"] == {
+        "by": "file", "column": None, "newest_first": False,
+    }  # fmt: skip
+    assert order in (folder / "README.md").read_text().splitlines()
+
+
+def test_a_named_time_gives_the_order_and_is_shown_beside_ratings_and_titles(run: Run, tmp_path: Path) -> None:
+    pd.DataFrame(LOG, columns=NAMES).to_json(tmp_path / "log.jsonl", orient="records", lines=True)
+    lines, folder = run(
+        f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at", "--data.rating_column=stars",
+        "--data.title_column=name",
+    )  # fmt: skip
+    assert "created_at" in before(lines)[0]
+    assert before(lines)[2:] == [
+        "  user (customer)  item (sku)  time (created_at)     rating (stars)  title (name)",
+        "  c0               sku-0       2020-09-13T12:26:40Z  1               Thing 0",
+        "  c0               sku-1       2020-09-13T12:27:40Z  2               Thing 1",
+        "  c0               sku-2       2020-09-13T12:28:40Z  3               Thing 2",
+    ]
+    assert not [line for line in lines if line.startswith("warning:")]
+    order = {"by": "time", "column": "created_at", "newest_first": False}
+    assert json.loads((folder / "metadata.json").read_text())["order"] == order
+    assert before(lines)[0] in (folder / "README.md").read_text().splitlines()
+    items = pl.read_parquet(folder / "items.parquet")
+    assert items["title"].to_list() == [f"Thing {name.removeprefix('sku-')}" for name in items["original"]]
+
+
+def test_a_time_column_that_must_be_quoted_or_needs_a_form(run: Run, tmp_path: Path) -> None:
+    table = pd.DataFrame(LOG, columns=NAMES)
+    table["event time"] = pd.to_datetime(table.pop("created_at"), unit="s").dt.strftime("%d/%m/%Y %H:%M:%S")
+    table["day"] = "2020-09-13"
+    table.to_parquet(tmp_path / "log.parquet")
+    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS)
+    options = "'--data.time_column=event time' '--data.time_format=%d/%m/%Y %H:%M:%S'"
+    assert before(lines)[-1].startswith("warning: ")
+    assert before(lines)[-1].endswith(options)
+    lines, folder = run(
+        f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=event time", "--data.time_format=%d/%m/%Y %H:%M:%S"
+    )
+    assert "  c0               sku-1       2020-09-13T12:27:40Z" in before(lines)
+    assert json.loads((folder / "metadata.json").read_text())["time_span"] == [START, START + 60 * 4 + 5]
+
+
+def test_a_log_without_any_time_is_warned_of_and_nothing_is_advised(run: Run, tmp_path: Path) -> None:
+    pl.DataFrame([row[:2] for row in LOG], schema=NAMES[:2], orient="row").write_csv(tmp_path / "log.csv")
+    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS)
+    assert after(lines)[0].startswith("warning: ")
+    assert "--" not in after(lines)[0]
+
+
+def test_times_of_1970_are_warned_of(run: Run, log: Path) -> None:
+    lines, _ = run(f"--data.path={log}", *COLUMNS, "--data.time_column=stars")
+    first = ", ".join(f"1970-01-01T00:00:0{line.split(',')[3]}Z" for line in log.read_text().splitlines()[1:4])
+    assert before(lines)[-1] == after(lines)[0]
+    assert f"({first}): is stars" in after(lines)[0]
+    lines, _ = run(f"--data.path={log}", *COLUMNS, "--data.time_column=created_at", "--data.time_unit=us")
+    assert 'data.time_unit = "us"' in after(lines)[0]
+
+
+@pytest.mark.parametrize(("n_early", "warned"), [(26, False), (27, True)])
+def test_nearly_all_times_must_lie_in_1970(run: Run, tmp_path: Path, n_early: int, warned: bool) -> None:
+    rows = [(row[0], row[1], i if i < n_early else START) for i, row in enumerate(LOG)]
+    pl.DataFrame(rows, schema=NAMES[:3], orient="row").write_csv(tmp_path / "log.csv")
+    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at")
+    assert any(line.startswith("warning: 27 of the first 30 times") for line in lines) == warned
+    assert any(line.startswith("warning:") for line in lines) == warned
+
+
+DAYS = [45231 + i / 8 for i in range(len(LOG))]  # from 2023-11-01 on
+
+
+@pytest.mark.parametrize("as_type", [float, str])
+def test_days_as_excel_counts_them_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_type: type
+) -> None:
+    table = pl.DataFrame(LOG, schema=NAMES, orient="row").with_columns(
+        pl.Series("created_at", [None, *map(as_type, DAYS[1:])])
+    )
+    table.write_parquet(tmp_path / "log.parquet")
+    place = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}", f"--data.path={tmp_path}"]
+    arguments = [*place, "--data.source=table", *COLUMNS, "--data.time_column=created_at"]
+    assert preprocessing.main(arguments) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert f'{tmp_path / "log.parquet"}: created_at "45231.125"' in error
+    assert "2023-11-01" in error
+    assert preprocessing.main([*arguments, "--data.time_unit=s", "--preprocessing.n_eval_negatives=1"]) == 0
+
+
+@pytest.mark.parametrize("days", [[int(day) for day in DAYS], [day - 20_000 for day in DAYS]])
+def test_whole_or_small_numbers_are_no_days_of_excel(run: Run, tmp_path: Path, days: list[float]) -> None:
+    table = pl.DataFrame(LOG, schema=NAMES, orient="row").with_columns(pl.Series("created_at", days))
+    table.write_csv(tmp_path / "log.csv")
+    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at")
+    assert after(lines)[0].startswith("warning: 30 of the first 30 times lie in 1970")
+
+
+def test_users_and_items_that_look_swapped_are_warned_of(run: Run, log: Path) -> None:
+    lines, _ = run(
+        f"--data.path={log}", "--data.user_column=sku", "--data.item_column=customer", "--data.time_column=created_at"
+    )
+    assert after(lines)[0].startswith("warning: ")
+    assert after(lines)[0].endswith("--data.user_column=customer --data.item_column=sku")
+
+
+def test_known_data_show_their_order_and_first_rows_without_a_warning(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "u.data").write_text("".join(f"{1 + k // 5}\t{k}\t{k % 5}.5\t{START - k}\n" for k in range(1, 9)))
+    lines, _ = run(f"--data.path={tmp_path}", source="ml-100k")
+    assert before(lines)[2:] == [
+        "  user  item  time                  rating",
+        "  1     1     2020-09-13T12:26:39Z  1.5",
+        "  1     2     2020-09-13T12:26:38Z  2.5",
+        "  1     3     2020-09-13T12:26:37Z  3.5",
+    ]
+    (tmp_path / "goodreads_interactions.csv").write_text(
+        "user_id,book_id,is_read,rating\n" + "".join(f"{k // 5},{k},1,0\n" for k in range(9))
+    )
+    lines, folder = run(f"--data.path={tmp_path}", source="goodreads", folder="goodreads")
+    assert before(lines)[2] == "  user (user_id)  item (book_id)  rating"
+    order = {"by": "file", "column": None, "newest_first": True}
+    assert json.loads((folder / "metadata.json").read_text())["order"] == order
+    (tmp_path / "a.txt").write_text("7 1 2 3\n8 5 4 9\n9 " + "1234567 " * 150_000 + "\n")
+    lines, _ = run(f"--data.path={tmp_path}", source="sequences", folder="sequences")
+    assert before(lines)[2:] == ["  user  item", "  7     1", "  7     2", "  7     3"]
+
+
+def test_generated_data_say_their_order_in_one_line(run: Run) -> None:
+    lines, _ = run("--data.n_users=60", "--data.n_items=100", "--data.n_rows=600", source="synthetic")
+    assert len(before(lines)) == 1
+
+
+def test_a_long_value_is_cut_and_a_line_end_in_a_title_is_a_blank(run: Run, tmp_path: Path) -> None:
+    rows = [(row[0] + "x" * 50, row[1], row[2], row[3], "a\nb") for row in LOG]
+    pd.DataFrame(rows, columns=NAMES).to_csv(tmp_path / "log.csv", index=False)
+    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at", "--data.title_column=name")
+    assert lines[3] == f"  c0{'x' * 37}…  sku-0       2020-09-13T12:26:40Z  a b"

@@ -1,0 +1,307 @@
+"""Each stage by hand: rows read, ordered, limited, numbered, surveyed, split and described."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import polars as pl
+import pytest
+
+from bert4rec.config.load import load_config
+from bert4rec.config.tables import Preprocessing
+from bert4rec.prepare.files.bad_rows import BadRows
+from bert4rec.prepare.order.ids import Known
+from bert4rec.prepare.order.spool import Parts, Spool
+from bert4rec.prepare.progress import Progress
+from bert4rec.prepare.read.synthetic import Generated
+from bert4rec.prepare.split.splits import all_for_training, leave_one_out
+from bert4rec.prepare.stages.item_table import item_table
+from bert4rec.prepare.stages.limited_rows import limit_rows
+from bert4rec.prepare.stages.metadata import describe_rows
+from bert4rec.prepare.stages.numbered_histories import NumberedHistories
+from bert4rec.prepare.stages.ordered_rows import OrderedRows, order_rows
+from bert4rec.prepare.stages.raw_rows import RawRows, read_rows
+from bert4rec.prepare.stages.split_rows import Cutter, in_order, write_splits
+from bert4rec.prepare.stages.split_rule import choose_split
+from bert4rec.prepare.stages.survey import Survey, survey_histories
+from bert4rec.runtime.errors import DataError
+from tests.prepare.stages.rows import ordered
+
+
+class Source:
+    """A hundred bytes: of each part how many rows are bad, how many good, and how many bytes have been read."""
+
+    n_bytes = 100
+
+    def __init__(self, frame: pl.DataFrame, *parts: tuple[int, int, int]) -> None:
+        self.bad, self._frame, self._parts = BadRows(), frame, parts
+
+    def __iter__(self) -> Iterator[tuple[pl.DataFrame, int]]:
+        for n_bad, n_good, done in self._parts:
+            self.bad.add("empty line", n_bad)
+            self.bad.show(Path("t.csv"), "line", 7, "is empty")
+            yield self._frame[:n_good], done
+
+
+def read(place: Path, source: Any, known: Known | None = None, **settings: Any) -> RawRows:
+    return read_rows(source, Preprocessing(**settings), known, folder=place, run_bytes=10**6, progress=Progress())
+
+
+def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
+    frame = pl.DataFrame({"user": [1] * 1000, "item": [1] * 1000})
+
+    def run(*parts: tuple[int, int, int], few: int = 0, share: float = 0.002) -> int:
+        with tempfile.TemporaryDirectory() as place:
+            return len(read(Path(place), Source(frame, *parts), max_bad_rows=share, few_bad_rows=few))
+
+    assert run((2, 3, 100), (0, 997, 100)) == 1000  # two bad rows before a quote that nothing closes, and all others
+    with pytest.raises(DataError, match=r"t\.csv, line 7: .*3 of 1,003 rows"):
+        run((3, 1000, 100))
+    with pytest.raises(DataError, match="50 of 1,625 rows"):
+        run((50, 500, 50), (0, 75, 100), (0, 1000, 100))
+    with pytest.raises(DataError, match="150 of 153 rows"):  # those of the file, not those of its first parts
+        run((50, 1, 30), (50, 1, 60), (50, 1, 100))
+    with pytest.raises(DataError, match="first 100 rows"):  # said at once
+        run((50, 0, 30), (50, 0, 60), (50, 1000, 100))
+    assert run((10, 90, 100), few=10) == 90  # ten rows pass, as a tenth of all
+    with pytest.raises(DataError, match="11 of 500 rows"):
+        run((11, 489, 100), few=10)
+    with pytest.raises(DataError, match="3 of 29 rows"):
+        run((3, 26, 100), few=10)
+    with pytest.raises(DataError, match="max_bad_rows = 0"):
+        run((1, 999, 100), few=10, share=0.0)
+    # while reading, a tenth is one of all that are to come: here of 300 rows, the first third of which is read
+    assert run((10, 90, 33), (0, 100, 66), (0, 100, 100), few=10) == 290
+
+
+def test_too_many_bad_rows_are_said_as_soon_as_they_are_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    frame = pl.DataFrame({"user": [1] * 1000, "item": [1] * 1000})
+    with caplog.at_level("INFO"), pytest.raises(DataError):
+        read(tmp_path, Source(frame, (50, 500, 30), (0, 75, 60), (9, 75, 100)))
+    lines = [record.getMessage() for record in caplog.records if "50 of the first 625 rows" in record.getMessage()]
+    assert len(lines) == 1
+    assert "empty line" in lines[0]
+
+
+def test_users_of_an_older_dataset_lie_apart_by_their_ids(tmp_path: Path) -> None:
+    known = Known(pl.DataFrame({"original": ["7", "x"], "user": [0, 1]}), pl.DataFrame())
+    raw = read(tmp_path, Source(pl.DataFrame({"user": [7, 8, 7], "item": ["b", "a", "c"]}), (0, 3, 100)), known)
+    assert [part.rows() for part in raw.known.partitions()] == [[(0, "b"), (0, "c")]]
+    assert [part.rows() for part in raw.new.partitions()] == [[(8, "a")]]
+    assert (len(raw), raw.item_type, raw.items.rows()["item"].to_list()) == (3, pl.String, ["b", "a", "c"])
+
+
+ROWS = pl.DataFrame({"user": [2, 1, 2, 2, 3], "item": [30, 10, 20, 10, 10], "time": [3, 1, 1, 2, 9]})
+
+
+def run_order(
+    place: Path, settings: Preprocessing, *, frame: pl.DataFrame = ROWS, newest_first: bool = False
+) -> OrderedRows:
+    raw = RawRows(Spool(place / "known", run_bytes=10**6), Spool(place / "new", run_bytes=10**6))
+    raw.new.add(frame)
+    raw.items.add(frame.select("item"))
+    progress, also = Progress(), [pl.Series([40])]
+    order = {"newest_first": newest_first}
+    return order_rows(raw, settings, order, folder=place / "parts", progress=progress, also=also)
+
+
+def test_rows_are_in_order_of_users_and_times_and_items_are_codes(tmp_path: Path) -> None:
+    found = run_order(tmp_path, Preprocessing(time_until="9", min_user_interactions=2))
+    assert [part.select("user", "item").rows() for part in found.parts] == [[(2, 1), (2, 0), (2, 2)]]
+    assert (found.items.to_list(), found.counts.tolist()) == ([10, 20, 30, 40], [1, 1, 1, 0])
+    assert (found.n_rows_read, found.n_users_read, found.n_items_read) == (5, 3, 3)
+    assert found.dropped == {"time_until": 1, "min_user_interactions": 1}
+
+
+@pytest.mark.parametrize(("newest_first", "codes"), [(False, [0, 2, 1, 0, 0]), (True, [0, 0, 1, 2, 0])])
+def test_without_times_the_order_of_the_file_counts_and_users_wait_for_rare_items(
+    tmp_path: Path, newest_first: bool, codes: list[int]
+) -> None:
+    settings = Preprocessing(min_user_interactions=2, min_item_interactions=2)
+    found = run_order(tmp_path, settings, frame=ROWS.drop("time"), newest_first=newest_first)
+    assert [part["item"].to_list() for part in found.parts] == [codes]
+    assert found.dropped == {}
+
+
+@pytest.mark.parametrize(
+    ("k_core", "left", "counts", "dropped"),
+    [  # without users 2 and 3, of whom one row each is left, item 1 has become rare
+        (False, [[(1, 0), (1, 1), (1, 0)], []], [2, 1, 0, 0], {"min_item_interactions": 2, "min_user_interactions": 2}),
+        (True, [[(1, 0), (1, 0)], []], [2, 0, 0, 0], {"min_item_interactions": 3, "min_user_interactions": 2}),
+    ],
+)
+def test_the_limits_hold_for_users_and_items_together_where_it_is_asked_for(
+    tmp_path: Path, k_core: bool, left: list[list[tuple[int, int]]], counts: list[int], dropped: dict[str, int]
+) -> None:
+    rows = ordered(tmp_path / "parts", [(1, [0, 1, 0]), (2, [0, 2])], [(3, [1, 3])])
+    settings = Preprocessing(min_item_interactions=2, min_user_interactions=2, k_core=k_core)
+    limit_rows(rows, settings, progress=Progress())
+    assert [part.rows() for part in rows.parts] == left
+    assert (rows.counts.tolist(), rows.dropped) == (counts, dropped)
+
+
+def test_where_no_row_is_left_the_filters_are_named(tmp_path: Path) -> None:
+    rows = ordered(tmp_path / "parts", [(1, [0, 1])])
+    rows.n_rows_read, rows.n_users_read = 3, 2
+    with pytest.raises(DataError, match=r"3 rows and 2 users .*min_rating = 2\.0, min_item_interactions = 2"):
+        limit_rows(rows, Preprocessing(min_item_interactions=2, min_rating=2.0), progress=Progress())
+
+
+def test_known_users_keep_their_ids_and_new_ones_come_behind_them(tmp_path: Path) -> None:
+    parts = ordered(tmp_path / "parts", [(2, [1, 0])], [("p", [0]), ("q", [3, 3, 1])], [], [("r", [1])], n_known=1)
+    histories = NumberedHistories(parts, np.array([5, 2, 0, 3], np.int32), known=pl.Series("original", ["x", "y", "z"]))
+    assert [part.rows() for part in histories] == [[(2, [2, 5])], [(3, [5]), (4, [3, 3, 2])], [(5, [2])]]
+    assert (histories.n_rows, histories.columns) == (7, ["user", "item"])
+    assert [part.rows() for part in histories.users()] == [
+        [(0, "x", 0), (1, "y", 0), (2, "z", 2)],
+        [(3, "p", 1), (4, "q", 3)],
+        [(5, "r", 1)],
+    ]
+
+
+def test_splits_without_an_instant(tmp_path: Path) -> None:
+    parts = ordered(tmp_path / "parts", [(1, [0])]).parts
+    assert choose_split(Preprocessing(), parts) == (leave_one_out, None)
+    assert choose_split(Preprocessing(split="none"), parts) == (all_for_training, None)
+    with pytest.raises(DataError, match=r"preprocessing\.split"):
+        choose_split(Preprocessing(split="time"), parts)
+
+
+@pytest.mark.parametrize(("at", "instant"), [("30", 30), ("1970-01-01T00:00:20", 20), (0.5, 21)])
+def test_the_instant_is_named_or_that_of_a_share_of_the_rows(tmp_path: Path, at: float | str, instant: int) -> None:
+    parts = Parts(tmp_path / "parts")
+    parts.add(pl.DataFrame({"time": [10, 20, 30, 40]}))
+    rule, found = choose_split(Preprocessing(split="time", split_at=at), parts)
+    assert found == instant
+    marked = rule(pl.DataFrame({"times": [[10, 20, 30, 40]]}))
+    assert marked["before"].to_list() == [sum(time < instant for time in (10, 20, 30, 40))]
+
+
+def survey(place: Path, *users: tuple[object, list[int]], **settings: int | str) -> Survey:
+    histories = NumberedHistories(ordered(place / "parts", [*users]), np.array([2, 3, 4, 5], np.int32), known=None)
+    return survey_histories(
+        histories, leave_one_out, Preprocessing(**settings), n_users=len(users), n_items=4, progress=Progress()
+    )  # type: ignore[arg-type]
+
+
+def test_what_is_held_out_does_not_count_as_popular(tmp_path: Path) -> None:
+    found = survey(tmp_path, (1, [0, 1, 2]), (2, [3, 0]), (3, [1, 0, 0, 3]))
+    assert (found.lengths.tolist(), found.validated.tolist()) == ([3, 2, 4], [True, False, True])
+    assert found.train_counts.tolist() == [3, 1, 0, 1]  # of users 1, 2, 3: item 0; 3 and 0; 1 and 0
+    assert found.time_span is None
+
+
+@pytest.mark.parametrize(
+    ("lengths", "step", "length", "longest"),
+    [
+        ([3, 50, 50, 900], 0, 50, 50),  # three quarters are not above 50
+        ([3, 51, 51, 900], 0, 100, 51),
+        ([3, 0, 101], 0, 200, 101),  # who has nothing does not count
+        ([300, 400], 0, 200, 400),
+        ([3, 50, 50, 900], 70, 70, 50),  # no less than the step between two windows
+    ],
+)
+def test_windows_hold_most_histories_whole(lengths: list[int], step: int, length: int, longest: int) -> None:
+    found = Survey(np.array(lengths, np.int64), np.zeros(4, np.int64), np.zeros(len(lengths), bool), None)
+    chosen, why = found.window_length(at_least=step)
+    assert chosen == length
+    assert f" {longest} item" in why
+
+
+NOW = 1_700_000_000
+
+
+def warnings(lengths: list[int], times: tuple[int, int] | None, *, are_alike: bool = False) -> list[str]:
+    found = Survey(np.array(lengths, np.int64), np.zeros(4, np.int64), np.zeros(len(lengths), bool), times, are_alike)
+    return found.warnings(is_table=True, now=NOW)
+
+
+def test_what_is_usual_is_not_warned_of() -> None:
+    assert warnings([3, 4], (NOW - 5, NOW + 3600)) == []  # an hour ahead: a time zone
+    assert warnings([3, 0, 4], None) == []
+    assert len(warnings([1, 0], (NOW, NOW))) == 1  # of its one user: a single row is no reason to doubt the times
+
+
+@pytest.mark.parametrize(
+    ("lengths", "times", "are_alike", "words"),
+    [
+        ([3, 4], (NOW, NOW), False, "2023-11-14T22:13:20Z"),
+        ([3, 4], (5, NOW + 90_000), False, "2023-11-15T23:13:20Z"),
+        ([5, 0], None, True, "5 rows"),
+        ([3, 3, 0], None, True, "2 users"),
+    ],
+)
+def test_what_is_probably_wrong_is_warned_of(
+    lengths: list[int], times: tuple[int, int] | None, are_alike: bool, words: str
+) -> None:
+    (line,) = warnings(lengths, times, are_alike=are_alike)
+    assert words in line
+    assert "--" in line
+
+
+def test_whether_all_users_are_alike(tmp_path: Path) -> None:
+    assert survey(tmp_path / "a", (1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1, 2])).are_alike
+    assert not survey(tmp_path / "b", (1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 2, 1])).are_alike
+    assert not survey(tmp_path / "c", (1, [0, 1, 2]), (2, [0, 1, 2, 3])).are_alike
+
+
+def test_without_anybody_to_test_the_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none of the 2 users"):
+        survey(tmp_path, (1, [0, 1]), (2, [3]))
+
+
+def test_items_stand_by_dense_id_and_those_dropped_are_left_out(tmp_path: Path) -> None:
+    rows = ordered(tmp_path / "parts", [(1, [0, 0, 2, 3])])
+    survey = Survey(np.array([4]), np.array([1, 1, 0]), np.array([False]), None)
+    ids = np.array([4, 0, 2, 3], np.int32)
+    titles = pl.DataFrame({"item": ["d", "b"], "title": ["Drei", "Bee"]})
+    found = item_table(rows, ids, survey, titles)
+    assert found.rows() == [(2, "c", 1, 1, None), (3, "d", 1, 1, "Drei"), (4, "a", 2, 0, None)]
+    assert item_table(rows, ids, survey, None).columns == ["item", "original", "count", "train_count"]
+
+
+def test_threads_keep_the_order() -> None:
+    begun: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(9):
+            begun.append(number)
+            yield number
+
+    results = in_order(lambda number: number**2, numbers(), n_threads=2)
+    assert next(results) == 0
+    assert begun == [0, 1, 2]
+    assert list(results) == [number**2 for number in range(1, 9)]
+
+
+def test_the_splits_hold_every_interaction_and_the_negatives(tmp_path: Path) -> None:
+    parts = ordered(tmp_path / "parts", [(7, [0, 1, 2])], [(8, [3, 0]), (9, [1, 2, 3])])
+    histories = NumberedHistories(parts, np.array([2, 3, 4, 5], np.int32), known=None)
+    survey = Survey(np.array([3, 2, 3]), np.array([2, 1, 1, 1]), np.array([True, False, False]), None)
+    cutter = Cutter(leave_one_out, survey, max_len=2, step=2, n_negatives=1, seed=1)
+    writers, held_out = write_splits(tmp_path, histories, cutter, progress=Progress())
+    found = {name: datasets.load_from_disk(str(tmp_path / name)).to_list() for name in writers}
+    assert [(row["user"], row["items"]) for row in found["train"]] == [(0, [2]), (1, [5, 2]), (2, [3, 4])]
+    assert [(row["user"], row["items"], row["target"]) for row in found["validation"]] == [(0, [2], 3)]
+    assert [(row["user"], row["items"], row["target"]) for row in found["test"]] == [(0, [2, 3], 4), (2, [3, 4], 5)]
+    assert [row["popular_negatives"] for row in found["test"]] == [[5], [2]]
+    assert {name: writer.n_rows for name, writer in writers.items()} == {"train": 3, "validation": 1, "test": 2}
+    assert held_out.users == {"validation": 1, "test": 2}
+
+
+def test_rows_add_up_and_filters_stand_in_the_order_in_which_they_work(tmp_path: Path) -> None:
+    rows = ordered(tmp_path / "parts", [(1, [0, 0, 2]), (2, [3])])
+    rows.n_rows_read, rows.dropped = 9, Counter({"min_user_interactions": 2, "repeats": 3, "min_rating": 0})
+    source = Generated("random", n_users=20, n_items=20, n_rows=100, seed=1)
+    source.bad.add("empty line", 2)
+    survey = Survey(np.array([3, 1, 0]), np.array([1, 0, 1]), np.array([False] * 3), (5, 9))
+    found = describe_rows(load_config(None, {"model.max_len": 50}), source, rows, survey)
+    assert (found["rows_read"], found["rows"], found["bad_rows"]) == (11, 4, {"empty line": 2})
+    assert list(found["dropped"].items()) == [("repeats", 3), ("min_user_interactions", 2)]
+    assert (found["users"], found["items"], found["density"]) == (3, 3, 4 / 9)
+    assert (found["lengths"]["max"], found["time_span"], found["train_positions"]) == (3, [5, 9], 2)
+    assert (found["order"], found["has_times"], found["extends"]) == (source.order, False, False)
