@@ -35,8 +35,7 @@ from bert4rec.training.build import (
     training_batches,
     training_examples,
 )
-from bert4rec.training.loop.meter import WARM_STEPS
-from bert4rec.training.loop.trainer import Trainer
+from bert4rec.training.trainer import WARM_STEPS, Trainer
 
 FEWEST_STEPS = 5  # timed, however long a step takes
 INTERFACES = Path("/proc/net/dev")

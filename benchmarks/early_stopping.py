@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert4rec.report.log import read_records
-from bert4rec.training.loop.state import State
+from bert4rec.training.state import State
 
 RULES = [
     (3, 0.0, 0), (5, 0.0, 0), (10, 0.0, 0), (3, 0.25, 0), (5, 0.25, 0), (5, 0.5, 0), (10, 0.25, 0), (10, 0.5, 0),

@@ -29,11 +29,11 @@ from bert4rec.dataset.reader import Dataset, Rows, Split, open_dataset, read_met
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
-from bert4rec.feed.lookup import Lookup
-from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.models.untrained.popularity import PopularityScorer
+from bert4rec.feed.batch import Lookup
+from bert4rec.models.baselines import PopularityScorer
+from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.runtime.collectives import Partition
-from bert4rec.sharding.initialization import initialize
+from bert4rec.sharding.parallelize import initialize
 
 SHAPE = {"data.source": "random", "data.n_users": 6040, "data.n_items": 3416, "data.n_rows": 1_000_209,
          "preprocessing.validation_users": 1}  # fmt: skip

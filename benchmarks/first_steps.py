@@ -32,7 +32,7 @@ def main(target: str, began: float, settings: list[str]) -> None:
         import torch.distributed as dist
 
         figures["to_torch"] = time.time() - began
-        from bert4rec.training.loop import trainer
+        from bert4rec.training import trainer
         from bert4rec.training.run import run
     figures["to_imports"] = time.time() - began
 

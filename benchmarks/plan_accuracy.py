@@ -20,8 +20,8 @@ import numpy as np
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Rows, Sizes
-from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.console import log_to_terminal

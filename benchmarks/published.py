@@ -25,11 +25,10 @@ from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, ENVIRONMENT, MET
 from bert4rec.config.abilities import UNTRAINED, is_trained
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
-from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.format import LEFT_OUT, TEST
 from bert4rec.dataset.reader import read_metadata
-from bert4rec.dataset.schema import TEST
+from bert4rec.evaluation.intervals import mean_interval
 from bert4rec.evaluation.metrics import gains
-from bert4rec.evaluation.results.intervals import mean_interval
 from bert4rec.report.compare.paired import ranked_users
 from bert4rec.report.compare.runs import Run, read_run
 from bert4rec.report.markdown import markdown_table

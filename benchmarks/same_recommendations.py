@@ -25,13 +25,13 @@ from torch import Tensor
 
 from bert4rec import load
 from bert4rec.__main__ import main as bert4rec
-from bert4rec.checkpoint.stored_tensors import MODEL
+from bert4rec.checkpoint.store import MODEL
+from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
 from bert4rec.dataset.reader import Rows, Split
-from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.export.export import export
-from bert4rec.inference.source import Source, find_source
-from bert4rec.inference.user_histories import UserHistories
+from bert4rec.inference.histories import UserHistories
+from bert4rec.inference.load import Source, find_source
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.tables.table import saved_name
 

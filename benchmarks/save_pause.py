@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.plan_accuracy import RandomWindows
-from bert4rec.checkpoint.manager import CheckpointManager
+from bert4rec.checkpoint.contents import CheckpointManager
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
@@ -28,9 +28,9 @@ from bert4rec.dataset.reader import Sizes
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
-from bert4rec.sharding.sharded_tensors import local_bytes
+from bert4rec.sharding.torchrec_internals import local_bytes
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches, training_examples
-from bert4rec.training.loop.trainer import Trainer
+from bert4rec.training.trainer import Trainer
 
 USUAL = {
     "model.max_len": 16, "training.loss": "sampled_softmax", "training.per_device_train_batch_size": 64,

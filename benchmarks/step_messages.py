@@ -30,8 +30,7 @@ from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches, training_examples
-from bert4rec.training.loop.consensus import Consensus
-from bert4rec.training.loop.step import Step
+from bert4rec.training.step import Consensus, Step
 
 N_ITEMS, STEPS, WARM = 2000, 60, 10
 SMALL = {

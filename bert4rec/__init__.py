@@ -12,7 +12,7 @@ from bert4rec.runtime.cores import set_thread_defaults
 
 if TYPE_CHECKING:
     from bert4rec.api import load, prepare, train
-    from bert4rec.inference.history import TimedHistory
+    from bert4rec.inference.histories import TimedHistory
     from bert4rec.inference.run import Run
     from bert4rec.runtime.console import log_to_terminal
     from bert4rec.runtime.errors import UserError
@@ -24,7 +24,7 @@ __all__ = ["Run", "TimedHistory", "UserError", "load", "log_to_terminal", "prepa
 
 _MODULES = {
     "Run": "bert4rec.inference.run",
-    "TimedHistory": "bert4rec.inference.history",
+    "TimedHistory": "bert4rec.inference.histories",
     "UserError": "bert4rec.runtime.errors",
     "load": "bert4rec.api",
     "log_to_terminal": "bert4rec.runtime.console",

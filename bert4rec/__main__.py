@@ -13,9 +13,8 @@ from bert4rec.runtime.installation import exit_for_missing, require_python
 try:
     require_python()
     from bert4rec import __version__
-    from bert4rec.runtime.broken_pipe import ending_on_broken_pipe
     from bert4rec.runtime.errors import SettingsError, UserError
-    from bert4rec.runtime.signals import say_that_it_stopped, stop_with_parent
+    from bert4rec.runtime.signals import ending_on_broken_pipe, say_that_it_stopped, stop_with_parent
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
@@ -73,7 +72,7 @@ class Parser(argparse.ArgumentParser):
                 self.refuse(word)
 
     def _suggestion(self, name: str) -> str:
-        from bert4rec.config.suggestions import did_you_mean, nearest_values
+        from bert4rec.config.setting_errors import did_you_mean, nearest_values
 
         return did_you_mean(nearest_values(name, [*self._option_string_actions], {}))
 
@@ -128,7 +127,7 @@ def _answer(word: str) -> NoReturn:
         parser.refuse(word)
     if word == "benchmark":
         raise SettingsError(BENCHMARK)
-    from bert4rec.config.suggestions import did_you_mean, nearest_values
+    from bert4rec.config.setting_errors import did_you_mean, nearest_values
 
     nearest = did_you_mean(nearest_values(word, [*COMMANDS], OTHER_NAMES))
     raise SettingsError(f"{word}: no such command{nearest or ';'} {parser.prog} --help")

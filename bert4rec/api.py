@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert4rec.checkpoint.package import is_package
+from bert4rec.checkpoint.run_folder import is_package
 from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, with_changes
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.runtime.console import quiet_libraries
@@ -48,14 +48,14 @@ def prepare(
 
 def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> tuple[Config, str]:
     """The settings with which a dataset was made, and the source where that was found out and not named, else ""."""
-    from bert4rec.prepare.pipeline import prepare as run_pipeline
+    from bert4rec.prepare.engine import prepare as run_pipeline
 
     config, recognized = load_and_recognize(file, overrides)
     source = ""
     if download:
         if config.data.source in GENERATED:
             config, source = with_changes(config, "data", {"source": DOWNLOADED}), DOWNLOADED
-        from bert4rec.prepare.read.download import fetch_movielens
+        from bert4rec.prepare.download import fetch_movielens
 
         config = with_changes(config, "data", {"path": str(fetch_movielens(config.data.source, RAW))})
     elif recognized:

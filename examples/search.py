@@ -32,10 +32,9 @@ from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.launch import train_on
 from bert4rec.report.figures import read_report
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
-from bert4rec.runtime.errors import SettingsError, UserError
+from bert4rec.runtime.errors import SettingsError, UserError, clock, counted
 from bert4rec.runtime.files import locked
 from bert4rec.runtime.installation import exit_for_missing
-from bert4rec.runtime.wording import clock, counted
 
 try:
     import optuna

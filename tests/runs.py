@@ -15,8 +15,8 @@ from bert4rec.checkpoint.grown import read_grown
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
-from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.runtime import manifest
+from bert4rec.models.sequence_model import Bert4Rec
+from bert4rec.runtime import files
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.runtime.processes import group_of_one
 from bert4rec.runtime.signals import Interruption
@@ -83,8 +83,8 @@ def edit_facts(checkpoint_folder: Path, edit: Callable[[dict[str, Any]], None]) 
     facts = json.loads(path.read_text())
     edit(facts)
     path.write_text(json.dumps(facts))
-    names = [file.name for file in checkpoint_folder.iterdir() if file.name != manifest.MANIFEST]
-    manifest.seal(checkpoint_folder, manifest.describe(checkpoint_folder, names))
+    names = [file.name for file in checkpoint_folder.iterdir() if file.name != files.MANIFEST]
+    files.seal(checkpoint_folder, files.describe(checkpoint_folder, names))
 
 
 def tensors_of(checkpoint_folder: Path) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ assert state() == before, (state(), before)
 run = train(settings)
 again = train({**settings, "mode": "ddp"})
 assert state() == before, (state(), before)
-import bert4rec.prepare.pipeline
+import bert4rec.prepare.engine
 from bert4rec import prepare as still
 assert still is prepare and "matplotlib.pyplot" not in sys.modules
 n_found = len(run.load().recommend([[1, 2]], 3)[0])

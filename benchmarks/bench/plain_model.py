@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID, table_rows
+from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID, table_rows
 from bert4rec.feed.batch import Batch
 
 IGNORED = -100  # cross_entropy's own

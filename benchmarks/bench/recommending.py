@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.recommend import random_network
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender

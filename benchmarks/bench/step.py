@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from benchmarks.bench.arithmetic import Network, needed_flops
 from benchmarks.bench.plain_model import Plain, padded
 from benchmarks.bench.timing import OURS, Case, Clock, Seconds
-from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
+from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.masking import Masking
-from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.models.tables.table import is_of_table
-from bert4rec.sharding.initialization import initialize
+from bert4rec.sharding.parallelize import initialize
 
 MASKED, ALL, EXAMPLE = "plain, masked logits", "plain, all logits", "as TorchRec's example"
 HEADS, LAYERS = 2, 2

@@ -1,24 +1,29 @@
 """What a checkpoint holds of a training: each owner of a part gives its tensors, and takes them back."""
 
+import logging
+import shutil
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from bert4rec.checkpoint.store import load
-from bert4rec.checkpoint.stored_tensors import MODEL
+from bert4rec.checkpoint.run_folder import BEST, UNFINISHED, found, step_folder
+from bert4rec.checkpoint.run_settings import how_to_continue
+from bert4rec.checkpoint.store import MODEL, Copies, SaveError, Tensors, load, save
 from bert4rec.models.tables.table import saved_name
-from bert4rec.runtime.collectives import gather_objects
-from bert4rec.runtime.errors import DataError, in_one_line
+from bert4rec.runtime.collectives import all_agree, all_reduce_min, gather_objects, group_beside
+from bert4rec.runtime.errors import DataError, Interrupted, in_one_line
+from bert4rec.runtime.memory import host_memory
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap
-from bert4rec.sharding.sharded_tensors import local_parts
-from bert4rec.sharding.torchrec_internals import ShardedTensor
+from bert4rec.sharding.torchrec_internals import ShardedTensor, local_bytes, local_parts
 
 
 class Owner(ABC):
@@ -122,3 +127,133 @@ def _places(value: Any) -> Iterator[tuple[Tensor, tuple[slice, ...]]]:
 
 def _named(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
     return {prefix + saved_name(name): value for name, value in tensors.items()}
+
+
+MARGIN = 1.2  # of memory, for a copy that is made without being told to
+BYTES_PER_SECOND = 100e6  # of a save, as long as none has been measured
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointManager:
+    """Writes checkpoints into `folder` and removes old ones: the last `keep` stay, and the best.
+
+    One is due after `every_steps` and after `every_minutes` (0: never). `asynchronous` ones are written by a thread
+    from a copy in memory; "auto": if every process has room for it. `on_error`: what to do if the disk does not take
+    one; older ones stay in any case. `about` goes into each of them, `last_step` is that of the checkpoint of a resumed
+    run. Every process makes the same calls.
+    """
+
+    def __init__(
+        self, folder: Path, *, every_steps: int, every_minutes: float, keep: int, asynchronous: bool | Literal["auto"],
+        on_error: Literal["continue", "stop"], seconds_on_signal: float, about: Mapping[str, Any], world: Processes,
+        last_step: int = 0,
+    ) -> None:  # fmt: skip
+        self._folder, self._keep, self._about, self._world = folder, keep, about, world
+        self._asynchronous, self._stops, self._seconds_on_signal = asynchronous, on_error == "stop", seconds_on_signal
+        self._every_steps, self._every_seconds = every_steps, 60 * every_minutes
+        self._group = group_beside(world.minutes)  # the thread must not mix its messages with the training's
+        self._thread, self._copies = ThreadPoolExecutor(max_workers=1), Copies()
+        self._writing: Future[None] | None = None
+        self._bytes_per_second = BYTES_PER_SECOND
+        self.last_step = last_step  # with a whole checkpoint, or one that is being written; 0 = none
+        self._saved_at = time.monotonic()
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a checkpoint is due after `step` steps; the first process decides."""
+        by_time = 0 < self._every_seconds <= time.monotonic() - self._saved_at
+        return by_time or bool(self._every_steps and step % self._every_steps == 0)
+
+    def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], *, best_step: int) -> None:
+        """Save `tensors` and `metadata` as they are after `step` steps; `best_step` is the best so far.
+
+        Raises `SaveError` if `on_error` is "stop", of an earlier one too.
+        """
+        self.wait()
+        self.last_step, self._saved_at = step, time.monotonic()
+        is_asynchronous = self._is_asynchronous(tensors)
+        tensors = self._copies.of(tensors) if is_asynchronous else tensors
+        self._writing = self._thread.submit(self._write, step, tensors, {**self._about, **metadata}, best_step)
+        if not is_asynchronous:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the current checkpoint is written. Raises as `save` does."""
+        writing, self._writing = self._writing, None
+        try:
+            if writing is not None:
+                writing.result()
+        except SaveError as error:
+            self.last_step = 0
+            if self._stops:
+                advice = f"free the disk, then {how_to_continue(self._folder.parent)}"
+                raise SaveError(f"cannot save: {error}; {self.kept()}; {advice}") from None
+            logger.warning(f"cannot save: {error}; {self.kept()}")
+
+    def refuse_to_take_long(self, tensors: Tensors, number: int) -> None:
+        """Raise `Interrupted` if a save may take longer than the launcher waits after signal `number`.
+
+        The duration is that of the slowest process at the speed of the last save. The first checkpoint is never
+        refused.
+        """
+        milliseconds = all_reduce_min(-round(1e3 * local_bytes(tensors.values()) / self._bytes_per_second))
+        seconds = -milliseconds / 1e3
+        if self.last_step and seconds > self._seconds_on_signal:
+            raise Interrupted(
+                number,
+                f"a checkpoint would take some {seconds:.0f} s, more than checkpoint.seconds_on_signal = "
+                f"{self._seconds_on_signal:g}; the last one is of step {self.last_step}",
+            )
+
+    def kept(self) -> str:
+        """Return in words which checkpoint a run can be resumed from."""
+        paths = found(self._folder)
+        return f"{paths[-1].name} is the last checkpoint" if paths else "there is no checkpoint"
+
+    def path_of(self, step: int) -> Path:
+        """Return the folder of the checkpoint of `step`."""
+        return step_folder(self._folder, step)
+
+    def best(self, step: int) -> Path | None:
+        """Return the checkpoint of the best `step`, or the best that could be saved."""
+        best, link = self.path_of(step), self._folder / BEST
+        return best if best.is_dir() else link.resolve() if link.is_dir() else None
+
+    def _write(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], best_step: int) -> None:
+        if self._world.device.type == "cuda":
+            torch.cuda.set_device(self._world.device)  # of this thread, which begins with the host's first GPU
+        began = time.monotonic()
+        save(self.path_of(step), tensors, metadata, group=self._group)
+        self._bytes_per_second = local_bytes(tensors.values()) / max(1e-3, time.monotonic() - began)
+        if self._world.is_first:
+            self._remove_old(best_step)
+            self._link(best_step)
+
+    def _is_asynchronous(self, tensors: Tensors) -> bool:
+        if self._asynchronous == "auto":
+            room = host_memory() // self._world.local_world_size - MARGIN * local_bytes(tensors.values())
+            self._asynchronous = all_agree(room >= 0)
+            in_background, waits = "in the background, from a copy", "while the training waits: no memory for a copy"
+            when = in_background if self._asynchronous else waits
+            logger.info(f"checkpoints of {local_bytes(tensors.values()) / 1e6:,.1f} MB a process are written {when}")
+        return self._asynchronous
+
+    def _link(self, best_step: int) -> None:
+        """Let `best` point at the best checkpoint, for people and other programs."""
+        if not self.path_of(best_step).is_dir():
+            return
+        link = self._folder / BEST
+        new = link.with_name(BEST + UNFINISHED)
+        try:
+            new.unlink(missing_ok=True)
+            new.symlink_to(self.path_of(best_step).name)
+            new.replace(link)
+        except OSError as error:
+            logger.info(f"{link}: cannot be made: {error.strerror}; the best checkpoint is of step {best_step}")
+
+    def _remove_old(self, best_step: int) -> None:
+        paths = found(self._folder)
+        kept = {path.name for path in [*paths[-self._keep :], self.best(best_step)] if path}
+        for path in paths:
+            if path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)

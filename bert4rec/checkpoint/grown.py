@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert4rec.checkpoint.store import load, save
-from bert4rec.checkpoint.stored_tensors import StoredTensors
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.checkpoint.store import StoredTensors, load, save
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.memory import host_memory
-from bert4rec.sharding.sharded_tensors import of_one_shard
+from bert4rec.sharding.torchrec_internals import of_one_shard
 
 ROWS_BEFORE = {"item_table.": FIRST_ITEM_ID, "head.": 0}  # module of a model → its rows before those of the items
 

@@ -5,6 +5,7 @@ written last. It is made under another name and renamed when whole. It holds a p
 """
 
 import errno
+import itertools
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,16 +15,19 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from bert4rec.checkpoint.run_folder import METADATA, REPLACED, UNFINISHED
-from bert4rec.runtime import manifest
+from bert4rec.runtime import files
 from bert4rec.runtime.collectives import Group, gather_objects
 from bert4rec.runtime.errors import DataError, UserError
 from bert4rec.runtime.files import put_back, put_in_place, sync, write_whole
 from bert4rec.sharding.footprint import PIECE_BYTES
-from bert4rec.sharding.sharded_tensors import sharded_like
-from bert4rec.sharding.torchrec_internals import Shard, ShardedTensor, ShardMetadata
+from bert4rec.sharding.torchrec_internals import Shard, ShardedTensor, ShardMetadata, sharded_like
 
 Tensors: TypeAlias = Mapping[str, Any]
 """Name → Tensor, the same on every process, or ShardedTensor."""
@@ -44,8 +48,8 @@ def save(folder: Path, tensors: Tensors, metadata: Mapping[str, Any], *, group: 
     try:
         _on_all(lambda: _begin(unfinished), group, first_only=True)
         _write_shards(unfinished, tensors, group)
-        files = _on_all(lambda: _describe(unfinished, metadata, group), group)
-        _on_all(lambda: _finish(unfinished, folder, files), group, first_only=True)
+        described = _on_all(lambda: _describe(unfinished, metadata, group), group)
+        _on_all(lambda: _finish(unfinished, folder, described), group, first_only=True)
     except SaveError:
         if dist.get_rank() == 0:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -72,7 +76,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 def verify(folder: Path) -> None:
     """Raise `DataError`, on every process, for a checkpoint that is not as it was written; they share the reading."""
     rank, n = dist.get_rank(), dist.get_world_size()
-    problems = gather_objects(manifest.problem_of(folder, looks_at=lambda number: number % n == rank))
+    problems = gather_objects(files.problem_of(folder, looks_at=lambda number: number % n == rank))
     if found := next(filter(None, problems), ""):
         raise DataError(f"{folder}: this checkpoint is damaged: {found}")
 
@@ -140,22 +144,22 @@ def _first_failure(error: CheckpointException) -> str:
     return f"{_reason(cause)} (process {rank})"
 
 
-def _describe(unfinished: Path, metadata: Mapping[str, Any], group: Group) -> manifest.Files:
+def _describe(unfinished: Path, metadata: Mapping[str, Any], group: Group) -> files.Files:
     """Return sizes and checksums of what this process has written."""
     rank = dist.get_rank(group)
     mine = [path.name for path in unfinished.glob(f"__{rank}_*")]
     if rank == 0:
         write_whole(unfinished / METADATA, json.dumps(metadata, indent=1) + "\n")
         mine += [METADATA, ".metadata"]
-    return manifest.describe(unfinished, mine)
+    return files.describe(unfinished, mine)
 
 
-def _finish(unfinished: Path, folder: Path, files: list[manifest.Files]) -> None:
-    every = {name: file for part in files for name, file in part.items()}
+def _finish(unfinished: Path, folder: Path, described: list[files.Files]) -> None:
+    every = {name: file for part in described for name, file in part.items()}
     if unseen := next((name for name, file in every.items() if _size(unfinished / name) != file["bytes"]), ""):
         why = "another process wrote it, the first does not see it: run.dir must be on a disk that all hosts share"
         raise FileNotFoundError(errno.ENOENT, why, unfinished / unseen)
-    manifest.seal(unfinished, every)
+    files.seal(unfinished, every)
     sync(unfinished)
     put_in_place(unfinished, folder, replaced=folder.with_name(folder.name + REPLACED))  # one of the same step
 
@@ -213,3 +217,66 @@ def _pieces(shard: ShardMetadata, dtype: torch.dtype) -> Iterator[ShardMetadata]
     step = max(1, PIECE_BYTES // (dtype.itemsize * max(1, sum(width))))
     for start in range(0, n_rows, step):
         yield ShardMetadata([first + start, *rest], [min(step, n_rows - start), *width], shard.placement)
+
+
+MODEL = "model."  # how the names of a model's tensors begin: those that are tested, exported and recommended with
+LATEST = "latest."  # the same of the weights after the last step, where the model is a mean of many steps
+
+
+class StoredTensors:
+    """The tensors of a verified checkpoint `folder`, by name, whatever number of processes has written them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reader = dcp.FileSystemReader(folder)
+        metadata = self._reader.read_metadata()
+        self._reader.set_up_storage_reader(metadata, is_coordinator=True)
+        entries = metadata.state_dict_metadata.items()
+        self._stored = {name: entry for name, entry in entries if isinstance(entry, TensorStorageMetadata)}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the whole tensor."""
+        return tuple(self._stored[name].size)
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the type of its numbers as they are read: half precision becomes float32, without loss."""
+        stored = self._stored[name].properties.dtype
+        return torch.float32 if stored == torch.float16 else stored
+
+    def read(self, name: str) -> Tensor:
+        """Read the whole tensor."""
+        whole = torch.empty(self.shape(name), dtype=self.dtype(name))
+        for first, last in self._blocks(name):
+            self._read_into(whole[first:last], name, first)
+        return whole
+
+    def blocks(self, name: str) -> Iterator[Tensor]:
+        """Yield its rows in order, in blocks as they were written: some MB each if it was sharded."""
+        for first, last in self._blocks(name):
+            block = torch.empty(last - first, *self.shape(name)[1:], dtype=self.dtype(name))
+            self._read_into(block, name, first)
+            yield block
+
+    def _blocks(self, name: str) -> Iterator[tuple[int, int]]:
+        chunks = self._stored[name].chunks
+        bounds = {bound for chunk in chunks for bound in (chunk.offsets[0], chunk.offsets[0] + chunk.sizes[0])}
+        return itertools.pairwise(sorted(bounds))
+
+    def _read_into(self, block: Tensor, name: str, first: int) -> None:
+        offsets = torch.Size([first, *(0 for _ in block.shape[1:])])
+        asked = [ChunkStorageMetadata(offsets=offsets, sizes=block.shape)]
+        plan = LoadPlan(create_read_items_for_chunk_list(name, self._stored[name], asked))
+        self._reader.read_data(plan, _Into(block)).wait()
+
+
+class _Into(dcp.DefaultLoadPlanner):
+    """Reads everything into one block."""
+
+    def __init__(self, block: Tensor) -> None:
+        super().__init__()
+        self._block = block
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        return self._block

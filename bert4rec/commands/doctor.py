@@ -23,9 +23,8 @@ from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, se
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.cores import usable_cores
-from bert4rec.runtime.errors import SettingsError, UserError
+from bert4rec.runtime.errors import SettingsError, UserError, counted
 from bert4rec.runtime.installation import importing
-from bert4rec.runtime.wording import counted
 
 SUMMARY = "whether this machine can train what the settings say: packages, devices, network, memory, plan"
 
@@ -253,7 +252,7 @@ def plan(config: Config, n_processes: int) -> Finding:
     from bert4rec.dataset.reader import open_dataset
     from bert4rec.runtime.memory import available
     from bert4rec.runtime.processes import choose_device
-    from bert4rec.sharding.advice import refuse_unless_it_fits
+    from bert4rec.sharding.memory_check import refuse_unless_it_fits
     from bert4rec.sharding.plan import headline, make_plan
     from bert4rec.training.build import facts_of_dataset, job
 

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from bert4rec.checkpoint.package import FORMATS
+from bert4rec.checkpoint.run_folder import FORMATS
 from bert4rec.commands.recommend import add_model_arguments
-from bert4rec.config.suggestions import did_you_mean, nearest_values
+from bert4rec.config.setting_errors import did_you_mean, nearest_values
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.installation import importing
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingsError(f"--top={arguments.top}: must be at least 1")
     with importing():
         from bert4rec.export.export import export
-        from bert4rec.inference.source import find_source
+        from bert4rec.inference.load import find_source
 
     log_to_terminal(stream="stderr")
     source = find_source(arguments.run_folder, arguments.dataset)

@@ -11,16 +11,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert4rec.checkpoint.next_command import on_processes
-from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, METADATA_VERSION, new_folder, step_folder
-from bert4rec.checkpoint.trained import Trained, find_trained
+from bert4rec.checkpoint.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    METADATA_VERSION,
+    Trained,
+    find_trained,
+    new_folder,
+    step_folder,
+)
+from bert4rec.checkpoint.run_settings import on_processes
 from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.runtime.errors import DataError, SettingsError, counted
 from bert4rec.runtime.installation import importing
-from bert4rec.runtime.wording import counted
 
 if TYPE_CHECKING:  # imports Arrow
     from bert4rec.dataset.reader import Dataset
@@ -131,8 +137,7 @@ def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> C
 
 def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
     """Open the new dataset. Raises `DataError` where it does not extend that of the run."""
-    from bert4rec.dataset.extension import problem_of
-    from bert4rec.dataset.reader import FIRST_IDS, open_dataset, read_metadata
+    from bert4rec.dataset.reader import FIRST_IDS, open_dataset, problem_of, read_metadata
 
     saved, previous = trained.metadata, trained.dataset
     dataset = open_dataset(
@@ -158,8 +163,8 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
 def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Config, dataset: "Dataset") -> int:
     """Write the new run; how many new items stand beside no known one."""
     from bert4rec.checkpoint.grown import read_grown, write_grown
-    from bert4rec.training.loop.state import State
     from bert4rec.training.new_items import initialize_new_items
+    from bert4rec.training.state import State
 
     n_known = saved["n_items"]
     tensors = read_grown(checkpoint, dataset.n_items - n_known)

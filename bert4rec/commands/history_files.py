@@ -14,13 +14,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.inference.history import AT_ONCE, Histories, History, TimedHistory
+from bert4rec.inference.histories import AT_ONCE, Histories, History, TimedHistory
 from bert4rec.inference.recommender import Recommendation
-from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.wording import counted
+from bert4rec.runtime.errors import DataError, counted
 
 if TYPE_CHECKING:
-    from bert4rec.prepare.read.interactions import Interactions
+    from bert4rec.prepare.interactions import Interactions
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 FORMS = (

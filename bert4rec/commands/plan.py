@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     warnings.simplefilter("ignore")
     logging.getLogger("torchrec").setLevel(logging.ERROR)
     plan = _plan(config, arguments, sizes)
-    from bert4rec.sharding.advice import refuse_unless_it_fits
+    from bert4rec.sharding.memory_check import refuse_unless_it_fits
     from bert4rec.sharding.plan import summary
 
     uneven, of_popularity = _skew(config, arguments, plan)
@@ -159,8 +159,8 @@ def _sizes(config: Config, arguments: argparse.Namespace) -> "Sizes":
 
     With `--items` every window counts as full; the dataset folder gives their mean length.
     """
+    from bert4rec.dataset.format import TRAIN, table_rows
     from bert4rec.dataset.reader import Sizes, Split  # imports Arrow
-    from bert4rec.dataset.schema import TRAIN, table_rows
 
     has_users = config.model.kind not in TRANSFORMERS
     n_items = arguments.items or _of_dataset(config, "items")
@@ -171,7 +171,7 @@ def _sizes(config: Config, arguments: argparse.Namespace) -> "Sizes":
 
 
 def _of_dataset(config: Config, what: str) -> int:
-    from bert4rec.dataset.schema import METADATA
+    from bert4rec.dataset.format import METADATA
 
     path = config.data.folder / METADATA
     try:
@@ -221,7 +221,7 @@ def _skew(config: Config, arguments: argparse.Namespace, plan: "Plan") -> tuple[
     if arguments.items:
         return 1.0, ["  assumed: all items are equally popular (without --items the popularity in the dataset counts)"]
     from bert4rec.dataset.reader import Dataset, read_metadata
-    from bert4rec.sharding.skew import skew
+    from bert4rec.sharding.memory_check import skew
 
     folder = config.data.folder
     uneven = skew(plan.job, Dataset(folder, read_metadata(folder), {}).popularity)

@@ -6,8 +6,8 @@ from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, settings_help
+from bert4rec.config.recognition import without_secrets
 from bert4rec.config.tables import Source
-from bert4rec.config.urls import without_secrets
 from bert4rec.runtime.console import close_bars, log_to_terminal
 from bert4rec.runtime.signals import say_that_it_stopped
 

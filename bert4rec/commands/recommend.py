@@ -8,18 +8,17 @@ from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert4rec.checkpoint.trained import find_trained
+from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.config.values import instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
 from bert4rec.runtime.cores import threads_of_process
-from bert4rec.runtime.errors import DataError, SettingsError
+from bert4rec.runtime.errors import DataError, SettingsError, clock, counted
 from bert4rec.runtime.installation import importing
-from bert4rec.runtime.wording import clock, counted
 
 if TYPE_CHECKING:
-    from bert4rec.inference.history import Histories
+    from bert4rec.inference.histories import Histories
     from bert4rec.inference.item_ids import ItemIds
     from bert4rec.inference.recommender import Recommendation, Recommender
 
@@ -178,8 +177,8 @@ def _histories(
 ) -> "tuple[int | None, Iterable[Histories]]":
     """Return the number of histories, None where it is not known, and the histories."""
     from bert4rec.commands.history_files import read_histories
-    from bert4rec.inference.user_histories import UserHistories
-    from bert4rec.prepare.read.sources import open_histories
+    from bert4rec.inference.histories import UserHistories
+    from bert4rec.prepare.sources import open_histories
 
     network = model.require_histories()
     timed: dict[str, Any] = {"with_times": network.knows_times, "at": _instant(arguments.at, network.times)}
@@ -236,9 +235,9 @@ def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]
     """Return the items that a file lists and the column that has them, "" for a file with an item a line."""
     from bert4rec.config.recognition import format_of
     from bert4rec.inference.item_ids import UNKNOWN
-    from bert4rec.prepare.files.bad_rows import BadRows
-    from bert4rec.prepare.files.tables import Table
-    from bert4rec.prepare.read.guesses import ITEMS, words_of
+    from bert4rec.prepare.column_inference import ITEMS, words_of
+    from bert4rec.prepare.progress import BadRows
+    from bert4rec.prepare.tables import Table
 
     kind, names = format_of(path), (data.item_column, "item")
     lines = _lines(path) if kind == "text" else []

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.next_command import on_processes
 from bert4rec.checkpoint.run_folder import CONFIG, HTML_PAGE, REPORT
-from bert4rec.checkpoint.run_settings import options_to_train_longer
+from bert4rec.checkpoint.run_settings import on_processes, options_to_train_longer
 from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED, Config

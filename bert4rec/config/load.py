@@ -15,21 +15,22 @@ import tomli_w
 from pydantic import ValidationError
 
 from bert4rec.config.conflicts import conflicts
-from bert4rec.config.recognition import Recognized, recognize
+from bert4rec.config.recognition import Recognized, recognize, without_secrets
 from bert4rec.config.setting_errors import (
     ALL,
     NOWHERE,
     SHORT_OPTIONS,
     Origins,
     all_keys,
+    did_you_mean,
     keys_of,
+    nearest_keys,
+    nearest_values,
     no_such_option,
     one_line,
     shown,
 )
-from bert4rec.config.suggestions import did_you_mean, nearest_keys, nearest_values
 from bert4rec.config.tables import GENERATED, Config
-from bert4rec.config.urls import without_secrets
 from bert4rec.config.values import expand_user
 from bert4rec.runtime.errors import SettingsError
 

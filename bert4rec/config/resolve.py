@@ -17,8 +17,7 @@ from bert4rec.config.abilities import (
 )
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
-from bert4rec.runtime.errors import SettingsError
-from bert4rec.runtime.wording import counted
+from bert4rec.runtime.errors import SettingsError, counted
 
 AVERAGE_AGE = 0.1
 STEPS, FEWEST_STEPS = 64, 16  # of an epoch: the fewer windows there are, the smaller batches are (docs/results.md)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from bert4rec.config.urls import check_url, is_url, without_secrets
+from bert4rec.config.recognition import check_url, is_url, without_secrets
 
 ENDINGS = (
     ".csv", ".tsv", ".txt", ".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".ipc", ".dat",

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec.dataset.statistics import describe, share_of
+from bert4rec.dataset.format import describe, share_of
 
 
 def dataset_card(

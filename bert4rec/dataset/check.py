@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from bert4rec.dataset import schema
+from bert4rec.dataset import format
 from bert4rec.runtime.console import NO_BAR, ProgressBar
 from bert4rec.runtime.errors import DataError, in_one_line
 
@@ -26,9 +26,9 @@ ROWS_AT_ONCE = 1 << 16  # of a Parquet table
 KEYS_AT_ONCE = 1 << 24  # hashes of original ids compared in one pass, 8 bytes each; a larger table takes more passes
 BYTES_AT_ONCE = 1 << 22  # of a file whose checksum is computed
 
-NEEDED = (schema.USERS, schema.ITEMS, *(f"{split}/{schema.STATE}" for split in schema.SPLITS))
+NEEDED = (format.USERS, format.ITEMS, *(f"{split}/{format.STATE}" for split in format.SPLITS))
 COUNTS = ("rows", "train_windows", "train_positions", "validation_users", "test_users")
-COUNT, IDS = range(2**63), range(1, schema.MOST_IDS + 1)
+COUNT, IDS = range(2**63), range(1, format.MOST_IDS + 1)
 
 Array: TypeAlias = NDArray[Any]
 Ints: TypeAlias = NDArray[np.int64]
@@ -45,20 +45,20 @@ def check_dataset(folder: Path) -> dict[str, Any]:
     content.check_splits()
     content.check_items()
     content.check_counts()
-    for name, n_rows in ((schema.USERS, metadata["users"]), (schema.ITEMS, metadata["items"])):
+    for name, n_rows in ((format.USERS, metadata["users"]), (format.ITEMS, metadata["items"])):
         _check_originals(folder / name, n_rows)
     return metadata
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
-    path = folder / schema.METADATA
+    path = folder / format.METADATA
     try:
         metadata: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder}: no dataset folder (no metadata.json); name one of `bert4rec prepare`") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None
-    _check_values(path, metadata, format_version=range(schema.DATASET_FORMAT, schema.DATASET_FORMAT + 1))
+    _check_values(path, metadata, format_version=range(format.DATASET_FORMAT, format.DATASET_FORMAT + 1))
     _check_values(path, metadata, users=IDS, items=IDS, max_len=IDS, **dict.fromkeys(COUNTS, COUNT))
     _check_values(path, metadata, has_times=bool, has_ratings=bool, extends=bool, source=str, fingerprint=str)
     _check_values(path, metadata, preprocessing=dict, files=dict)
@@ -95,7 +95,7 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     for name in sorted({*files, *NEEDED} - found):
         raise DataError(f"{folder / name}: is missing; {REMAKE}")
-    for name in sorted(found - {*files, schema.METADATA}):
+    for name in sorted(found - {*files, format.METADATA}):
         raise DataError(f"{folder / name}: is not listed in metadata.json; move it out of the folder")
     for name, entry in files.items():
         if (size := (folder / name).stat().st_size) != entry["bytes"]:
@@ -152,7 +152,7 @@ class _Content:
         self._folder, self._metadata, settings = folder, metadata, metadata["preprocessing"]
         self._split, self._max_len = settings["split"], metadata["max_len"]
         self._step, self._n_negatives = settings["sliding_step"] or self._max_len, settings["n_eval_negatives"]
-        self._item_ids = range(schema.FIRST_ITEM_ID, schema.FIRST_ITEM_ID + metadata["items"])
+        self._item_ids = range(format.FIRST_ITEM_ID, format.FIRST_ITEM_ID + metadata["items"])
         kind = np.int32 if metadata["rows"] < 2**31 else np.int64
         self._train_counts, self._target_counts = (np.zeros(metadata["items"], kind) for _ in range(2))
         self._counts: Counter[str] = Counter()
@@ -163,18 +163,18 @@ class _Content:
         folder, metadata, n_users = self._folder, self._metadata, self._metadata["users"]
         ids, stops = range(n_users), [*range(USERS_AT_ONCE, n_users, USERS_AT_ONCE), n_users]
         sources = []
-        for name in schema.SPLITS:
-            types = schema.columns(name, has_times=metadata["has_times"], has_ratings=metadata["has_ratings"])
+        for name in format.SPLITS:
+            types = format.columns(name, has_times=metadata["has_times"], has_ratings=metadata["has_ratings"])
             batches = _split_batches(folder / name, types)
             sources.append(_parts(folder / name, batches, types, ids, stops, may_repeat=name == "train"))
-        sources.append(_table_parts(folder / schema.USERS, ("user", "count"), ids, stops, n_users))
-        if schema.ORACLE in metadata["files"]:
-            sources.append(_table_parts(folder / schema.ORACLE, ("user",), ids, stops, metadata["test_users"]))
+        sources.append(_table_parts(folder / format.USERS, ("user", "count"), ids, stops, n_users))
+        if format.ORACLE in metadata["files"]:
+            sources.append(_table_parts(folder / format.ORACLE, ("user",), ids, stops, metadata["test_users"]))
         with ProgressBar(n_users, form=NO_BAR) as bar:
             for stop, train, validation, test, users, *oracle in zip(stops, *sources, strict=False):
                 for part in oracle:
                     part.refuse(~np.isin(part.ids, test.ids), "must be a user of test")
-                    test.refuse(~np.isin(test.ids, part.ids), f"has no row in {schema.ORACLE}")
+                    test.refuse(~np.isin(test.ids, part.ids), f"has no row in {format.ORACLE}")
                 self._check_users(train, validation, test, users)
                 if bar.is_due():
                     bar.show(stop, f"checked {stop:,} of {n_users:,} users ({stop / n_users:.0%})")
@@ -190,7 +190,7 @@ class _Content:
         self._check_evaluated(test, lengths, history, first, validation)
 
         is_validated, is_tested = (np.isin(users.ids, part.ids) for part in evaluated)
-        is_eligible, has_more = counts >= schema.MIN_EVALUATED, np.zeros(len(counts), bool)
+        is_eligible, has_more = counts >= format.MIN_EVALUATED, np.zeros(len(counts), bool)
         stored = lengths + is_validated + is_tested
         if self._split == "time":
             # No split holds what a user does after the target of the test, or one who begins after its instant.
@@ -219,10 +219,10 @@ class _Content:
         """Raise `DataError` for lists of unequal length, ids of no item, and numbers out of range."""
         n_items, low, high = part.lengths["items"], self._item_ids[0], self._item_ids[-1]
         for name, values in part.values.items():
-            if name in schema.LISTS:
+            if name in format.LISTS:
                 lengths = part.lengths[name]
                 part.refuse(lengths != n_items, "{} has {} elements, not {}", name, lengths, n_items)
-            if name in ("items", "target", *schema.NEGATIVES):
+            if name in ("items", "target", *format.NEGATIVES):
                 part.refuse((values < low) | (values > high), f"items have ids from {low} to {high}", column=name)
             if name == "ratings":
                 part.refuse(~np.isfinite(values), "must be finite", column=name)
@@ -249,7 +249,7 @@ class _Content:
         at = _positions(starts[users] + ends - n_items, n_items)  # in the histories, of each element
         history = {}
         for name, values in train.values.items():
-            if name in schema.LISTS:
+            if name in format.LISTS:
                 history[name] = whole = np.empty(lengths.sum(), values.dtype)
                 whole[at[::-1]] = values[::-1]  # the last one first: an earlier window wins
                 train.refuse(whole[at] != values, "the window before has {}", whole[at], column=name)
@@ -300,8 +300,8 @@ class _Content:
         has_negatives: Ints | None = None  # of each user in validation; -1: no row there
         for part in evaluated:
             users = part.ids - first
-            is_drawn = np.any([part.lengths[name] > 0 for name in schema.NEGATIVES], axis=0)
-            for name in schema.NEGATIVES:
+            is_drawn = np.any([part.lengths[name] > 0 for name in format.NEGATIVES], axis=0)
+            for name in format.NEGATIVES:
                 found = part.lengths[name]
                 part.refuse(found != is_drawn * n, "{} has {} elements, not {}", name, found, is_drawn * n)
                 keys = np.repeat(users, found) * size + part.values[name]
@@ -322,11 +322,11 @@ class _Content:
 
     def check_items(self) -> None:
         """Raise `DataError` for the first row of `items.parquet` with other counts than the splits have."""
-        ids, total, path = self._item_ids, 0, self._folder / schema.ITEMS
+        ids, total, path = self._item_ids, 0, self._folder / format.ITEMS
         stops = [*range(ids.start + ROWS_AT_ONCE, ids.stop, ROWS_AT_ONCE), ids.stop]
         least = not self._metadata["extends"] and self._metadata["source"] != "random"
         for part in _table_parts(path, ("item", "count", "train_count"), ids, stops, len(ids)):
-            here, counts = part.ids - schema.FIRST_ITEM_ID, part.values["count"]
+            here, counts = part.ids - format.FIRST_ITEM_ID, part.values["count"]
             trained = self._train_counts[here].astype(np.int64)
             stored = trained + self._target_counts[here]
             part.refuse(part.values["train_count"] != trained, "train has {}", trained, column="train_count")
@@ -350,12 +350,12 @@ class _Content:
             found[name] = {split: {"users": users[split], "of": counts[f"{split}_users"]} for split in users}
         for name, value in found.items():
             if (said := self._metadata.get(name)) != value:
-                raise DataError(f"{self._folder / schema.METADATA}: {name} = {said}, found {value}; {REMAKE}")
+                raise DataError(f"{self._folder / format.METADATA}: {name} = {said}, found {value}; {REMAKE}")
 
 
 def _count(counts: Array, items: Array) -> None:
     # With an index or a number of another type this is 30 times slower.
-    np.add.at(counts, items.astype(np.intp) - schema.FIRST_ITEM_ID, counts.dtype.type(1))
+    np.add.at(counts, items.astype(np.intp) - format.FIRST_ITEM_ID, counts.dtype.type(1))
 
 
 def _positions(starts: Ints, lengths: Ints) -> Ints:
@@ -374,7 +374,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _split_batches(folder: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a split one by one: a mapped file would count as memory of the process."""
-    state = folder / schema.STATE
+    state = folder / format.STATE
     try:
         names = [str(entry["filename"]) for entry in json.loads(state.read_text(encoding="utf-8"))["_data_files"]]
     except (OSError, ValueError, LookupError, TypeError) as error:

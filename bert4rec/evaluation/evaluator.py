@@ -8,24 +8,21 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from bert4rec.config.abilities import POPULARITY
-from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, TRAIN, VALIDATION
 from bert4rec.dataset.reader import Bools, Dataset
-from bert4rec.dataset.schema import RATINGS, TEST, TRAIN, VALIDATION
 from bert4rec.evaluation.examples import Example, examples
+from bert4rec.evaluation.intervals import CONFIDENCE, RESAMPLES, Ranking, strongest_baseline
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import HeldOut, Metrics, Ranker, to_metrics
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
-from bert4rec.evaluation.results.intervals import CONFIDENCE, RESAMPLES
-from bert4rec.evaluation.results.rank_files import write_ranks
-from bert4rec.evaluation.results.ranking import Ranking, strongest_baseline
-from bert4rec.evaluation.results.slices import Facts, slices
 from bert4rec.evaluation.scorers import KnownItems, KnownItemsScorer, ModelScorer, Scorer
+from bert4rec.evaluation.slices import Facts, slices, write_ranks
 from bert4rec.feed.pairs import TEST as TEST_PAIRS
 from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
 from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
 from bert4rec.feed.pairs import PairExamples
-from bert4rec.models.untrained.kinds import Counting
+from bert4rec.models.baselines import Counting
 from bert4rec.runtime.collectives import Partition, on_all, on_rank_zero
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.parallelize import unwrap

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Ints
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Rows, Split
-from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.evaluation.item_tiles import Catalogue
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.scorers import Scorer
+from bert4rec.evaluation.tiles import Catalogue
 from bert4rec.evaluation.top_k import TopK
 
 N_USERS = 10

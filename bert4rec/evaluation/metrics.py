@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.format import LEFT_OUT
 
 MISSED = 0  # in the place of a rank: the target is never recommended, however long the list
 LARGEST = 1e15  # the product of two vectors of such numbers is still finite

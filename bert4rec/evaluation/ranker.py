@@ -23,14 +23,12 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
-from bert4rec.dataset.ranks import LEFT_OUT, is_ahead
+from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT, is_ahead
 from bert4rec.dataset.reader import Bools, Rows, Split
-from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.evaluation.batches import assigned, chunks, gathered
-from bert4rec.evaluation.item_tiles import Catalogue, Seen
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
+from bert4rec.evaluation.tiles import Catalogue, Seen, assigned, chunks, gathered
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DivergenceError

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
+from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
 from bert4rec.dataset.reader import Bools, Rows, Split
-from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
-from bert4rec.feed.lookup import Lookup, distinct
+from bert4rec.feed.batch import Lookup, distinct
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import Partition
 

@@ -2,24 +2,116 @@
 
 import json
 import logging
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.package import CARD, FORMAT, ITEMS, SETTINGS, VERSION, WEIGHTS
-from bert4rec.checkpoint.run_folder import REPORT
-from bert4rec.checkpoint.stored_tensors import MODEL
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from bert4rec.checkpoint.run_folder import CARD, FORMAT, ITEMS, REPORT, SETTINGS, VERSION, WEIGHTS
+from bert4rec.checkpoint.store import MODEL, StoredTensors
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.export.card import card
 from bert4rec.export.program import ONNX, PT2, Program, require_onnx, save_onnx, save_pt2
-from bert4rec.export.vectors import write_vectors
-from bert4rec.export.weights import write_safetensors
 from bert4rec.inference.item_ids import ItemIds
-from bert4rec.inference.load import network_of
+from bert4rec.inference.load import Source, network_of
 from bert4rec.inference.network import Network
-from bert4rec.inference.source import Source
+from bert4rec.models.ranking_model import HEAD, HEAD_BIAS, TABLE
 from bert4rec.report.results_folder import ResultsFolder
-from bert4rec.runtime import manifest
+from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
+
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+ALIGNMENT = 8  # of the numbers, in bytes
+
+
+def write_safetensors(path: Path, stored: StoredTensors, names: Mapping[str, str]) -> None:
+    """Write the tensors that `names` has as keys, under the names that it gives them."""
+    header, end = {}, 0
+    for name, written in names.items():
+        shape, dtype = stored.shape(name), stored.dtype(name)
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[written] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name in names:
+            for block in stored.blocks(name):
+                file.write(bytes_of(block))
+
+
+def bytes_of(block: Tensor) -> memoryview:
+    """Return the bytes of a tensor."""
+    return block.contiguous().flatten().view(torch.uint8).numpy().data
+
+
+PARQUET, NPY = "vectors.parquet", "vectors.npy"
+
+
+def write_vectors(folder: Path, stored: StoredTensors, ids: ItemIds, embed_dim: int) -> None:
+    """Write `vectors.npy`, float32 [V, d + 1 with biases], and `vectors.parquet`: id, title, vector, bias of each item.
+
+    The item of row i is line i of the list of ids. A score is the product with a history's state, which has a 1 behind
+    it where there are biases.
+    """
+    width = embed_dim + _has_bias(stored, embed_dim)
+    with (folder / NPY).open("wb") as file, pq.ParquetWriter(folder / PARQUET, _schema(ids, width, embed_dim)) as table:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(ids), width)}
+        np.lib.format.write_array_header_1_0(file, header)
+        first = 0
+        for block in _vectors(stored, embed_dim):
+            file.write(bytes_of(block))
+            indices = range(first, first + len(block))
+            table.write_table(_table(block, ids, indices, table.schema, embed_dim))
+            first += len(block)
+
+
+def _vectors(stored: StoredTensors, embed_dim: int) -> Iterator[Tensor]:
+    """Yield the vectors [n, d] that score items, with their biases as a last column, in the order of their indices."""
+    if MODEL + HEAD in stored:
+        weight = stored.read(MODEL + HEAD)  # a layer of a model that is on every process: it is not sharded
+        yield (
+            torch.cat([weight, stored.read(MODEL + HEAD_BIAS)[:, None]], 1) if _has_bias(stored, embed_dim) else weight
+        )
+        return
+    n_special = FIRST_ITEM_ID
+    for block in stored.blocks(MODEL + TABLE):
+        vectors = block[n_special:, : embed_dim + _has_bias(stored, embed_dim)]
+        n_special = max(0, n_special - len(block))
+        if len(vectors):
+            yield vectors
+
+
+def _has_bias(stored: StoredTensors, embed_dim: int) -> bool:
+    return MODEL + HEAD_BIAS in stored if MODEL + HEAD in stored else stored.shape(MODEL + TABLE)[1] > embed_dim
+
+
+def _schema(ids: ItemIds, width: int, embed_dim: int) -> pa.Schema:
+    fields = {"item": ids.originals.type, "title": pa.large_string(), "vector": pa.list_(pa.float32(), embed_dim)}
+    if ids.titles is None:
+        del fields["title"]
+    if width > embed_dim:
+        fields["bias"] = pa.float32()
+    return pa.schema(list(fields.items()))
+
+
+def _table(block: Tensor, ids: ItemIds, indices: range, schema: pa.Schema, embed_dim: int) -> pa.Table:
+    vectors = pa.array(block[:, :embed_dim].flatten().numpy())
+    columns = {
+        "item": ids.originals[indices.start : indices.stop],
+        "title": ids.titles_of(indices),
+        "vector": pa.FixedSizeListArray.from_arrays(vectors, embed_dim),
+        "bias": pa.array(block[:, -1].numpy()),
+    }
+    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
 
 RECIPES = ("preprocessing", "training", "evaluation")  # tables of settings that a package repeats: none names a place
 
@@ -46,7 +138,7 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         with ResultsFolder(folder) as results:
             _write(source, results.unfinished, formats, k=k, leaves_out_seen=leaves_out_seen)
             names = sorted(path.name for path in results.unfinished.iterdir())
-            manifest.seal(results.unfinished, manifest.describe(results.unfinished, names))
+            files.seal(results.unfinished, files.describe(results.unfinished, names))
             return results.finish()
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None

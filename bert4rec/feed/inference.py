@@ -7,10 +7,10 @@ have some then, and for "target" those of the targets.
 import torch
 from torch import Tensor
 
+from bert4rec.dataset.format import MASK_ID
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import MASK_ID
 from bert4rec.feed.batch import Batch, long, seconds_of, tensors_of
-from bert4rec.feed.gaps import while_asking
+from bert4rec.feed.masking import while_asking
 
 
 def with_mask(rows: Rows, max_len: int, times: str = "none") -> Batch:

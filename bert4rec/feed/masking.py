@@ -9,12 +9,62 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
+from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.feed.batch import Batch
-from bert4rec.feed.gaps import since_previous
-from bert4rec.feed.seeded.hashing import Words, splitmix64
+from bert4rec.feed.seeded import Words, splitmix64
+
+
+def since_previous(seconds: Tensor, lengths: Tensor) -> Tensor:
+    """Return the seconds since the previous position [N]; 0 at the first of a sequence.
+
+    >>> since_previous(torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1])).tolist()
+    [0, 2, 13, 0]
+    """
+    gaps = F.pad(seconds.diff(), (1, 0))
+    gaps[(lengths.cumsum(0) - lengths)[lengths > 0]] = 0
+    return gaps
+
+
+def until_next(seconds: Tensor, lengths: Tensor) -> Tensor:
+    """Return the seconds until the next position [N]; 0 at the last of a sequence.
+
+    >>> until_next(torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1])).tolist()
+    [2, 13, 0, 0]
+    """
+    gaps = F.pad(seconds.diff(), (0, 1))
+    gaps[(lengths.cumsum(0) - 1)[lengths > 0]] = 0
+    return gaps
+
+
+def while_asking(seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """Return the gaps of histories that query at `at` [B], and these instants [B].
+
+    Without `at` nobody knows when the next item comes: they ask at the instant of their last one.
+
+    A causal model is told at each position when the next item comes, or where that is not known how long ago the one
+    before was. Another one has a position more behind each history, the mask token's, and gets the latter of all.
+
+    >>> seconds, lengths, at = torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1]), torch.tensor([50, 101])
+    >>> while_asking(seconds, lengths, at, is_causal=True)[0].tolist()
+    [2, 13, 30, 1]
+    >>> while_asking(seconds, lengths, at, is_causal=False)[0].tolist()
+    [0, 2, 13, 30, 0, 1]
+    """
+    ends = lengths.cumsum(0) - 1
+    last = seconds[ends] if at is None else at
+    if is_causal and at is None:
+        return since_previous(seconds, lengths), last
+    if is_causal:
+        return until_next(seconds, lengths).index_copy(0, ends, last - seconds[ends]), last
+    before = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+    places = torch.arange(len(seconds), device=lengths.device) + before
+    whole = last.new_empty(len(seconds) + len(lengths)).index_copy(0, places, seconds)
+    masks = ends + 1 + torch.arange(len(lengths), device=lengths.device)
+    return since_previous(whole.index_copy(0, masks, last), lengths + 1), last
+
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -108,3 +158,42 @@ def _uniform(keys: Words, purpose: int) -> npt.NDArray[np.float64]:
     """Return float64 in [0, 1) from the upper 53 bits, an independent number for each `purpose`."""
     upper = splitmix64(keys, _words(np.array([-purpose - 1]))) >> np.uint64(11)
     return upper.astype(np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Shifting:
+    """Each sequence without its last item, with the item after each position as its target (SASRec, section 3.1).
+
+    A model that knows `times` is told at each position its own instant and how long before it the item before was
+    ("history"), or the instant of the next one and how long until then ("target").
+    """
+
+    times: str = "none"
+
+    def __call__(
+        self, items: Tensor, lengths: Tensor, sequence_ids: Tensor, epoch: int, seconds: Tensor | None = None
+    ) -> Batch:
+        """Return what the model is trained on, the same in every `epoch`.
+
+        `items` [total] int64 are the sequences one after another, `lengths` [B] their lengths, `seconds` [total] when
+        they were taken. A sequence of one item stays in the batch, with nothing to be predicted.
+        """
+        ends = lengths.cumsum(0)
+        is_alone = lengths == 1
+        is_shown = torch.ones(len(items), dtype=torch.bool)
+        is_shown[ends[~is_alone] - 1] = False
+        targets = items.roll(-1)
+        targets[ends[is_alone] - 1] = PAD_ID
+        shown, n_shown = items[is_shown], torch.where(is_alone, 1, lengths - 1)
+        gaps = instants = None
+        if seconds is not None:
+            told, known = self._times(seconds, lengths)
+            gaps, instants = told[is_shown], known[is_shown]
+        return Batch.showing(shown, n_shown, torch.arange(len(shown)), targets[is_shown], gaps, instants)
+
+    def _times(self, seconds: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return gaps and instants of all positions."""
+        if self.times == "target":
+            gaps = until_next(seconds, lengths)
+            return gaps, seconds + gaps
+        return since_previous(seconds, lengths), seconds

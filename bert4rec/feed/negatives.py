@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.format import FIRST_ITEM_ID
 
 BLOCK = 128  # items whose weights are summed ahead
 SLAB = BLOCK * 8192  # items weighed at once when the sums are made

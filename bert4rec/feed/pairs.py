@@ -10,8 +10,8 @@ import torch
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.reader import Floats, Split
 from bert4rec.feed.batch import Pairs, long
-from bert4rec.feed.order import Indices
-from bert4rec.feed.seeded.permutation import Permutation
+from bert4rec.feed.batches import Indices
+from bert4rec.feed.seeded import Permutation
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
 STREAM = 0x52415445  # keeps the choice of held-out pairs apart from the epochs' orders, which (seed, epoch) seeds

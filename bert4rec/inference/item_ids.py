@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.originals import one_array
-from bert4rec.dataset.schema import FIRST_ITEM_ID, ITEMS
+from bert4rec.dataset.format import FIRST_ITEM_ID, ITEMS, one_array
 from bert4rec.runtime.errors import DataError
 
 Ints = npt.NDArray[np.int64]

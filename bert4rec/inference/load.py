@@ -1,16 +1,90 @@
 """A run, one of its checkpoints, or a model package as a recommender: on one process, without a process group."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bert4rec.checkpoint.package import is_package, read_settings
-from bert4rec.checkpoint.stored_tensors import MODEL
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from bert4rec.checkpoint.run_folder import ITEMS, SETTINGS, WEIGHTS, Trained, find_trained, is_package, read_settings
+from bert4rec.checkpoint.store import MODEL, StoredTensors
+from bert4rec.config.abilities import CAUSAL
+from bert4rec.dataset.format import table_rows
+from bert4rec.dataset.reader import read_metadata
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
-from bert4rec.inference.package import read_ids, read_network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.inference.source import Source, find_source
-from bert4rec.models.names import TABLE
+from bert4rec.models.ranking_model import TABLE
+from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, in_one_line
+
+LONGEST = 200  # characters of an error that torch makes of all weights that are missing
+
+
+def read_network(folder: Path, settings: dict[str, Any]) -> Network:
+    """Read the network of a package with these settings. Raises `DataError`."""
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{folder / WEIGHTS}: cannot be read: {in_one_line(error)[:LONGEST]}") from None
+    try:
+        network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"])
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST]}") from None
+    if len(network.rows) != table_rows(settings["n_items"]):
+        raise DataError(f"{folder}: {TABLE} has {len(network.rows):,} rows, not {table_rows(settings['n_items']):,}")
+    return network
+
+
+def read_ids(folder: Path, settings: dict[str, Any]) -> ItemIds:
+    """Read the items of a package with these settings. Raises `DataError`."""
+    ids = ItemIds.read_lines(folder / ITEMS, are_numbers=settings["item_ids"] == "numbers")
+    if len(ids) != settings["n_items"]:
+        raise DataError(f"{folder}: {ITEMS} has {len(ids):,} items, not {settings['n_items']:,}")
+    return ids
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint that was verified, its `dataset` folder, and what that says of itself."""
+
+    trained: Trained
+    dataset: Path
+    about_data: Mapping[str, Any]
+
+    @property
+    def leaves_out_seen(self) -> bool:
+        """Return whether the evaluation of the run has left out items that a user has seen."""
+        return bool(self.trained.settings["evaluation.seen_items"] == "leave_out")
+
+    @property
+    def is_causal(self) -> bool:
+        """Return whether a position of the model sees only earlier ones."""
+        return self.trained.model["kind"] in CAUSAL
+
+    def tensors(self) -> StoredTensors:
+        """Return the tensors of the checkpoint; those of the model have the prefix `MODEL`."""
+        return StoredTensors(self.trained.folder)
+
+
+def find_source(path: Path, dataset: Path | None = None) -> Source:
+    """Find the best checkpoint of the run folder or checkpoint `path`; `dataset`: its moved dataset folder.
+
+    Raises `DataError`, in one line, for what is missing, damaged or does not belong together.
+    """
+    trained = find_trained(path)
+    if trained.is_package:
+        raise DataError(f"{path}: is a model package already; name the run that it was exported from")
+    if problem := files.problem_of(trained.folder):
+        raise DataError(f"{trained.folder}: this checkpoint is damaged: {problem}")
+    folder = dataset or trained.dataset
+    about_data = read_metadata(folder)
+    if about_data["fingerprint"] != trained.metadata["fingerprint"]:
+        advice = 'name that one by --dataset=FOLDER, in Python by dataset="FOLDER"'
+        raise DataError(f"{folder}: is not the dataset that {path} was trained on; {advice}")
+    return Source(trained, folder, about_data)
 
 
 def load(path: str | Path, *, dataset: str | Path | None = None) -> Recommender:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.feed.gaps import while_asking
-from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
+from bert4rec.dataset.format import FIRST_ITEM_ID
+from bert4rec.feed.masking import while_asking
+from bert4rec.models.ranking_model import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.transformer import Encoder, with_one
 
 ENCODER_SETTINGS = (

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from bert4rec.config.abilities import TRANSFORMERS
-from bert4rec.evaluation.batches import chunks
+from bert4rec.evaluation.tiles import chunks
 from bert4rec.evaluation.top_k import top_k
-from bert4rec.inference.history import History, Known, items_of
+from bert4rec.inference.histories import History, Known, items_of
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids
 from bert4rec.inference.network import ItemVectors, Network
-from bert4rec.runtime.errors import DataError, SettingsError
-from bert4rec.runtime.wording import counted
+from bert4rec.runtime.errors import DataError, SettingsError, counted
 
 BATCH = 256  # histories at once
 NAMED = 3  # unknown items in a warning

@@ -1,11 +1,9 @@
 """The kinds of models, by model.kind."""
 
 from bert4rec.config.abilities import CAUSAL, TRANSFORMERS
-from bert4rec.models.bert4rec import Bert4Rec
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.models.ranking_model import RankingModel
-from bert4rec.models.sasrec import SASRec
-from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 
 KINDS: dict[str, type[RankingModel]] = {
     "bert4rec": Bert4Rec,

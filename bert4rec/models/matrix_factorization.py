@@ -13,11 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bert4rec.dataset.format import PAD_ID
 from bert4rec.dataset.reader import Rows, Split
-from bert4rec.dataset.schema import PAD_ID
-from bert4rec.feed.batch import Pairs, long
+from bert4rec.feed.batch import Lookup, Pairs, long
 from bert4rec.feed.batches import Examples
-from bert4rec.feed.lookup import Lookup
 from bert4rec.feed.pairs import TRAINING, parts_of_pairs
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable

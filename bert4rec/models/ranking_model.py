@@ -10,15 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.config.abilities import needs_negatives
+from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
 from bert4rec.dataset.reader import Rows, Split
-from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
-from bert4rec.feed.batch import AnyBatch
+from bert4rec.feed.batch import AnyBatch, Lookup
 from bert4rec.feed.batches import Examples
-from bert4rec.feed.lookup import Lookup
 from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
-from bert4rec.models.tables.id_exchange import IdExchange
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables.table import IdExchange, Table
 
 
 class RankingModel(nn.Module):
@@ -146,3 +144,8 @@ class RankingModel(nn.Module):
     def floats_per_score(self) -> int:
         """Return numbers that exist at once for each score of a sampled loss."""
         return 1
+
+
+ENCODER = "encoder."  # how those of the transformer begin
+TABLE, HEAD, HEAD_BIAS = "item_table.embeddings.item.weight", "head.weight", "head.bias"
+MASK = "mask_vector"

@@ -4,16 +4,18 @@ Shapes: N positions in all, U distinct items at them, M positions to predict, C 
 columns of a bias.
 """
 
+import math
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bert4rec.dataset.reader import Rows, Split
-from bert4rec.feed.batch import Batch
+from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Examples, MakeExamples, Windows
 from bert4rec.feed.inference import as_they_are, with_mask
-from bert4rec.feed.lookup import Lookup
+from bert4rec.feed.masking import Masking, Shifting
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import Table
@@ -100,3 +102,43 @@ class SequenceModel(RankingModel):
     def floats_kept(self, n_positions: int, n_targets: int) -> int:
         """Return numbers that a step keeps for backward, without vectors that are looked up and scores."""
         return self.encoder.floats_kept(n_positions, n_targets)
+
+
+class Bert4Rec(SequenceModel):
+    """A bidirectional transformer that predicts the items at masked positions."""
+
+    title = "Bert4Rec"
+    is_causal = False
+    has_mask_token = True
+
+    @staticmethod
+    def make_examples(**settings: Any) -> MakeExamples:
+        """Return masked sequences."""
+        return Masking(**{field.name: settings[field.name] for field in fields(Masking) if field.name in settings})
+
+    @staticmethod
+    def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
+        """Return the mean number of masked positions, and one more a sequence."""
+        return min(n_positions, math.ceil(n_positions * mask_prob) + n_sequences)
+
+
+class SASRec(SequenceModel):
+    """A causal transformer that predicts at each position the item that comes next.
+
+    With any of the losses: the paper's one negative a position was what held it back (gSASRec: Petrov and Macdonald
+    2023; "Turning Dross Into Gold Loss": Klenitskiy and Vasilev 2023). The blocks are those of `SequenceModel`.
+    """
+
+    title = "SASRec"
+    is_causal = True
+    has_mask_token = False
+
+    @staticmethod
+    def make_examples(*, times: str = "none", **settings: Any) -> MakeExamples:
+        """Return sequences and what comes after each of their positions."""
+        return Shifting(times)
+
+    @staticmethod
+    def n_targets(n_sequences: int, n_positions: int, *, mask_prob: float) -> int:
+        """Return `n_positions`: each position is predicted."""
+        return n_positions

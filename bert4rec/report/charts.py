@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bert4rec.report.contents import Contents
 from bert4rec.report.figures import BEST_POSSIBLE, Report, contestants, curve_of, main_protocol
 from bert4rec.report.figures import MODEL as MODEL_KIND
-from bert4rec.runtime.wording import counted, rounded
+from bert4rec.runtime.errors import counted, rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

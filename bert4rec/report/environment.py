@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bert4rec.config.urls import without_secrets
+from bert4rec.config.recognition import without_secrets
 
 
 def environment(device: torch.device, world_size: int) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.config.abilities import POPULARITY, UNTRAINED
-from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.errors import DataError, rounded
 from bert4rec.runtime.files import write_whole
-from bert4rec.runtime.wording import rounded
 
 FORMAT_VERSION = 1
 MODEL, BEST_POSSIBLE = "model", "best_possible"

@@ -13,8 +13,8 @@ from bert4rec.report.contents import Contents, Settings, read_contents
 from bert4rec.report.summary import NO_TEST, rules, summary
 from bert4rec.report.templates import render
 from bert4rec.report.warnings import checks
+from bert4rec.runtime.errors import counted
 from bert4rec.runtime.files import write_whole
-from bert4rec.runtime.wording import counted
 
 MAX_PLAN = 4000  # characters: the plan of a thousand processes is shown in its own file only
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from bert4rec.config.abilities import POPULARITY, UNTRAINED
 from bert4rec.report.figures import BEST_POSSIBLE, MODEL, Report, contestants, main_protocol
-from bert4rec.runtime.wording import counted, rounded
+from bert4rec.runtime.errors import counted, rounded
 
 PROTOCOL_TITLES = {
     "full": "Full catalogue{seen}",

@@ -12,7 +12,7 @@ from bert4rec.evaluation.metric_names import is_of_lists
 from bert4rec.report.contents import Settings
 from bert4rec.report.figures import MODEL, Contestant, Report, contestants, main_protocol
 from bert4rec.report.summary import PROTOCOL_TITLES, heading
-from bert4rec.runtime.wording import clock, counted, rounded
+from bert4rec.runtime.errors import clock, counted, rounded
 
 PUBLISHED = Path(__file__).with_name("published.toml")
 LISTED_AT = 10  # the cut-off of the metrics of lists that the tables show

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from bert4rec.config.abilities import is_trained
 from bert4rec.report.figures import MODEL, Curve, contestants, curve_of
-from bert4rec.runtime.wording import counted, rounded
+from bert4rec.runtime.errors import counted, rounded
 
 GAIN = 0.01  # in the last quarter of the validations; less is noise
 DROP, N_WORSE = 0.05, 5  # below the best, for so many validations; less is no fall

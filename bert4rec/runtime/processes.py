@@ -19,9 +19,8 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.runtime.cores import threads_of_process
-from bert4rec.runtime.errors import RunInterruptedError, SettingsError
+from bert4rec.runtime.errors import RunInterruptedError, SettingsError, counted
 from bert4rec.runtime.memory import compile_few_kernels
-from bert4rec.runtime.wording import counted
 
 SECONDS_TO_COME = 1800.0  # for all processes of a run: hosts of a cluster may be minutes apart
 SECONDS_OF_SILENCE = 10.0  # before a process says that it waits

@@ -99,3 +99,19 @@ class Interruption:
                 name = signal.Signals(number).name
                 print(f"{name}: no answer from the other processes, left without saving", file=sys.stderr, flush=True)
                 os._exit(128 + number)
+
+
+@contextmanager
+def ending_on_broken_pipe() -> Iterator[None]:
+    """End this process as `ls` and `cat` do where the reader of its output has gone: by SIGPIPE, without a word.
+
+    Python ignores that signal, and would end with a traceback, or with a message when the interpreter shuts down.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)

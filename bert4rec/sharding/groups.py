@@ -20,7 +20,7 @@ from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 from torchrec.distributed.types import ShardingEnv2D
 
-from bert4rec.feed.lookup import spread
+from bert4rec.feed.batch import spread
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.torchrec_internals import Kernel, n_features, repeat_step
 

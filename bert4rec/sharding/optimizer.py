@@ -9,13 +9,19 @@ from torch import Tensor, nn
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.config.abilities import Updates
-from bert4rec.models.tables.deferred_update import DeferredUpdate
-from bert4rec.models.tables.table import Table, is_of_table, saved_name
+from bert4rec.models.tables.table import DeferredUpdate, Table, is_of_table, saved_name
 from bert4rec.sharding.groups import average
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.placement import EPSILON
-from bert4rec.sharding.sharded_tensors import local_parts, sharded_like
-from bert4rec.sharding.torchrec_internals import Shard, ShardedTensor, ShardMetadata, kernels, set_step_count
+from bert4rec.sharding.torchrec_internals import (
+    Shard,
+    ShardedTensor,
+    ShardMetadata,
+    kernels,
+    local_parts,
+    set_step_count,
+    sharded_like,
+)
 
 ORDINARY: dict[str, Any] = {
     "sgd": torch.optim.SGD,

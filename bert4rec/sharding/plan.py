@@ -8,9 +8,8 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.config.abilities import needs_negatives
-from bert4rec.runtime.errors import SettingsError
+from bert4rec.runtime.errors import SettingsError, counted
 from bert4rec.runtime.memory import Memory
-from bert4rec.runtime.wording import counted
 from bert4rec.sharding.footprint import (
     Bytes,
     Job,

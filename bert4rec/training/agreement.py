@@ -22,9 +22,8 @@ import torch.distributed as dist
 import torchrec
 
 from bert4rec.config.load import flat
-from bert4rec.runtime.errors import RunInterruptedError, UserError
+from bert4rec.runtime.errors import RunInterruptedError, UserError, clock
 from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME, age_of_launcher
-from bert4rec.runtime.wording import clock
 
 SECONDS_TO_READ = 10.0  # for all to read the findings before the first one ends, and perhaps the store with it
 NAMED = 3  # differences that are named; more are counted

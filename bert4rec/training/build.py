@@ -8,36 +8,34 @@ from typing import Any
 
 from torch import nn
 
-from bert4rec.checkpoint.manager import CheckpointManager
+from bert4rec.checkpoint.contents import CheckpointManager
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.abilities import POPULARITY, UNTRAINED, examples_of, is_trained, needs_negatives
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config
+from bert4rec.dataset.format import TEST, TRAIN, table_rows
 from bert4rec.dataset.reader import Dataset, Sizes, Split
-from bert4rec.dataset.schema import TEST, TRAIN, table_rows
 from bert4rec.evaluation.evaluator import Between, Evaluator
 from bert4rec.evaluation.ranker import Metrics
-from bert4rec.feed.batches import Examples, TrainingBatches
+from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.order import START, Position
 from bert4rec.feed.pairs import PairExamples, parts_of_pairs
+from bert4rec.models.baselines import Counting
 from bert4rec.models.kinds import KINDS
-from bert4rec.models.untrained.kinds import Counting
 from bert4rec.report.log import MetricsLog
 from bert4rec.report.trackers import open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
-from bert4rec.sharding.advice import refuse_unless_it_fits
 from bert4rec.sharding.footprint import Job
+from bert4rec.sharding.memory_check import refuse_unless_it_fits
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import compile_blocks, parallelize
 from bert4rec.sharding.plan import Plan, make_plan
-from bert4rec.training.loop.checkpoints import Checkpoints
-from bert4rec.training.loop.state import State
-from bert4rec.training.loop.step import Step
-from bert4rec.training.loop.trainer import Trainer
+from bert4rec.training.state import Checkpoints, State
+from bert4rec.training.step import Step
+from bert4rec.training.trainer import Trainer
 
 OF_EXAMPLES = (
     "seed", "loss", "rating_holdout", "rating_validation", "mask_prob", "last_item_mask_prob", "mask_token_share",

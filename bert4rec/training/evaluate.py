@@ -12,32 +12,28 @@ import torch.distributed as dist
 from torch import nn
 
 from bert4rec.checkpoint.contents import Weights
-from bert4rec.checkpoint.package import WEIGHTS
-from bert4rec.checkpoint.run_folder import REPORT
+from bert4rec.checkpoint.run_folder import REPORT, WEIGHTS, Trained
 from bert4rec.checkpoint.store import verify
-from bert4rec.checkpoint.trained import Trained
 from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.tables import Config
-from bert4rec.dataset.extension import problem_of
-from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
-from bert4rec.dataset.schema import FIRST_ITEM_ID, METADATA, PAD_ID
+from bert4rec.dataset.format import FIRST_ITEM_ID, METADATA, PAD_ID
+from bert4rec.dataset.reader import Dataset, open_dataset, problem_of, read_metadata
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.inference.item_ids import UNKNOWN, ItemIds
-from bert4rec.inference.package import read_ids
+from bert4rec.inference.load import read_ids
 from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.console import ProgressBar
-from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError
+from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError, clock, counted
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
-from bert4rec.runtime.wording import clock, counted
 from bert4rec.sharding.plan import headline
 from bert4rec.training.agreement import Facts, agreed, facts_of
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, resolved
-from bert4rec.training.loop.consensus import Consensus
 from bert4rec.training.results import Findings, find, make_report
+from bert4rec.training.step import Consensus
 
 logger = logging.getLogger(__name__)
 

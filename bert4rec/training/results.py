@@ -1,26 +1,38 @@
 """What an evaluation finds, and what the report of a run says of it and of the training."""
 
-from collections.abc import Mapping
+import logging
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from torch import nn
 
+from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT
 from bert4rec.checkpoint.store import read_metadata
 from bert4rec.config.abilities import TRANSFORMERS, UNTRAINED
+from bert4rec.config.tables import Config
+from bert4rec.dataset.format import FIRST_ITEM_ID, RATINGS, USERS
 from bert4rec.dataset.reader import Bools, Dataset
-from bert4rec.dataset.schema import RATINGS
 from bert4rec.evaluation.evaluator import Between, Evaluator
+from bert4rec.evaluation.examples import Example
+from bert4rec.evaluation.intervals import Ranking, hits_by_rank
 from bert4rec.evaluation.ranker import HeldOut
-from bert4rec.evaluation.results.hits_by_rank import hits_by_rank
-from bert4rec.evaluation.results.ranking import Ranking
 from bert4rec.evaluation.scorers import Scorer
+from bert4rec.inference.item_ids import ItemIds
 from bert4rec.models.kinds import KINDS
-from bert4rec.report.figures import FORMAT_VERSION
-from bert4rec.report.summary import protocols
+from bert4rec.report.figures import FORMAT_VERSION, write_json
+from bert4rec.report.html_page import write_html
+from bert4rec.report.log import MetricsLog, flat_numbers, read_records
+from bert4rec.report.markdown import metrics_table, report_page
+from bert4rec.report.summary import protocols, result_line
+from bert4rec.report.warnings import checks, warnings
+from bert4rec.runtime.errors import in_one_line
 from bert4rec.sharding.plan import Plan
-from bert4rec.training.loop.trainer import Trainer
+from bert4rec.training.trainer import Trainer
 
 WITH_TIMES = {"none": "", "history": " with times", "target": " with the target's time"}  # behind a model's name
 FACTS = (
@@ -125,3 +137,100 @@ def about_plan(plan: Plan) -> dict[str, Any]:
 def _count(users: Bools) -> dict[str, int]:
     """Return the number of users for which it holds."""
     return {"users": int(users.sum()), "of": len(users)}
+
+
+LAST = 8  # items of a history
+
+
+def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
+    """Return the content of `examples.json`: each user's last items, target and recommendations, with original ids."""
+    ids = ItemIds.read(dataset.folder)
+    names = _names(dataset, [example.user for example in examples])
+
+    def items(of: Any) -> list[dict[str, Any]]:
+        indices = [int(item) - FIRST_ITEM_ID for item in of]
+        return [
+            {"item": item, "title": title} for item, title in zip(ids.of(indices), ids.titles_of(indices), strict=True)
+        ]
+
+    users = [
+        {
+            "user": names[example.user],
+            "rank": example.rank,
+            "n_history": len(example.history),
+            "history": items(example.history[-LAST:]),
+            "target": items([example.target])[0],
+            "recommendations": [
+                item | {"score": score}
+                for item, score in zip(items(example.items), example.scores.tolist(), strict=True)
+            ],
+        }
+        for example in examples
+    ]
+    return {"n_items": dataset.n_items, "n_test_users": len(dataset.splits["test"]), "users": users}
+
+
+def _names(dataset: Dataset, users: Sequence[int]) -> dict[int, Any]:
+    """Return the original ids of users."""
+    table = pq.read_table(dataset.folder / USERS, columns=["user", "original"], filters=[("user", "in", list(users))])
+    return dict(zip(table["user"].to_pylist(), table["original"].to_pylist(), strict=True))
+
+
+logger = logging.getLogger(__name__)
+
+RESULTS = ("test", "validation", "ratings")  # what trackers get of a report
+
+
+def write_files(
+    folder: Path, report: dict[str, Any], dataset: Dataset, examples: Sequence[Example], log: MetricsLog
+) -> None:
+    """Write the files of the run in `folder`, and log its results; `report.json` makes it a finished run."""
+    found = warnings(checks(report, read_records(folder, "validation")))
+    report |= {"warnings": found}
+    if examples:
+        with optional(folder / EXAMPLES):
+            write_json(folder / EXAMPLES, described(dataset, examples))
+    with optional(folder / PAGE):
+        (folder / PAGE).write_text(report_page(report))
+    write_json(folder / REPORT, report)
+    has_page = write_page(folder)
+    results = {name: report[name] for name in RESULTS if name in report}
+    files = [folder / name for name in (REPORT, PAGE, HTML_PAGE) if (folder / name).exists()]
+    log.finish(flat_numbers(results), files)
+    for warning in found:
+        logger.warning(warning["text"])
+    logger.info(result_line(report))
+    logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
+    named = shlex.quote(str(folder))
+    logger.info(f"all figures: bert4rec report {named}")
+    if report["kind"] in TRANSFORMERS:
+        logger.info(f"recommendations: bert4rec recommend {named} --all --output=recommendations.parquet")
+
+
+@contextmanager
+def optional(path: Path) -> Iterator[None]:
+    """Warn in one line if `path` cannot be written: `report.json` is written all the same."""
+    try:
+        yield
+    except Exception as error:
+        logger.warning(f"{path}: cannot be written: {_reason(error)}")
+
+
+def write_page(folder: Path) -> bool:
+    """Write `report.html`; return whether that was possible. What it shows is safe in other files already."""
+    try:
+        write_html(folder, Config().model_dump(mode="json"))
+    except Exception as error:
+        logger.warning(f"{folder / HTML_PAGE}: {_reason(error)}; bert4rec report {shlex.quote(str(folder))} writes it")
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, with its kind where the system does not say it."""
+    return getattr(error, "strerror", None) or f"{type(error).__name__}: {in_one_line(error)}"
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """Log the figures of a run whose weights are lost: they are written nowhere."""
+    logger.info(f"\n{metrics_table(report)}\n")

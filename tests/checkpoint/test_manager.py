@@ -52,7 +52,7 @@ def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
     pools: Any, small_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     config = small_config(**{"training.per_device_train_batch_size": 6})
-    how = {"where": "bert4rec.models.bert4rec.Bert4Rec.forward", "call": 6, "rank": 1}
+    how = {"where": "bert4rec.models.sequence_model.Bert4Rec.forward", "call": 6, "rank": 1}
     parts = pools(2).run(jobs.train_signalled, config, tmp_path, **how, every_steps=4, seconds_on_signal=0.0)
     for part in parts:
         assert "checkpoint.seconds_on_signal = 0" in part["interrupted"]
@@ -74,7 +74,7 @@ def test_a_checkpoint_is_due_by_steps_and_by_minutes(
     group_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("bert4rec.checkpoint.manager.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("bert4rec.checkpoint.contents.time", SimpleNamespace(monotonic=lambda: now))
     never, by_steps, by_minutes = (
         jobs.manager(tmp_path, **when) for when in ({}, {"every_steps": 3}, {"every_minutes": 0.5})
     )

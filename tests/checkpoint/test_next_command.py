@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.next_command import how_to_continue, on_processes, train_command
+from bert4rec.checkpoint.run_settings import how_to_continue, on_processes, train_command
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "2"}
 SLURM = {**TORCHRUN, "TORCHX_JOB_ID": "slurm://torchx/7", "GROUP_WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "8"}

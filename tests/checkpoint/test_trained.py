@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.package import FORMAT, VERSION, is_package, read_settings
-from bert4rec.checkpoint.run_folder import found
-from bert4rec.checkpoint.trained import Trained, find_trained
-from bert4rec.runtime import manifest
+from bert4rec.checkpoint.run_folder import FORMAT, VERSION, Trained, find_trained, found, is_package, read_settings
+from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from tests.runs import edit_facts
 
@@ -57,8 +55,8 @@ def test_what_cannot_be_used_is_refused(whole: Path, tmp_path: Path) -> None:
 
 
 def seal(folder: Path) -> None:
-    names = [path.name for path in folder.iterdir() if path.name != manifest.MANIFEST]
-    manifest.seal(folder, manifest.describe(folder, names))
+    names = [path.name for path in folder.iterdir() if path.name != files.MANIFEST]
+    files.seal(folder, files.describe(folder, names))
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from bert4rec.commands import history_files as module
 from bert4rec.commands.history_files import read_histories, writer
 from bert4rec.config.tables import Data, Preprocessing
-from bert4rec.inference.history import TimedHistory
+from bert4rec.inference.histories import TimedHistory
 from bert4rec.inference.recommender import Recommendation
-from bert4rec.prepare.read import sources
-from bert4rec.prepare.read.sources import open_histories
+from bert4rec.prepare import sources
+from bert4rec.prepare.sources import open_histories
 from bert4rec.runtime.errors import DataError
 
 EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]

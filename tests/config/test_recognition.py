@@ -17,7 +17,7 @@ import pytest
 from bert4rec.config.load import load_and_recognize, parse_command_line
 from bert4rec.config.recognition import compression_of, format_of, has_sequences, recognize
 from bert4rec.config.tables import GENERATED
-from bert4rec.prepare.read.synthetic import GENERATORS
+from bert4rec.prepare.synthetic import GENERATORS
 from bert4rec.runtime.errors import DataError, SettingsError
 
 ROOT = Path(__file__).parents[2]

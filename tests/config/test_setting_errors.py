@@ -5,8 +5,18 @@ from typing import Any, get_args
 import pytest
 
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.setting_errors import NOWHERE, SHORT_OPTIONS, Origins, all_keys, shown
-from bert4rec.config.suggestions import OTHER_KEYS, OTHER_SOURCES, did_you_mean, nearest_keys, nearest_values
+from bert4rec.config.setting_errors import (
+    NOWHERE,
+    OTHER_KEYS,
+    OTHER_SOURCES,
+    SHORT_OPTIONS,
+    Origins,
+    all_keys,
+    did_you_mean,
+    nearest_keys,
+    nearest_values,
+    shown,
+)
 from bert4rec.config.tables import Source
 from bert4rec.runtime.errors import SettingsError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert4rec.config.urls import check_url, is_url, without_secrets
+from bert4rec.config.recognition import check_url, is_url, without_secrets
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bert4rec.feed.batch import Batch
-from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.training.loop.transfer import Transfer, tensors_in
+from bert4rec.models.sequence_model import Bert4Rec
+from bert4rec.training.step import Transfer, tensors_in
 from tests.cuda.conftest import Train, losses
 
 pytestmark = [

@@ -6,8 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.extension import problem_of
-from bert4rec.dataset.reader import Dataset, checksum, read_metadata
+from bert4rec.dataset.reader import Dataset, checksum, problem_of, read_metadata
 
 
 def opened(folder: Path, *, items: int = 10) -> Dataset:

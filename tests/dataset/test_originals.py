@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from bert4rec.dataset.originals import one_array
+from bert4rec.dataset.format import one_array
 
 
 def test_text_has_offsets_of_64_bits() -> None:

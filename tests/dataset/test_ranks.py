@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert4rec.dataset.ranks import is_ahead
+from bert4rec.dataset.format import is_ahead
 
 # Scores of the items 2 … 6 for two users.
 SCORES = np.array([[0.9, 0.5, 0.7, 0.5, 0.1], [0.2, 0.2, 0.2, 0.2, 0.2]])

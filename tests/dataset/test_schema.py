@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID, columns, table_rows
+from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID, columns, table_rows
 
 
 def test_a_split_has_these_columns_of_these_types() -> None:

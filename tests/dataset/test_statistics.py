@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert4rec.dataset.statistics import describe, lengths_of
+from bert4rec.dataset.format import describe, lengths_of
 
 
 def test_the_lengths_are_those_of_numpy() -> None:

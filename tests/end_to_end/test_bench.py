@@ -34,12 +34,12 @@ from benchmarks.bench.timing import OURS, WHOLE, Case, Figure, measure
 from benchmarks.evaluation_speed import make_folder, open_folder, random_model
 from benchmarks.preprocessing import STAGE_LINE, write_goodreads
 from benchmarks.recommend import random_network
+from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID
 from bert4rec.dataset.reader import Dataset
-from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.recommender import Recommender
-from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.models.tables.table import is_of_table
 from bert4rec.prepare.progress import Progress, Stage
 from tests.launch import start

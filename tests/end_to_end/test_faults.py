@@ -186,10 +186,10 @@ SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain wa
     [
         pytest.param(where, call, rank, settings, marks=() if name == "hook" else pytest.mark.long, id=name)
         for name, where, call, rank, settings in [
-            ("hook", "bert4rec.models.bert4rec.Bert4Rec.forward!", 4, 1, []),
-            ("forward", "bert4rec.models.bert4rec.Bert4Rec.forward", 4, 0, []),
+            ("hook", "bert4rec.models.sequence_model.Bert4Rec.forward!", 4, 1, []),
+            ("forward", "bert4rec.models.sequence_model.Bert4Rec.forward", 4, 0, []),
             ("update", "bert4rec.sharding.optimizer.Optimizers.step", 4, 1, []),
-            ("decision", "bert4rec.training.loop.consensus.Consensus.ask", 4, 1, []),
+            ("decision", "bert4rec.training.step.Consensus.ask", 4, 1, []),
             ("batch", "bert4rec.feed.batches.TrainingBatches.__getitem__", 4, 1, []),
             (
                 "loader", "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data", 4, 0,
@@ -199,7 +199,7 @@ SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain wa
             ("save", "bert4rec.checkpoint.store._write_shards", 1, 1, ["--checkpoint.async=false"]),
             ("save beside", "bert4rec.checkpoint.store._write_shards", 1, 1, ["--checkpoint.async=true"]),
             ("end of a save", "bert4rec.checkpoint.store._finish", 1, 0, ["--checkpoint.async=true"]),
-            ("line of progress", "bert4rec.training.loop.trainer.Trainer._report", 2, 0, []),
+            ("line of progress", "bert4rec.training.trainer.Trainer._report", 2, 0, []),
             ("report", "bert4rec.training.run.write_files", 1, 0, []),
         ]
     ],

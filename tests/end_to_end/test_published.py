@@ -15,11 +15,11 @@ from benchmarks.published import earlier_run, main, parse_models, tables
 from bert4rec.__main__ import main as bert4rec_command
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.config.load import load_config
-from bert4rec.evaluation.results.intervals import mean_interval
+from bert4rec.evaluation.intervals import mean_interval
 from bert4rec.report.compare.runs import read_run
 from bert4rec.runtime.errors import SettingsError
 from tests.conftest import SMALL
-from tests.report.compare.run_folders import make_run
+from tests.report.runs_by_hand import make_run
 from tests.runs import report_of
 
 FEW = {"data.n_users": 40, "data.n_items": 60, "data.n_rows": 500, "training.n_epochs": 1}

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from bert4rec.config.tables import Config
+from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
 from bert4rec.dataset.reader import Dataset, Split
-from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.metric_names import LIST_METRICS
 from bert4rec.evaluation.ranker import Ranker, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.inference.load import load
-from bert4rec.models.untrained.kinds import Counting
+from bert4rec.models.baselines import Counting
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
 from bert4rec.training.run import run

@@ -5,14 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from bert4rec.dataset.ranks import LEFT_OUT
-from bert4rec.evaluation.metrics import MISSED, gains, ranking_metrics
-from bert4rec.evaluation.results.intervals import (
+from bert4rec.dataset.format import LEFT_OUT
+from bert4rec.evaluation.intervals import (
     PERMUTATIONS,
     mean_interval,
     paired_difference,
     rank_intervals,
 )
+from bert4rec.evaluation.metrics import MISSED, gains, ranking_metrics
 
 KS = [1, 5, 10]
 

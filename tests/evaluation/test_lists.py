@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Dataset, Split
-from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation.lists import Lists, coverage, gini
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
-from bert4rec.models.untrained.popularity import PopularityScorer
+from bert4rec.models.baselines import PopularityScorer
 from bert4rec.runtime.collectives import Partition
 from tests.evaluation.test_ranker import model_for, scores_by, set_sizes
 

@@ -9,14 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics.retrieval import RetrievalHitRate, RetrievalMRR, RetrievalNormalizedDCG
 
-from bert4rec.dataset.ranks import LEFT_OUT, is_ahead
+from bert4rec.dataset.format import LEFT_OUT, is_ahead
 from bert4rec.dataset.reader import Dataset
+from bert4rec.evaluation.intervals import Ranking, hits_by_rank, paired_difference, strongest_baseline
 from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
 from bert4rec.evaluation.ranker import Ranker
-from bert4rec.evaluation.results.hits_by_rank import hits_by_rank
-from bert4rec.evaluation.results.intervals import paired_difference
-from bert4rec.evaluation.results.ranking import Ranking, strongest_baseline
-from bert4rec.models.untrained.popularity import PopularityScorer
+from bert4rec.models.baselines import PopularityScorer
 from bert4rec.runtime.collectives import Partition
 
 

@@ -11,20 +11,18 @@ from hypothesis import strategies as st
 
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import Config
-from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT
 from bert4rec.dataset.reader import Dataset, Split
-from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.evaluation.batches import assigned
-from bert4rec.evaluation.item_tiles import Catalogue, Seen
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
+from bert4rec.evaluation.tiles import Catalogue, Seen, assigned
+from bert4rec.feed.batch import Lookup
 from bert4rec.feed.inference import with_mask
-from bert4rec.feed.lookup import Lookup
-from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.models.untrained.popularity import PopularityScorer
+from bert4rec.models.baselines import PopularityScorer
+from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.runtime.collectives import Partition
-from bert4rec.sharding.initialization import initialize
+from bert4rec.sharding.parallelize import initialize
 from tests.processes import jobs
 
 PROTOCOLS = ["full", "popular", "uniform"]

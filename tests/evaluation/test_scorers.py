@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
 from bert4rec.evaluation.scorers import UNKNOWN_SCORE, KnownItems, KnownItemsScorer, ModelScorer, Scorer
-from bert4rec.models.untrained.popularity import PopularityScorer
-from bert4rec.models.untrained.transition_scorer import TransitionScorer
-from bert4rec.models.untrained.transitions import Pairs, Transitions
+from bert4rec.models.baselines import PopularityScorer
+from bert4rec.models.transitions import Pairs, Transitions, TransitionScorer
 from bert4rec.runtime.collectives import Partition
 from tests.models.networks import N_ITEMS, model
 

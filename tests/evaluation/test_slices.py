@@ -9,14 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.dataset.reader import NO_TIME, Dataset, Split
+from bert4rec.evaluation import slices as slices_module
+from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import HeldOut
-from bert4rec.evaluation.results import rank_files
-from bert4rec.evaluation.results.intervals import rank_intervals
-from bert4rec.evaluation.results.rank_files import write_ranks
-from bert4rec.evaluation.results.slices import Facts, slices
+from bert4rec.evaluation.slices import Facts, slices, write_ranks
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import LOG, prepare_log
 from tests.evaluation.conftest import dataset_of
@@ -87,7 +86,7 @@ RANKS_OF_LOG = {
 
 
 def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_files, "ROWS_AT_ONCE", 4)  # of six users
+    monkeypatch.setattr(slices_module, "ROWS_AT_ONCE", 4)  # of six users
     write_ranks(tmp_path, log_dataset, {"test": RANKS_OF_LOG}, facts_of(log_dataset))
     table = pq.read_table(tmp_path / "ranks-test.parquet")
     assert [f"{field.name}: {field.type}" for field in table.schema] == [
@@ -133,7 +132,7 @@ def test_a_write_that_fails_leaves_nothing(
             raise OSError(28, "No space left on device")
         return original(split, rows)
 
-    monkeypatch.setattr(rank_files, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(slices_module, "ROWS_AT_ONCE", 4)
     monkeypatch.setattr(Split, "targets", fails_at_the_end)
     with pytest.raises(OSError, match="No space"):
         write_ranks(tmp_path, log_dataset, {"test": RANKS_OF_LOG}, facts)

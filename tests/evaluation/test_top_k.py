@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bert4rec.config.tables import Config
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Dataset
-from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation import top_k as module
 from bert4rec.evaluation.examples import examples, spread_rows
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.top_k import top_k
-from bert4rec.models.untrained.popularity import PopularityScorer
+from bert4rec.models.baselines import PopularityScorer
 from bert4rec.runtime.collectives import Partition
 from tests.processes import jobs
 

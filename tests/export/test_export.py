@@ -14,16 +14,14 @@ from safetensors import safe_open
 from torch import Tensor
 
 from bert4rec import load
-from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
+from bert4rec.checkpoint.store import MODEL, StoredTensors
 from bert4rec.export import export as module
 from bert4rec.export.card import card
-from bert4rec.export.export import export
+from bert4rec.export.export import export, write_safetensors, write_vectors
 from bert4rec.export.program import Program, save_onnx, save_pt2
-from bert4rec.export.vectors import write_vectors
-from bert4rec.export.weights import write_safetensors
 from bert4rec.inference.item_ids import ItemIds
-from bert4rec.inference.source import find_source
-from bert4rec.runtime import manifest
+from bert4rec.inference.load import find_source
+from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from tests.export.test_card import SETTINGS
 from tests.inference.test_network import network_of
@@ -38,7 +36,7 @@ def test_a_folder_holds_what_was_asked_for_and_what_explains_it(made: Path, tmp_
     assert {path.name for path in (tmp_path / "to").iterdir()} == {"vectors"}
     folder = tmp_path / "to/vectors"
     assert {path.name for path in folder.iterdir()} == ALWAYS | {"vectors.npy", "vectors.parquet"}
-    assert manifest.problem_of(folder) == ""
+    assert files.problem_of(folder) == ""
     settings = json.loads((folder / "settings.json").read_text())
     assert settings["config"]["model"]["kind"] == "bert4rec"
     assert (settings["is_causal"], settings["leaves_out_seen"]) == (False, False)

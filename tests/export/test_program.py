@@ -12,13 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.export.program import Program, require_onnx, save_onnx, save_pt2
 from bert4rec.inference.network import Network
-from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.models.sasrec import SASRec
-from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.runtime.errors import SettingsError
 from tests.inference.test_network import AskingByMask, BothWays, network_of
 from tests.models.networks import MAX_LEN, N_ITEMS, model

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.schema import MASK_ID
+from bert4rec.dataset.format import MASK_ID
 from bert4rec.feed.batch import Batch
 
 

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID
-from bert4rec.feed.batch import Batch, Candidates, Pairs, tensors_of
+from bert4rec.feed.batch import ID_ROWS, LARGEST_COUNTED, Batch, Candidates, Lookup, Pairs, distinct, tensors_of
 from bert4rec.feed.loaders.parcel import ALIGNMENT, Parcel
-from bert4rec.feed.lookup import ID_ROWS, LARGEST_COUNTED, Lookup, distinct
 from bert4rec.feed.negatives import Negatives
-from bert4rec.training.loop.transfer import tensors_in
+from bert4rec.training.step import tensors_in
 
 NEGATIVES = Negatives(torch.tensor([9, 4, 9]), torch.tensor([-1.0, -2.0, -1.0]))
 

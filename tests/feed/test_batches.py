@@ -13,12 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert4rec.dataset.format import MASK_ID, PAD_ID, table_rows
 from bert4rec.dataset.reader import Dataset, Split
-from bert4rec.dataset.schema import MASK_ID, PAD_ID, table_rows
-from bert4rec.feed.batches import TrainingBatches, Windows
+from bert4rec.feed.batches import START, EpochOrder, Position, TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.order import START, EpochOrder, Position
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.errors import DataError
 from tests.feed.shown import shown

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert4rec.dataset.format import MASK_ID
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import MASK_ID
-from bert4rec.feed.gaps import since_previous, until_next, while_asking
 from bert4rec.feed.inference import as_they_are, with_mask
+from bert4rec.feed.masking import since_previous, until_next, while_asking
 from tests.feed.shown import shown
 
 ROWS = Rows(np.array([2, 3, 4, 5, 6, 7], np.int32), np.array([4, 1, 1]), np.array([8, 9, 10], np.int32))

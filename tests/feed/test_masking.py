@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID
+from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.feed.batch import Batch
-from bert4rec.feed.masking import Masking
-from bert4rec.feed.shifting import Shifting
+from bert4rec.feed.masking import Masking, Shifting
 from tests.feed.shown import shown
 
 N_ROWS = 50

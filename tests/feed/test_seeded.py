@@ -11,11 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.feed import negatives
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.seeded.hashing import splitmix64
-from bert4rec.feed.seeded.permutation import Permutation
+from bert4rec.feed.seeded import Permutation, splitmix64
 
 
 def test_the_hash_is_splitmix64() -> None:

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pytest
 
 from bert4rec import TimedHistory
-from bert4rec.inference import user_histories as module
-from bert4rec.inference.history import Known
+from bert4rec.inference import histories as module
+from bert4rec.inference.histories import Known, UserHistories
 from bert4rec.inference.item_ids import ItemIds
-from bert4rec.inference.user_histories import UserHistories
 from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG, prepare_log
 

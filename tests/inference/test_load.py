@@ -14,11 +14,10 @@ from safetensors.torch import load_file, save_file
 from bert4rec import load
 from bert4rec.checkpoint.run_folder import METADATA
 from bert4rec.export.export import export
-from bert4rec.inference.load import network_of
+from bert4rec.inference.histories import UserHistories
+from bert4rec.inference.load import find_source, network_of
 from bert4rec.inference.run import Run
-from bert4rec.inference.source import find_source
-from bert4rec.inference.user_histories import UserHistories
-from bert4rec.runtime import manifest
+from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from tests.runs import flip, report_of
 
@@ -75,8 +74,8 @@ def change(file: Path, **changes: object) -> None:
 
 
 def seal(folder: Path) -> None:
-    names = [path.name for path in folder.iterdir() if path.name != manifest.MANIFEST]
-    manifest.seal(folder, manifest.describe(folder, names))
+    names = [path.name for path in folder.iterdir() if path.name != files.MANIFEST]
+    files.seal(folder, files.describe(folder, names))
 
 
 def test_a_relative_dataset_is_found_from_any_folder(

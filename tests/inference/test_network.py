@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.feed.lookup import Lookup
+from bert4rec.feed.batch import Lookup
 from bert4rec.inference.network import Network, make_network
-from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.models.sasrec import SASRec
-from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.models.tables.table import saved_name
 from tests.models.networks import HEADS, MAX_LEN, N_ITEMS, WIDTH, model
 

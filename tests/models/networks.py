@@ -5,13 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert4rec.feed.batch import Batch
-from bert4rec.feed.lookup import Lookup
-from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.models.sasrec import SASRec
-from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.feed.batch import Batch, Lookup
+from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.models.tables.table import Table
-from bert4rec.sharding.initialization import initialize
+from bert4rec.sharding.parallelize import initialize
 
 N_ITEMS, WIDTH, HEADS, MAX_LEN = 38, 16, 2, 12
 

@@ -9,15 +9,13 @@ import torch.nn.functional as F
 
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import Model
+from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import FIRST_ITEM_ID, MASK_ID, PAD_ID
-from bert4rec.feed.lookup import Lookup
-from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.feed.batch import Lookup
 from bert4rec.models.kinds import KINDS, check_kinds
 from bert4rec.models.matrix_factorization import MatrixFactorization
-from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
-from bert4rec.models.sasrec import SASRec
-from bert4rec.models.sequence_model import SequenceModel
+from bert4rec.models.ranking_model import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
+from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.models.tables.table import saved_name
 from tests.feed.shown import shown
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model

@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
 from bert4rec.dataset.reader import Rows
-from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID
-from bert4rec.feed.batch import Candidates, Pairs
-from bert4rec.feed.lookup import Lookup
+from bert4rec.feed.batch import Candidates, Lookup, Pairs
 from bert4rec.feed.negatives import Negatives
 from bert4rec.models import matrix_factorization
 from bert4rec.models.matrix_factorization import MatrixFactorization
-from bert4rec.sharding.initialization import initialize
+from bert4rec.sharding.parallelize import initialize
 
 N_ITEMS, N_USERS, WIDTH = 20, 6, 8
 USERS = torch.tensor([0, 5, 5, 2])

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.feed.lookup import Lookup
+from bert4rec.dataset.format import FIRST_ITEM_ID
+from bert4rec.feed.batch import Lookup
 from bert4rec.models.tables.table import Table
 from bert4rec.training.run import run
 from tests.runs import Make

@@ -10,11 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.schema import FIRST_ITEM_ID
-from bert4rec.feed.lookup import Lookup
-from bert4rec.models.tables.deferred_update import DeferredUpdate
-from bert4rec.models.tables.dense_shard import DenseShard, Route
-from bert4rec.models.tables.table import Table, is_of_table, saved_name
+from bert4rec.dataset.format import FIRST_ITEM_ID
+from bert4rec.feed.batch import Lookup
+from bert4rec.models.tables.table import DeferredUpdate, DenseShard, Route, Table, is_of_table, saved_name
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import FACTORS
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, WithGroups, batch, hidden_of, model

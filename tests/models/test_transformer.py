@@ -9,11 +9,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert4rec.models import transformer
-from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.models.sasrec import SASRec
-from bert4rec.models.sequence_model import SequenceModel
-from bert4rec.models.times import BETWEEN_DATES, N_DATES, N_GAPS, Dates, kind_of_gap
-from bert4rec.models.transformer import Dropout, Rotation, with_one
+from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
+from bert4rec.models.transformer import BETWEEN_DATES, N_DATES, N_GAPS, Dates, Dropout, Rotation, kind_of_gap, with_one
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])

@@ -17,17 +17,22 @@ from hypothesis import strategies as st
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import COUNTING, Evaluation, Model
 from bert4rec.dataset.columns import Indices
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Dataset, Rows, open_dataset, read_metadata
-from bert4rec.dataset.schema import FIRST_ITEM_ID
+from bert4rec.models import baselines
+from bert4rec.models import baselines as module
+from bert4rec.models.baselines import (
+    SCORERS,
+    Counting,
+    PopularityScorer,
+    TrainingHistories,
+    in_order,
+    newest_from,
+    recent_counts,
+)
 from bert4rec.models.kinds import KINDS
-from bert4rec.models.untrained import histories
-from bert4rec.models.untrained import histories as module
-from bert4rec.models.untrained.histories import TrainingHistories
-from bert4rec.models.untrained.kinds import SCORERS, Counting
-from bert4rec.models.untrained.popularity import PopularityScorer, in_order, newest_from, recent_counts
-from bert4rec.models.untrained.transition_scorer import TransitionScorer
-from bert4rec.models.untrained.transitions import Transitions
-from bert4rec.prepare.split.splits import windows
+from bert4rec.models.transitions import Transitions, TransitionScorer
+from bert4rec.prepare.splitting import windows
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import LOG, prepare_log
 
@@ -79,7 +84,7 @@ def dataset_of(
 @pytest.mark.parametrize(("max_len", "step"), [(50, 0), (5, 0), (5, 2), (5, 1), (2, 1), (3, 3)])
 @pytest.mark.parametrize("positions_at_once", [1, 7, 10**6])
 def test_every_position_once(monkeypatch: pytest.MonkeyPatch, max_len: int, step: int, positions_at_once: int) -> None:
-    monkeypatch.setattr(histories, "POSITIONS_AT_ONCE", positions_at_once)
+    monkeypatch.setattr(baselines, "POSITIONS_AT_ONCE", positions_at_once)
     draw = random.Random(max_len + step)
     items = [[draw.randrange(9) for _ in range(draw.choice([0, 1, 2, 4, 5, 6, 11, 23]))] for _ in range(30)]
     times = [[100 * user + place for place in range(len(of_user))] for user, of_user in enumerate(items)]

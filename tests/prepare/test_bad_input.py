@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import preprocessing
-from bert4rec.prepare import pipeline
+from bert4rec.prepare import engine
 
 TABLE = ["--data.time_column=t", "--data.rating_column=r"]
 GOOD = [(user, item, 100 * user + item, 1 + item % 5) for user in (1, 2, 3) for item in (6, 2 + user, 7, 8)]
@@ -298,6 +298,6 @@ def test_help_and_interrupt(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "write_metadata", interrupted)
+    monkeypatch.setattr(engine, "write_metadata", interrupted)
     assert run(tmp_path) == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.toml"]

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import preprocessing
-from bert4rec.prepare import pipeline
+from bert4rec.prepare import engine
 from tests.folders import contents
 
 ROOT = Path(preprocessing.__file__).parent
@@ -166,7 +166,7 @@ def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any
         "preprocessing.min_user_interactions": s["min_user"], "preprocessing.max_user_interactions": s["max_user"],
         "preprocessing.split": s["split"], "preprocessing.split_at": instant(s["split_at"]),
     }  # fmt: skip
-    with tempfile.TemporaryDirectory() as place, patch.object(pipeline, "RUNS", 10**8 if s["many_runs"] else 24):
+    with tempfile.TemporaryDirectory() as place, patch.object(engine, "RUNS", 10**8 if s["many_runs"] else 24):
         path = Path(place) / "log.csv"
         pl.DataFrame(rows, schema=list(Row._fields), orient="row").write_csv(path)
         options = [f"--{name}={value}" for name, value in chosen.items() if value != ""]
@@ -209,7 +209,7 @@ import sys
 import preprocessing
 from bert4rec.prepare import pipeline
 from bert4rec.prepare.read import sources
-pipeline.RUNS, sources.BLOCKS = 50_000, 2_000_000
+engine.RUNS, sources.BLOCKS = 50_000, 2_000_000
 sys.exit(preprocessing.main(sys.argv[1:]))
 """
 

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 import preprocessing
-from bert4rec.dataset.schema import columns
-from bert4rec.prepare import pipeline, writer
+from bert4rec.dataset.format import columns
+from bert4rec.prepare import engine, writer
 from bert4rec.prepare.writer import SplitWriter, created_from, new_dataset, write_metadata
 from bert4rec.runtime.errors import DataError
 from tests.folders import contents
@@ -284,13 +284,13 @@ def test_a_dataset_that_another_input_has_made_meanwhile_is_not_replaced(
 ) -> None:
     shared = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}"]
     other = [sys.executable, str(ROOT / "preprocessing.py"), *shared, *table(tmp_path / "log2.csv", 6)]
-    write_all = pipeline.write_metadata
+    write_all = engine.write_metadata
 
     def slowly(*arguments: Any) -> int:
         subprocess.run(other, check=True, capture_output=True)
         return write_all(*arguments)
 
-    monkeypatch.setattr(pipeline, "write_metadata", slowly)
+    monkeypatch.setattr(engine, "write_metadata", slowly)
     assert preprocessing.main([*shared, *table(tmp_path / "log.csv")]) == 2
     assert "log2.csv (table)" in capsys.readouterr().err
     assert rows_of(tmp_path / "dataset") == 24
@@ -327,7 +327,7 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bert4rec.dataset.schema import columns
+from bert4rec.dataset.format import columns
 from bert4rec.prepare import pipeline, writer
 
 def die(*_):

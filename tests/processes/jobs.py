@@ -18,32 +18,29 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, Sharde
 from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.remote_device import _remote_device
 
-from bert4rec.checkpoint.manager import CheckpointManager
+from bert4rec.checkpoint.contents import CheckpointManager
+from bert4rec.checkpoint.run_folder import Trained
 from bert4rec.checkpoint.store import Copies, in_pieces, read_metadata, verify
-from bert4rec.checkpoint.trained import Trained
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
+from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID, table_rows
 from bert4rec.dataset.reader import Dataset, Ints, Rows, Sizes, open_dataset
-from bert4rec.dataset.schema import FIRST_ITEM_ID, PAD_ID, table_rows
 from bert4rec.evaluation import ratings
-from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
+from bert4rec.evaluation.tiles import assigned, chunks, gathered
 from bert4rec.evaluation.top_k import TopK
-from bert4rec.feed.batch import Batch
-from bert4rec.feed.batches import TrainingBatches, Windows
+from bert4rec.feed.batch import Batch, Lookup
+from bert4rec.feed.batches import Indices, TrainingBatches, Windows
 from bert4rec.feed.inference import with_mask
-from bert4rec.feed.lookup import Lookup
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.feed.order import Indices
+from bert4rec.models.baselines import Counting
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.ranking_model import RankingModel
-from bert4rec.models.tables.dense_shard import DenseShard, Route
-from bert4rec.models.tables.table import Table, saved_name
-from bert4rec.models.untrained.kinds import Counting
+from bert4rec.models.tables.table import DenseShard, Route, Table, saved_name
 from bert4rec.runtime import console
 from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, gather_objects, on_all, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
@@ -54,7 +51,7 @@ from bert4rec.sharding.groups import make_groups
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.plan import Plan
-from bert4rec.sharding.sharded_tensors import placed_parts
+from bert4rec.sharding.torchrec_internals import placed_parts
 from bert4rec.training import agreement
 from bert4rec.training import evaluate as evaluation
 from bert4rec.training.build import (
@@ -67,9 +64,9 @@ from bert4rec.training.build import (
     training_batches,
     training_examples,
 )
-from bert4rec.training.loop.consensus import Consensus, Decision
-from bert4rec.training.loop.state import State
-from bert4rec.training.loop.trainer import Trainer
+from bert4rec.training.state import State
+from bert4rec.training.step import Consensus, Decision
+from bert4rec.training.trainer import Trainer
 from tests.models.networks import WithGroups
 
 CPU = torch.device("cpu")
@@ -336,7 +333,7 @@ def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
     dataset, partition = _open(config), Partition(dist.get_rank(), dist.get_world_size())
     counting = Counting(dataset=dataset, partition=partition, **config.model.counting)
     scorer = counting.scorer(kind, dist.barrier)
-    with mock.patch("bert4rec.evaluation.item_tiles.MIN_TILE", 11):  # some tiles for every process
+    with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):  # some tiles for every process
         return Ranker(scorer, batch_size=16, device=CPU).rank(dataset.splits[split], PROTOCOLS)
 
 

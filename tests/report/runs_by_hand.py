@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
-from bert4rec.evaluation.results.ranking import Ranking
+from bert4rec.evaluation.intervals import Ranking
 
 HOSTILE = "<script>alert('x')</script> & \"Co\""
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from bert4rec.evaluation.results.intervals import paired_difference
+from bert4rec.evaluation.intervals import paired_difference
 from bert4rec.report.compare.comparison import (
     Comparison,
     Table,

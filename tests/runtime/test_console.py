@@ -11,7 +11,7 @@ import pytest
 
 from bert4rec.runtime import console
 from bert4rec.runtime.console import EVENT, EVENTS, ProgressBar, log_to_terminal
-from bert4rec.runtime.wording import clock, counted, rounded
+from bert4rec.runtime.errors import clock, counted, rounded
 from tests.terminal import on_terminal, screen
 
 ROOT = Path(__file__).parents[2]

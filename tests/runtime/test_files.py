@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert4rec.runtime import manifest
+from bert4rec.runtime import files
 from bert4rec.runtime.files import PIECE_BYTES, PIECES, sample_sha256, sha256
 
 WHOLE = PIECES * PIECE_BYTES
@@ -54,12 +54,12 @@ def sound(tmp_path: Path) -> Path:
     sizes = {".metadata": 700, "__0_0.distcp": 50_000, "facts.json": 3000}
     for name, size in sizes.items():
         (folder / name).write_bytes(draw.bytes(size))
-    manifest.seal(folder, manifest.describe(folder, sizes))
+    files.seal(folder, files.describe(folder, sizes))
     return folder
 
 
 def test_a_hundred_damages_are_recognised(sound: Path, tmp_path: Path) -> None:
-    assert manifest.problem_of(sound) == ""
+    assert files.problem_of(sound) == ""
     rng = np.random.default_rng(1)
     names = sorted(path.name for path in sound.iterdir())
     assert names == [".metadata", "__0_0.distcp", "facts.json", "manifest.json"]
@@ -75,18 +75,18 @@ def test_a_hundred_damages_are_recognised(sound: Path, tmp_path: Path) -> None:
         (folder / name).write_bytes(content)
         if how == 2:
             (folder / name).unlink()
-        assert manifest.problem_of(folder) != ""
+        assert files.problem_of(folder) != ""
         shutil.rmtree(folder)
 
 
 def test_the_manifest_of_a_file_to_the_letter_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("abc")
     (tmp_path / "b").write_text("")
-    files = manifest.describe(tmp_path, ["b", "a"])
-    assert files["a"] == {"bytes": 3, "sha256": OF_ABC}
+    listed = files.describe(tmp_path, ["b", "a"])
+    assert listed["a"] == {"bytes": 3, "sha256": OF_ABC}
     texts = []
-    for some in ({"a": files["a"]}, files, dict(reversed(files.items()))):
-        manifest.seal(tmp_path, some)
+    for some in ({"a": listed["a"]}, listed, dict(reversed(listed.items()))):
+        files.seal(tmp_path, some)
         texts.append((tmp_path / "manifest.json").read_text())
     assert texts[0] == f'{{\n "a": {{\n  "bytes": 3,\n  "sha256": "{OF_ABC}"\n }}\n}}\n'
     assert texts[1] == texts[2]
@@ -96,9 +96,9 @@ def test_the_damaged_file_is_named(sound: Path) -> None:
     facts = sound / "facts.json"
     for damage in (lambda: facts.write_bytes(bytes(3001)), lambda: facts.write_bytes(bytes(3000)), facts.unlink):
         damage()
-        assert manifest.problem_of(sound).startswith("facts.json ")
-    assert manifest.problem_of(sound, looks_at=lambda number: number == 2).startswith("facts.json ")
-    assert manifest.problem_of(sound, looks_at=lambda number: number != 2) == ""
+        assert files.problem_of(sound).startswith("facts.json ")
+    assert files.problem_of(sound, looks_at=lambda number: number == 2).startswith("facts.json ")
+    assert files.problem_of(sound, looks_at=lambda number: number != 2) == ""
     for damage in (lambda: (sound / "manifest.json").write_text("{}"), (sound / "manifest.json").unlink):
         damage()
-        assert manifest.problem_of(sound).startswith("manifest.json ")
+        assert files.problem_of(sound).startswith("manifest.json ")

@@ -8,8 +8,8 @@ import pytest
 
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
-from bert4rec.sharding.advice import few_steps, fitting_changes, refuse_unless_it_fits
 from bert4rec.sharding.footprint import Job
+from bert4rec.sharding.memory_check import few_steps, fitting_changes, refuse_unless_it_fits
 from bert4rec.sharding.plan import make_plan
 from tests.sharding.make_job import make_job
 

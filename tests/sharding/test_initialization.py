@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.models.bert4rec import Bert4Rec
-from bert4rec.sharding.initialization import ROWS_PER_BLOCK, initial_rows, initialize
+from bert4rec.models.sequence_model import Bert4Rec
+from bert4rec.sharding.parallelize import ROWS_PER_BLOCK, initial_rows, initialize
 
 N_ROWS = 2 * ROWS_PER_BLOCK + 500
 TABLE = initial_rows("table", 0, N_ROWS, 4, seed=7)

@@ -5,7 +5,7 @@ import torch
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
 from torch.distributed._shard.sharding_spec import ShardMetadata
 
-from bert4rec.sharding.sharded_tensors import (
+from bert4rec.sharding.torchrec_internals import (
     copy_of,
     local_bytes,
     local_parts,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert4rec.sharding.skew import skew
+from bert4rec.sharding.memory_check import skew
 from tests.sharding.make_job import make_job
 
 FEW = {"batch_size": 1, "max_len": 2}

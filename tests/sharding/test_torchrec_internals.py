@@ -20,8 +20,14 @@ from bert4rec.models.tables.table import Table
 from bert4rec.sharding import torchrec_internals
 from bert4rec.sharding.parallelize import _Sharder
 from bert4rec.sharding.plan import make_plan
-from bert4rec.sharding.sharded_tensors import of_one_shard
-from bert4rec.sharding.torchrec_internals import kernels, move_plan, n_features, sharded_tensor, with_input_lengths
+from bert4rec.sharding.torchrec_internals import (
+    kernels,
+    move_plan,
+    n_features,
+    of_one_shard,
+    sharded_tensor,
+    with_input_lengths,
+)
 from tests.sharding.make_job import NO_LIMIT, make_job
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves

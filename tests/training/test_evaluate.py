@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import preprocessing
-from bert4rec.checkpoint.trained import find_trained
+from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.commands.jobs.evaluate import settings_of
 from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
 from bert4rec.export.export import export
-from bert4rec.inference.source import find_source
+from bert4rec.inference.load import find_source
 from bert4rec.report.figures import SPLITS
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError, UserError
 from bert4rec.sharding.optimizer import Optimizers

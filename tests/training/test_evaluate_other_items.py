@@ -10,12 +10,12 @@ import pytest
 
 from bert4rec import load
 from bert4rec.__main__ import main
-from bert4rec.checkpoint.trained import find_trained
+from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.commands.jobs.evaluate import settings_of
 from bert4rec.config.load import load_config
 from bert4rec.evaluation.lists import Lists
 from bert4rec.export.export import export
-from bert4rec.inference.source import find_source
+from bert4rec.inference.load import find_source
 from bert4rec.report.summary import unknown_items
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.evaluate import Evaluation, evaluate
@@ -177,7 +177,7 @@ def test_an_old_run_whose_dataset_is_gone(
 ) -> None:
     """A dataset that extends that of the run needs no map of ids."""
     there = evaluated(old, grown_folder, tmp_path / "a")
-    monkeypatch.setattr("bert4rec.checkpoint.trained.Trained.dataset", tmp_path / "gone")
+    monkeypatch.setattr("bert4rec.checkpoint.run_folder.Trained.dataset", tmp_path / "gone")
     assert rows_of(evaluated(old, grown_folder, tmp_path / "b").folder) == rows_of(there.folder)
     with pytest.raises(DataError, match=f"{other_folder}: .*{tmp_path / 'gone'}"):
         evaluated(old, other_folder, tmp_path / "c")

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from bert4rec.config.tables import Config
+from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import open_dataset, read_metadata
-from bert4rec.dataset.schema import FIRST_ITEM_ID
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.examples import Example
 from bert4rec.report.contents import read_contents
-from bert4rec.training.finish import files
-from bert4rec.training.finish.examples import described
+from bert4rec.training import results
+from bert4rec.training.results import described
 from bert4rec.training.run import run
 from tests.conftest import prepare_log
 from tests.runs import report_of
@@ -53,8 +53,8 @@ def test_a_page_that_cannot_be_written_loses_no_figure(
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "write_html", fail)
-    assert not files.write_page(whole)
+    monkeypatch.setattr(results, "write_html", fail)
+    assert not results.write_page(whole)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"warning: {whole / 'report.html'}: No space left on device")
     assert json.loads((whole / "report.json").read_text())["test"]
@@ -75,7 +75,7 @@ def test_what_is_optional_never_costs_the_report(
 
     monkeypatch.setattr(Evaluator, "write_ranks", fail)
     for name in ("described", "report_page", "write_html"):
-        monkeypatch.setattr(files, name, fail)
+        monkeypatch.setattr(results, name, fail)
     folder = run(make(**({"run.resume": str(whole)} if kind == "bert4rec" else {"model.kind": kind})))
     if kind == "bert4rec":
         assert (folder, report_of(folder)["test"]) == (whole, before["test"])

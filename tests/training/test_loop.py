@@ -11,21 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from bert4rec.checkpoint import manager, store
-from bert4rec.dataset.schema import PAD_ID
+from bert4rec.checkpoint import contents, store
+from bert4rec.dataset.format import PAD_ID
 from bert4rec.feed.batch import Batch, Candidates
 from bert4rec.feed.negatives import Negatives
-from bert4rec.models.bert4rec import Bert4Rec
+from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.report.log import read_records
 from bert4rec.runtime import console
 from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.signals import Interruption
-from bert4rec.training.loop.consensus import Consensus, Decision
-from bert4rec.training.loop.meter import WARM_STEPS, Meter
-from bert4rec.training.loop.state import State
-from bert4rec.training.loop.stopwatch import Stopwatch
-from bert4rec.training.loop.transfer import Transfer, tensors_in
 from bert4rec.training.run import run
+from bert4rec.training.state import State
+from bert4rec.training.step import Consensus, Decision, Transfer, tensors_in
+from bert4rec.training.trainer import WARM_STEPS, Meter, Stopwatch
 from tests.conftest import leave_group
 from tests.processes import jobs
 from tests.runs import Make, report_of
@@ -208,7 +206,7 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
         run(make(**{"training.n_epochs": 1, "run.name": "early"}))
     leave_group()
     calls = -4
-    monkeypatch.setattr(manager, "save", slowly)  # the best weights are still being written when the loss is nan
+    monkeypatch.setattr(contents, "save", slowly)  # the best weights are still being written when the loss is nan
     with pytest.raises(DivergenceError, match=f"nan after 14 steps; .* {rates} --run.init_from={late}$"):
         run(make(**{"training.n_epochs": 2, "run.name": "late"}))
     assert (late / "checkpoints" / "best").is_dir()

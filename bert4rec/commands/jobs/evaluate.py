@@ -6,8 +6,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
-from bert4rec.checkpoint.run_folder import CONFIG
-from bert4rec.checkpoint.trained import Trained, find_trained
+from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
 from bert4rec.commands.jobs import launched
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options
 from bert4rec.config.tables import Config

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from bert4rec.checkpoint.next_command import how_to_continue
+from bert4rec.checkpoint.run_settings import how_to_continue
 from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 from bert4rec.runtime.installation import exit_for_missing, importing

@@ -5,10 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bert4rec.dataset.schema import FIRST_ITEM_ID, table_rows
-from bert4rec.feed.lookup import Lookup
-from bert4rec.models.tables.dense_shard import DenseShard
-from bert4rec.models.tables.table import Table
+from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
+from bert4rec.feed.batch import Lookup
+from bert4rec.models.tables.table import DenseShard, Table
 
 # An item's bias stands behind its vector, in the same row of the same table: one lookup brings both, and the score is
 # one product with a hidden state that ends in a 1. fbgemm wants widths in multiples of 4, so three columns stay zero.

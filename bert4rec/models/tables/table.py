@@ -1,18 +1,203 @@
 """A table of vectors by id, which can be sharded: its lookups, and the ways in which gradients reach its rows."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from bert4rec.feed.lookup import Lookup
-from bert4rec.models.tables.deferred_update import DeferredUpdate
-from bert4rec.models.tables.dense_shard import DenseShard, Route
-from bert4rec.models.tables.id_exchange import IdExchange, features
+from bert4rec.feed.batch import ID_ROWS, Lookup
 from bert4rec.runtime.collectives import Partition
+
+
+class Route(NamedTuple):
+    """The way that ids took in a lookup, which the gradients of its vectors go back.
+
+    `rows` of this process's shard, counted from its first: those that it was asked for, process after process.
+    `places` [N]: where each of this process's N ids stands among those that it has sent. `sent` and `received`: how
+    many to and from each process. All but the rows is left out where one process holds the whole table.
+    """
+
+    rows: Tensor
+    places: Tensor | None = None
+    sent: Sequence[int] = ()
+    received: Sequence[int] = ()
+
+
+@dataclass
+class _Open:
+    """An exchange that has begun: of the ids in `lookups`; `counts`, then `ids`, are what is waited for."""
+
+    lookups: Mapping[str, Lookup]
+    context: Any
+    counts: Any
+    ids: Any = None
+
+    def is_of(self, lookups: Mapping[str, Lookup]) -> bool:
+        """Return whether the exchange is of these very tensors."""
+        mine = self.lookups
+        return mine.keys() == lookups.keys() and all(mine[name].ids is lookups[name].ids for name in lookups)
+
+    def send(self) -> None:
+        """Send the ids, if they are not on their way."""
+        if self.ids is None:
+            self.ids = self.counts.wait()
+
+
+class IdExchange:
+    """Looks up rows of `collection`, TorchRec's sharded one, over `n_processes`; every process makes the same calls.
+
+    A lookup can be begun before its turn, while the one before it is still to come. On CUDA that happens on a stream of
+    its own, so that to wait for counts is not to wait for what the device was given to compute.
+    """
+
+    def __init__(self, collection: Any, n_processes: int, device: torch.device) -> None:
+        self._collection, self._n_processes = collection, n_processes
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._open: list[_Open] = []
+
+    def __len__(self) -> int:
+        """Return the number of lookups that were begun and have not arrived."""
+        return len(self._open)
+
+    def begin(self, lookups: Mapping[str, Lookup], names: list[str]) -> None:
+        """Tell the others how many ids of the `lookups` come to them; `names` are the table's features."""
+        assert len(self._open) < 2, "a lookup that was begun has not come"
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with self._beside():
+            self._open.append(self._begun(lookups, names))
+
+    def send(self) -> None:
+        """Send the ids of what was begun; waits for the counts."""
+        with self._beside():
+            for begun in self._open:
+                begun.send()
+
+    def discard(self) -> None:
+        """End what was begun, whose lookup does not come."""
+        while self._open:
+            self._received(self._open.pop(0))
+
+    def look_up(self, lookups: Mapping[str, Lookup], names: list[str]) -> tuple[dict[str, Tensor], Callable[[], Route]]:
+        """Return the vectors [U, d] of each feature; and what makes their gradients' way back, in a row-wise table."""
+        if self._open and self._open[0].is_of(lookups):
+            found = self._open.pop(0)
+            received = self._received(found)
+        else:
+            found = self._begun(lookups, names)
+            received = found.counts.wait().wait()
+        vectors = self._collection.compute_and_output_dist(found.context, received)
+        of_features = {name: jagged.values() for name, jagged in vectors.items()}
+        return of_features, partial(self._route, found.context, received)
+
+    def _route(self, context: Any, received: Any) -> Route:
+        (sharding,), (features,) = context.sharding_contexts, received
+        rows, n_features = features.values(), len(features.keys())
+        if n_features > 1:  # by feature, then by process; gradients come by process
+            counts = features.lengths().view(n_features, self._n_processes, ID_ROWS).sum(2).flatten().tolist()
+            parts = rows.split(counts)
+            rows = torch.cat([part for rank in range(self._n_processes) for part in parts[rank :: self._n_processes]])
+        places = sharding.unbucketize_permute_tensor.long()
+        return Route(rows, places, sent=sharding.input_splits, received=sharding.output_splits)
+
+    def _begun(self, lookups: Mapping[str, Lookup], names: list[str]) -> _Open:
+        context = self._collection.create_context()
+        return _Open(lookups, context, self._collection.input_dist(context, features(lookups, names)))
+
+    def _received(self, found: _Open) -> Any:
+        """Return the ids that have arrived, for the stream that computes."""
+        with self._beside():
+            found.send()
+            received = found.ids.wait()
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._stream.device)
+            current.wait_stream(self._stream)
+            for made_beside in (received, found.context):
+                made_beside.record_stream(current)  # else its memory would be given to the next lookup while it is read
+        return received
+
+    def _beside(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+
+def features(lookups: Mapping[str, Lookup], names: list[str]) -> KeyedJaggedTensor:
+    """Return the ids of the features `names`, as TorchRec takes them; a feature that is left out has none."""
+    nothing = Lookup.of(next(iter(lookups.values())).ids[:0])
+    parts = [lookups.get(name, nothing) for name in names]
+    values, lengths = torch.cat([part.ids for part in parts]), torch.cat([part.lengths for part in parts])
+    return KeyedJaggedTensor(names, values, lengths=lengths)
+
+
+class DeferredUpdate:
+    """The looked-up vectors of one step, with the leaves at which their gradients arrive."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+
+    def defer(self, vectors: Tensor) -> Tensor:
+        """Return `vectors` as a leaf of its own graph, at which backward ends."""
+        if not vectors.requires_grad:
+            return vectors
+        leaf = vectors.detach().requires_grad_()
+        self._pairs.append((vectors, leaf))
+        return leaf
+
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients of all vectors that a loss depends on."""
+        return [leaf.grad for _, leaf in self._pairs if leaf.grad is not None]
+
+    def apply(self) -> None:
+        """Continue backward, into the table."""
+        arrived = [(vectors, leaf.grad) for vectors, leaf in self._pairs if leaf.grad is not None]
+        self.discard()
+        torch.autograd.backward([vectors for vectors, _ in arrived], [gradient for _, gradient in arrived])
+
+    def discard(self) -> None:
+        """Discard the gradients before they reach the table."""
+        self._pairs.clear()
+
+
+class DenseShard:
+    """Rows of a table that this process holds, row-wise.
+
+    `weight` [rows, d], of the rows `first` …, is a parameter that shares its memory with TorchRec's. Its gradient comes
+    averaged over the processes, as DistributedDataParallel and TorchRec's own do, in messages of type `message`.
+    """
+
+    def __init__(
+        self, weight: Tensor, *, first: int, partition: Partition, message: torch.dtype = torch.float32
+    ) -> None:
+        self.weight, self.first = nn.Parameter(weight.detach()), first
+        self._partition, self._message = partition, message
+        self._gradient: Tensor | None = None  # memory as large as the shard, which is not to be found anew each step
+
+    def connect(self, vectors: Tensor, route: Route) -> Tensor:
+        """Return `vectors` [N, d] of a lookup by `route`, whose gradients go to the owners of their rows."""
+        vectors = vectors.detach().requires_grad_()
+        vectors.register_hook(lambda gradient: self._take_back(gradient, route))
+        return vectors
+
+    def _take_back(self, gradient: Tensor, route: Route) -> None:
+        """Send each row's gradient to the process that holds it; every process calls this."""
+        if route.places is not None:
+            sent = torch.empty_like(gradient, dtype=self._message)
+            sent.index_copy_(0, route.places, gradient.to(self._message))
+            arrived = sent.new_empty(len(route.rows), gradient.shape[1])
+            dist.all_to_all_single(arrived, sent, list(route.received), list(route.sent), group=self._partition.group)
+            gradient = arrived.to(gradient.dtype)
+        if self.weight.grad is None:
+            self._gradient = torch.zeros_like(self.weight) if self._gradient is None else self._gradient.zero_()
+            self.weight.grad = self._gradient
+        self.weight.grad.index_add_(0, route.rows, gradient, alpha=1 / self._partition.n_processes)
+
 
 PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
 

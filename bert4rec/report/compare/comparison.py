@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert4rec.dataset.schema import TEST
-from bert4rec.evaluation.results.intervals import CONFIDENCE, PERMUTATIONS, RESAMPLES, Difference
+from bert4rec.dataset.format import TEST
+from bert4rec.evaluation.intervals import CONFIDENCE, PERMUTATIONS, RESAMPLES, Difference
 from bert4rec.report.compare.paired import Differences, pairs
 from bert4rec.report.compare.runs import MISSING, SEPARATOR, Column, Run, columns, differing_settings
 from bert4rec.report.figures import Report
 from bert4rec.report.markdown import markdown_table
 from bert4rec.report.summary import PROTOCOL_TITLES, SHORT_TITLES, heading, rules, unknown_items
 from bert4rec.report.templates import render
-from bert4rec.runtime.wording import rounded
+from bert4rec.runtime.errors import rounded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

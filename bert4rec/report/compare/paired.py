@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.ranks import LEFT_OUT
+from bert4rec.dataset.format import LEFT_OUT
+from bert4rec.evaluation.intervals import Difference, paired_difference
 from bert4rec.evaluation.metrics import gains
 from bert4rec.evaluation.ranker import Ranks
-from bert4rec.evaluation.results.intervals import Difference, paired_difference
-from bert4rec.evaluation.results.rank_files import rank_file
+from bert4rec.evaluation.slices import rank_file
 from bert4rec.report.compare.runs import Column
 from bert4rec.runtime.errors import DataError
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bert4rec.runtime.wording import counted, rounded
+from bert4rec.runtime.errors import counted, rounded
 
 
 def render(template: str, **values: Any) -> str:

@@ -18,7 +18,7 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.dataset import check as module
-from bert4rec.dataset.schema import columns
+from bert4rec.dataset.format import columns
 
 TYPES = columns("test", has_times=True, has_ratings=True)
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 import preprocessing
-from bert4rec.prepare import pipeline
+from bert4rec.prepare import engine
 from tests.dataset.check.folders import Event, Maker, accepted, load
 
 N_ITEMS = 30
@@ -92,13 +92,13 @@ def prepared(place: Path, rows: list[tuple[int, int, int, int]], columns: list[s
             "preprocessing.seed": st.integers(0, 99),
         }
     ),
-    st.sampled_from([pipeline.RUNS, 10**8]),
+    st.sampled_from([engine.RUNS, 10**8]),
 )
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_what_the_script_writes_is_accepted(
     rows: list[tuple[int, int, int, int]], columns: list[str], chosen: dict[str, Any], n_runs: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as place, patch.object(pipeline, "RUNS", n_runs):  # many: a few rows in each
+    with tempfile.TemporaryDirectory() as place, patch.object(engine, "RUNS", n_runs):  # many: a few rows in each
         folder = prepared(Path(place), rows, columns, **chosen)
         if folder is None:
             reject()

@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 
 from bert4rec.config.tables import Data, Preprocessing
-from bert4rec.prepare.read import sources
-from bert4rec.prepare.read.interactions import Interactions
+from bert4rec.prepare import sources
+from bert4rec.prepare.interactions import Interactions
 
 ROWS = pd.DataFrame(
     {

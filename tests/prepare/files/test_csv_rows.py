@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.files import text_blocks
-from bert4rec.prepare.files.bad_rows import LINE, BadRows
-from bert4rec.prepare.files.csv_rows import Layout, parse, split_fields
-from bert4rec.prepare.files.layout import read_layout
-from bert4rec.prepare.files.text_blocks import Block
+from bert4rec.prepare.progress import LINE, BadRows
+from bert4rec.prepare.text import text_blocks
+from bert4rec.prepare.text.csv_rows import Layout, parse, read_layout, split_fields
+from bert4rec.prepare.text.text_blocks import Block
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")

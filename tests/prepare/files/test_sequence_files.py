@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.files.sequence_files import Words
-from bert4rec.prepare.files.text_blocks import Block
+from bert4rec.prepare.progress import BadRows
+from bert4rec.prepare.tables import Words
+from bert4rec.prepare.text.text_blocks import Block
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("a.txt")

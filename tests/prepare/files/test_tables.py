@@ -14,9 +14,10 @@ import pytest
 
 import preprocessing
 from bert4rec.config.recognition import format_of
-from bert4rec.prepare.files import arrow_files, tables, text_blocks
-from bert4rec.prepare.files.bad_rows import LINE, BadRows
-from bert4rec.prepare.files.tables import Table
+from bert4rec.prepare import tables
+from bert4rec.prepare.progress import LINE, BadRows
+from bert4rec.prepare.tables import Table
+from bert4rec.prepare.text import text_blocks
 from bert4rec.runtime.errors import DataError
 from tests.prepare.files.log import COLUMNS, ROWS, content, in_batches, opened, stream
 
@@ -149,14 +150,14 @@ def test_an_arrow_file_is_read_a_record_batch_at_a_time_and_only_the_columns_tha
     table = pa.table({"a": pa.array(range(10)), "b": pa.array([[i] for i in range(10)]), "c": pa.array(range(10, 20))})
     with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
         writer.write_table(table, max_chunksize=4)
-    found = list(arrow_files.typed_rows(tmp_path / "t.arrow", "arrow file", {"x": "c", "y": "a"}, size=3))
+    found = list(tables.typed_rows(tmp_path / "t.arrow", "arrow file", {"x": "c", "y": "a"}, size=3))
     assert [(rows["x"].to_list(), rows["y"].to_list(), rows.to_series(0).to_list()) for rows, _ in found] == [
         ([10, 11, 12], [0, 1, 2], [1, 2, 3]), ([13], [3], [4]), ([14, 15, 16], [4, 5, 6], [5, 6, 7]),
         ([17], [7], [8]), ([18, 19], [8, 9], [9, 10]),
     ]  # fmt: skip
     size = (tmp_path / "t.arrow").stat().st_size
     assert [done for _, done in found] == [int(size * share) for share in (0.25, 1 / 3, 7 / 12, 2 / 3, 1.0)]
-    assert arrow_files.typed_columns(tmp_path / "t.arrow", "arrow file") == {"a": True, "b": False, "c": True}
+    assert tables.typed_columns(tmp_path / "t.arrow", "arrow file") == {"a": True, "b": False, "c": True}
 
 
 def test_of_two_columns_of_one_name_the_first_counts(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_of_two_columns_of_one_name_the_first_counts(tmp_path: Path) -> None:
 CHANGED = """
 import sys
 from pathlib import Path
-from bert4rec.prepare.read.first_look import first_of_other_columns
+from bert4rec.prepare.first_look import first_of_other_columns
 from bert4rec.runtime.errors import DataError
 from tests.prepare.files.log import opened
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.files import text_blocks
-from bert4rec.prepare.files.text_blocks import Block, blocks, head, inside_quotes, parsed
+from bert4rec.prepare.text import text_blocks
+from bert4rec.prepare.text.text_blocks import Block, blocks, head, inside_quotes, parsed
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.order.chunks import Chunks, chunked
-from bert4rec.prepare.order.filters import (
+from bert4rec.prepare.filters import (
     apply,
     drop_consecutive_duplicates,
     drop_low_ratings,
@@ -22,9 +21,17 @@ from bert4rec.prepare.order.filters import (
     keep_repeats,
     keep_times,
 )
-from bert4rec.prepare.order.histories import in_time_order, to_histories
-from bert4rec.prepare.order.ids import Distinct, item_ids, read_known
-from bert4rec.prepare.order.spool import Parts, Spool
+from bert4rec.prepare.ordering import (
+    Chunks,
+    Distinct,
+    Parts,
+    Spool,
+    chunked,
+    in_time_order,
+    item_ids,
+    read_known,
+    to_histories,
+)
 from bert4rec.runtime.errors import DataError
 
 ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at": [0, 1, 2, 3, 4, 5]})

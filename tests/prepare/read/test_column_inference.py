@@ -14,7 +14,7 @@ import pytest
 
 import preprocessing
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.prepare.read.guesses import column_advice, look_swapped, looks_like_time, needs_format
+from bert4rec.prepare.column_inference import column_advice, look_swapped, looks_like_time, needs_format
 
 NOW = 1_700_000_000
 PARSED = [datetime(2024, 3, 19, tzinfo=UTC)]

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from bert4rec.prepare.read import download
-from bert4rec.prepare.read.download import ARCHIVES, fetch_movielens
-from bert4rec.prepare.read.sources import SOURCES
+from bert4rec.prepare import download
+from bert4rec.prepare.download import ARCHIVES, fetch_movielens
+from bert4rec.prepare.sources import SOURCES
 from bert4rec.runtime.errors import DataError
 from tests.prepare.files.log import opened
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.files.bad_rows import LINE, BadRows
-from bert4rec.prepare.read.fields import Fields, all_decimal
-from bert4rec.prepare.read.times import FORMS, LARGEST_SECONDS, Times, fitting_forms
+from bert4rec.prepare.fields import Fields, all_decimal
+from bert4rec.prepare.progress import LINE, BadRows
+from bert4rec.prepare.times import FORMS, LARGEST_SECONDS, Times, fitting_forms
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")

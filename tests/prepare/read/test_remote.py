@@ -11,12 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.config.tables import Data
-from bert4rec.prepare.files.bad_rows import LINE
-from bert4rec.prepare.files.tables import FIRST_ROWS, Table
-from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.read.remote import copy_remote
-from bert4rec.prepare.read.remote_errors import readable
-from bert4rec.prepare.stages.local_files import local_files
+from bert4rec.prepare.progress import LINE, Progress
+from bert4rec.prepare.remote import copy_remote, local_files, readable
+from bert4rec.prepare.tables import FIRST_ROWS, Table
 from bert4rec.runtime.errors import DataError
 from tests.prepare.storage import BROKEN, CLOSED, WHOLE, Storage
 

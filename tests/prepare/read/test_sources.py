@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from bert4rec.config.tables import Data, Preprocessing
-from bert4rec.prepare.read.first_look import first_of_other_columns, first_rows
-from bert4rec.prepare.read.interactions import Interactions
-from bert4rec.prepare.read.sources import open_histories
-from bert4rec.prepare.read.titles import read_titles
+from bert4rec.prepare.first_look import first_of_other_columns, first_rows
+from bert4rec.prepare.interactions import Interactions, read_titles
+from bert4rec.prepare.sources import open_histories
 from bert4rec.runtime.errors import DataError
 from tests.prepare.files.log import opened
 

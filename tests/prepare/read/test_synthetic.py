@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bert4rec.prepare.read import synthetic
-from bert4rec.prepare.read.synthetic import Oracle, noise, structured
+from bert4rec.prepare import synthetic
+from bert4rec.prepare.synthetic import Oracle, noise, structured
 from bert4rec.runtime.errors import DataError
 
 COUNTS = {"n_users": 1500, "n_items": 1000, "n_rows": 45_000}

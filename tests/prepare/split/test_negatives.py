@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.split import negatives
-from bert4rec.prepare.split.held_out import HeldOutCounts
-from bert4rec.prepare.split.negatives import SeenItems, count_unseen, draw_negatives
-from bert4rec.prepare.split.splits import leave_one_out
-from bert4rec.prepare.stages.split_rows import Cutter
-from bert4rec.prepare.stages.survey import Survey
+from bert4rec.prepare import negatives
+from bert4rec.prepare.negatives import HeldOutCounts, SeenItems, count_unseen, draw_negatives
+from bert4rec.prepare.splitting import leave_one_out
+from bert4rec.prepare.survey import Survey
+from bert4rec.prepare.writer import Cutter
 from tests.conftest import LOG, prepare_log
 
 N_ITEMS = 12

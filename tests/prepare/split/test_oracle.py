@@ -4,9 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bert4rec.prepare.read.synthetic import Oracle
-from bert4rec.prepare.split import oracle as oracles
-from bert4rec.prepare.split.oracle import oracle_ranks
+from bert4rec.prepare import synthetic as oracles
+from bert4rec.prepare.synthetic import Oracle, oracle_ranks
 
 NEGATIVES, LIST = ("popular_negatives", "uniform_negatives"), pl.List(pl.Int32)
 ORACLE = Oracle(

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bert4rec.prepare.order.spool import Parts
-from bert4rec.prepare.stages.ordered_rows import OrderedRows
+from bert4rec.prepare.ordering import Parts
+from bert4rec.prepare.rows import OrderedRows
 
 
 def ordered(folder: Path, *parts: list[tuple[object, list[int]]], n_known: int = 0) -> OrderedRows:

@@ -13,21 +13,14 @@ import pytest
 
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Preprocessing
-from bert4rec.prepare.files.bad_rows import BadRows
-from bert4rec.prepare.order.ids import Known
-from bert4rec.prepare.order.spool import Parts, Spool
-from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.read.synthetic import Generated
-from bert4rec.prepare.split.splits import all_for_training, leave_one_out
-from bert4rec.prepare.stages.item_table import item_table
-from bert4rec.prepare.stages.limited_rows import limit_rows
-from bert4rec.prepare.stages.metadata import describe_rows
-from bert4rec.prepare.stages.numbered_histories import NumberedHistories
-from bert4rec.prepare.stages.ordered_rows import OrderedRows, order_rows
-from bert4rec.prepare.stages.raw_rows import RawRows, read_rows
-from bert4rec.prepare.stages.split_rows import Cutter, in_order, write_splits
-from bert4rec.prepare.stages.split_rule import choose_split
-from bert4rec.prepare.stages.survey import Survey, survey_histories
+from bert4rec.prepare.engine import describe_rows
+from bert4rec.prepare.ordering import Known, Parts, Spool
+from bert4rec.prepare.progress import BadRows, Progress
+from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
+from bert4rec.prepare.splitting import all_for_training, choose_split, leave_one_out
+from bert4rec.prepare.survey import NumberedHistories, Survey, item_table, survey_histories
+from bert4rec.prepare.synthetic import Generated
+from bert4rec.prepare.writer import Cutter, in_order, write_splits
 from bert4rec.runtime.errors import DataError
 from tests.prepare.stages.rows import ordered
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found, step_folder
-from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
+from bert4rec.checkpoint.store import LATEST, MODEL
 from bert4rec.runtime.errors import DataError
-from bert4rec.training.loop.average import WeightAverage
 from bert4rec.training.run import run
+from bert4rec.training.state import WeightAverage
 from tests.conftest import leave_group
 from tests.runs import Make, report_of, tensors_of
 
@@ -114,7 +114,7 @@ def test_where_the_best_is_lost_the_mean_of_the_last_steps_is_tested(
     def lost(folder: Path) -> None:
         raise DataError(f"{folder}: is lost")
 
-    monkeypatch.setattr("bert4rec.training.loop.checkpoints.verify", lost)
+    monkeypatch.setattr("bert4rec.training.state.verify", lost)
     other = run(make(**averaged, **{"run.name": "other"}))
     assert "is lost; " in capsys.readouterr().out
     assert report_of(other)["test"] == report_of(usual)["test"]

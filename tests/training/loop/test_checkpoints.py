@@ -93,7 +93,7 @@ def test_a_best_that_was_damaged_is_not_tested(
         flip(folder / "__0_0.distcp", 1000)
         store.verify(folder)
 
-    monkeypatch.setattr("bert4rec.training.loop.checkpoints.verify", damaged)
+    monkeypatch.setattr("bert4rec.training.state.verify", damaged)
     folder = run(make(**{"training.seed": 4}))  # with which the second epoch is the best
     assert "__0_0.distcp" in capsys.readouterr().out
     assert report_of(folder)["training"]["best_epoch"] == 3

@@ -77,7 +77,7 @@ def test_an_interruption_in_an_epoch_changes_no_bit(
 @pytest.mark.parametrize(
     ("where", "call", "rank", "asynchronous"),
     [
-        ("bert4rec.models.bert4rec.Bert4Rec.forward", 6, 1, False),
+        ("bert4rec.models.sequence_model.Bert4Rec.forward", 6, 1, False),
         ("bert4rec.evaluation.ranker.Ranker._encode_batch", 1, 1, True),
         ("bert4rec.checkpoint.store._write_shards", 2, 0, True),
         pytest.param("bert4rec.checkpoint.store._write_shards", 3, 1, False, marks=pytest.mark.long),

@@ -1,0 +1,169 @@
+"""What both sides of the disk agree on: ids, files, columns and their types.
+
+No special id depends on the catalogue's size, so a grown catalogue keeps its ids. The writer, the reader and the check
+take all of it from here; docs and the dataset card describe it.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+DATASET_FORMAT = 1  # version of the dataset folder
+
+PAD_ID = 0
+MASK_ID = 1
+FIRST_ITEM_ID = 2
+MOST_IDS = 2**31 - 1 - FIRST_ITEM_ID  # users or items: ids are 32-bit
+
+TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")  # folders, as `datasets` saves them
+STATE = "state.json"  # in each of them: the names of its files
+USERS, ITEMS, ORACLE = "users.parquet", "items.parquet", "oracle.parquet"
+METADATA = "metadata.json"
+CARD = "README.md"
+
+MIN_EVALUATED = 3  # interactions, for leave-one-out: one to train on, one for validation, one for the test
+
+PROTOCOLS = ("popular", "uniform")  # of negatives
+NEGATIVES = tuple(f"{name}_negatives" for name in PROTOCOLS)
+RATINGS = "ratings"
+TIMES, TARGET_TIME = "times", "target_time"
+LISTS = {"items": pa.int32(), TIMES: pa.int64(), RATINGS: pa.float32()}
+"""Parallel lists of a row, oldest first → the type of an element; times and ratings only where the source has them."""
+
+
+def columns(split: str, *, has_times: bool, has_ratings: bool) -> dict[str, pa.DataType]:
+    """Return the columns of a split with their types, in their order.
+
+    >>> list(columns("train", has_times=True, has_ratings=False))
+    ['user', 'items', 'times']
+    >>> list(columns("test", has_times=False, has_ratings=False))
+    ['user', 'items', 'target', 'popular_negatives', 'uniform_negatives']
+    """
+    is_there = {"items": True, TIMES: has_times, RATINGS: has_ratings}
+    lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_there[name]}
+    target = {"target": pa.int32(), **({TARGET_TIME: pa.int64()} if has_times else {})}
+    held_out = {**target, **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
+    return {"user": pa.int32(), **lists, **(held_out if split != TRAIN else {})}
+
+
+def table_rows(n_items: int) -> int:
+    """Return the rows of an item table of `n_items` items: the items and the special ids before them."""
+    return FIRST_ITEM_ID + n_items
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return all of a column as one array, text with offsets of 64 bits: those of 32 end at 2 GiB.
+
+    >>> one_array(pa.chunked_array([["a"], ["b"]])).type
+    DataType(large_string)
+    """
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.large_string())
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+LEFT_OUT = -1  # in the place of a rank: the user has no negatives, and no part in this protocol
+
+
+def is_ahead(scores: Any, ids: Any, target_scores: Any, targets: Any) -> Any:
+    """Which candidates, `scores` [B, n] and `ids` [n] or [B, n], come before targets with `target_scores` [B].
+
+    NumPy's arrays or torch's tensors. Ties go to the lower id: ids are a seeded shuffle of the items, so a tie is
+    broken at random but always alike, and who scores all items the same is no better than chance.
+    """
+    target_scores, targets = target_scores[:, None], targets[:, None]
+    return (scores > target_scores) | ((scores == target_scores) & (ids < targets))
+
+
+WIDTH = 40  # characters of the longest bar
+
+
+def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
+    """Minimum, median, mean, maximum, and the users by powers of two: of each `[from, to, users]`.
+
+    >>> lengths_of(np.array([1, 2, 3, 3]))["histogram"]
+    [[1, 1, 1], [2, 3, 3]]
+    """
+    powers = np.floor(np.log2(lengths)).astype(np.int64)
+    users = np.bincount(powers)
+    return {
+        "min": int(lengths.min()),
+        "median": float(np.median(lengths)),
+        "mean": round(float(lengths.mean()), 2),
+        "max": int(lengths.max()),
+        "histogram": [[2**power, 2 ** (power + 1) - 1, int(n)] for power, n in enumerate(users) if n],
+    }
+
+
+def order_line(source: str, order: Mapping[str, Any]) -> str:
+    """What gives the order of a user's items, in one line.
+
+    >>> order_line("table", {"by": "time", "column": "at", "newest_first": False})
+    'order: by time (column at)'
+    """
+    if order["by"] == "time":
+        return "order: by time" + (f" (column {order['column']})" if order["column"] else "")
+    unnamed = " (no time column is named)" if source == "table" else ""
+    return f"order: as the file's rows stand{', the last one first' if order['newest_first'] else ''}{unnamed}"
+
+
+def share_of(count: Mapping[str, int]) -> str:
+    """`{"users": n, "of": N}` in words.
+
+    >>> share_of({"users": 305, "of": 1500})
+    '305 of 1,500 (20.3 %)'
+    """
+    return f"{count['users']:,} of {count['of']:,} ({_percent(count)})"
+
+
+def _percent(count: Mapping[str, int]) -> str:
+    return f"{100 * count['users'] / max(1, count['of']):.1f} %"
+
+
+def describe(metadata: Mapping[str, Any]) -> str:
+    """The report that ends every run and stands in the dataset card, from what `metadata.json` says."""
+    return "\n".join(_lines(metadata))
+
+
+def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{'rows read':36}{metadata['rows_read']:>15,}"
+    for kind, n in metadata["bad_rows"].items():
+        yield f"{f'  unusable: {kind}':36}{-n:>15,}"
+    for name, n in metadata["dropped"].items():
+        yield f"{f'  dropped by {name}':36}{-n:>15,}"
+    yield f"{'rows kept':36}{metadata['rows']:>15,}"
+    for name in ("users", "items"):
+        yield f"{name:36}{metadata[name]:>15,}  of {metadata[f'{name}_read']:,} read"
+    yield f"{'density':36}{metadata['density']:>15.4%}"
+    if metadata["time_span"]:
+        first, last = (datetime.fromtimestamp(time, UTC).date().isoformat() for time in metadata["time_span"])
+        yield f"{'from, to':36}{first:>15}  {last}"
+    yield f"{'train windows':36}{metadata['train_windows']:>15,}"
+    for split in ("validation", "test"):
+        yield f"{f'{split} users':36}{metadata[f'{split}_users']:>15,}"
+        yield from _held_out(metadata, split)
+    lengths = metadata["lengths"]
+    yield ""
+    yield order_line(metadata["source"], metadata["order"])
+    yield (
+        f"interactions of a user: {lengths['min']:,} to {lengths['max']:,}, median {lengths['median']:,.0f}, "
+        f"mean {lengths['mean']:,.1f}"
+    )
+    largest = max(n for *_, n in lengths["histogram"])
+    for low, high, n in lengths["histogram"]:
+        yield f"{f'{low:,}–{high:,}':>17} {n:>11,} {'█' * round(WIDTH * n / largest)}".rstrip()
+
+
+def _held_out(metadata: Mapping[str, Any], split: str) -> Iterator[str]:
+    """What is to be known of the users of an evaluation split, where there are such."""
+    kinds = {
+        "repeated_targets": "target seen before",
+        "left_out": f"fewer than {metadata['preprocessing']['n_eval_negatives']:,} unseen items",
+    }
+    for key, kind in kinds.items():
+        if (count := metadata[key][split])["users"]:
+            yield f"{f'  {kind}':36}{count['users']:>15,}  {_percent(count)}"

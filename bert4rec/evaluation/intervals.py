@@ -1,0 +1,193 @@
+"""Bootstrap confidence intervals over users, and the paired test of a difference.
+
+The percentile bootstrap (Efron and Tibshirani, An Introduction to the Bootstrap, 1993): users are drawn with
+replacement, as many as there are, and the figure is computed of each draw. A figure is a mean over users here, so only
+how many users have which value counts: how often each value is drawn is multinomial, and a million users cost no more
+than some hundred cells of equal values. Ranks above `EXACT` within 2 % of each other share a cell, and so do other
+values that are nearer than a thousandth of their range: the mean stays exact, the interval differs in its fourth digit.
+
+The test is the paired permutation test: without a difference between two systems each user's difference is as likely
+with the other sign (Smucker et al., A Comparison of Statistical Significance Tests for Information Retrieval, 2007).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bert4rec.dataset.format import LEFT_OUT
+from bert4rec.evaluation.lists import Lists
+from bert4rec.evaluation.metrics import MISSED, gains
+from bert4rec.evaluation.ranker import Metrics, Ranks, to_metrics
+
+CONFIDENCE, RESAMPLES, PERMUTATIONS, SEED = 0.95, 1000, 9999, 1
+EXACT = 128  # ranks that have cells of their own
+RATIO = 1.02  # of the bounds of a cell above
+N_CELLS = 1024  # of other values
+PERMUTATIONS_AT_ONCE = 1000
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Interval: TypeAlias = list[float]
+"""The lower and the upper bound, as JSON has them."""
+
+
+class Cells(NamedTuple):
+    """Hold users of like values: their number, `counts` [C], and the means of their `values` [C, M] of M metrics."""
+
+    counts: npt.NDArray[np.int64]
+    values: Floats
+
+
+class Difference(NamedTuple):
+    """Hold a mean difference over users, its interval, and the probability of one as large without a difference."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def rank_intervals(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> dict[str, Interval]:
+    """Return the interval of each metric that `ranking_metrics` computes from the `ranks` [U]."""
+    distinct, counts = np.unique(ranks[ranks != LEFT_OUT], return_counts=True)
+    of_ranks = dict(gains(distinct, ks))
+    values = np.stack([*of_ranks.values()], axis=1)
+    return dict(zip(of_ranks, _intervals(_joined(_cells_of_ranks(distinct, ks), counts, values)), strict=True))
+
+
+def mean_interval(values: Floats) -> Interval:
+    """Return the interval of the mean of `values` [U]; NaN is left out."""
+    (interval,) = _intervals(_cells_of(values[~np.isnan(values)]))
+    return interval
+
+
+def paired_difference(differences: Floats) -> Difference:
+    """Compare two systems by the `differences` [U] of a metric for the same users.
+
+    The p-value is two-sided, of `PERMUTATIONS` random choices of signs and the one that was observed.
+    """
+    ((low, high),) = _intervals(_cells_of(differences))
+    return Difference(float(differences.mean()), low, high, _p_value(differences))
+
+
+def _intervals(cells: Cells) -> list[Interval]:
+    """Return the interval of the mean of each metric, at `CONFIDENCE`."""
+    n = int(cells.counts.sum())
+    draws = np.random.default_rng(SEED).multinomial(n, cells.counts / n, size=RESAMPLES)
+    tail = (1 - CONFIDENCE) / 2
+    bounds: list[Interval] = np.quantile(draws @ cells.values / n, [tail, 1 - tail], axis=0).T.tolist()
+    return bounds
+
+
+def _p_value(differences: Floats) -> float:
+    sizes = _cells_of(np.abs(differences[differences != 0]))
+    observed = abs(differences.sum()) * (1 - 1e-9)  # of other orders of addition
+    generator, n_as_large = np.random.default_rng(SEED), 0
+    for first in range(0, PERMUTATIONS, PERMUTATIONS_AT_ONCE):
+        n = min(PERMUTATIONS_AT_ONCE, PERMUTATIONS - first)
+        n_positive = generator.binomial(sizes.counts, 0.5, size=(n, len(sizes.counts)))
+        sums = (2 * n_positive - sizes.counts) @ sizes.values[:, 0]
+        n_as_large += int((np.abs(sums) >= observed).sum())
+    return (1 + n_as_large) / (1 + PERMUTATIONS)
+
+
+def _cells_of_ranks(ranks: npt.NDArray[np.integer], ks: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the cell of each of the distinct `ranks`; no cell lies on both sides of a cut-off."""
+    largest = int(ranks.max(initial=EXACT))
+    n_wide = int(np.ceil(np.log(max(1.0, largest / EXACT)) / np.log(RATIO)))
+    bounds = np.concatenate([np.arange(EXACT + 1), EXACT * RATIO ** np.arange(1, n_wide + 1), ks])
+    return np.searchsorted(np.unique(bounds), ranks)
+
+
+def _cells_of(values: Floats) -> Cells:
+    """Return cells of `values` [U] of one metric, each a part of their range."""
+    if not len(values):
+        return Cells(np.zeros(0, np.int64), np.zeros((0, 1)))
+    low, width = values.min(), np.ptp(values)
+    place = ((values - low) * ((N_CELLS - 1) / width)).astype(np.int64) if width else np.zeros(len(values), np.int64)
+    return _joined(place, np.ones(len(values), np.int64), values[:, None])
+
+
+def _joined(cells: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], values: Floats) -> Cells:
+    """Join the users of each of the `cells` [D]: `counts` [D] of them, with `values` [D, M]."""
+    _, place = np.unique(cells, return_inverse=True)
+    n = np.bincount(place, counts).astype(np.int64)
+    sums = [np.bincount(place, counts * column) for column in values.T]
+    return Cells(n, np.stack(sums, axis=1) / n[:, None])
+
+
+COMPARED_AT = 10  # NDCG@10 decides which baseline is the strongest, and whether the model is better
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Hold the ranks of the targets, and the lists of the best items if the full catalogue was ranked.
+
+    Its figures are known on the first process.
+    """
+
+    ranks: Ranks
+    lists: Lists | None = None
+
+    def metrics(self, ks: Sequence[int]) -> Metrics:
+        """Return protocol → metric → value at the cut-offs `ks`."""
+        metrics = to_metrics(self.ranks, ks)
+        if self.lists and "full" in metrics:
+            metrics["full"] |= self.lists.metrics()
+        return metrics
+
+    def intervals(self, ks: Sequence[int]) -> dict[str, dict[str, Interval]]:
+        """Return protocol → metric → interval, of all metrics that are means over users."""
+        ranked = {name: values for name, values in self.ranks.items() if (values != LEFT_OUT).any()}
+        intervals = {name: rank_intervals(values, ks) for name, values in ranked.items()}
+        if self.lists and "full" in intervals:
+            of_users = self.lists.of_users()
+            intervals["full"] |= {name: mean_interval(v) for name, v in of_users.items() if not np.isnan(v).all()}
+        return intervals
+
+    def ndcg_of_users(self, protocol: str) -> npt.NDArray[np.float64]:
+        """Return the NDCG@10 of each user who has a part in `protocol`."""
+        ranks = self.ranks[protocol]
+        return dict(gains(ranks[ranks != LEFT_OUT], [COMPARED_AT]))[f"NDCG@{COMPARED_AT}"]
+
+
+def strongest_baseline(model: Ranking, baselines: Mapping[str, Ranking]) -> dict[str, Any]:
+    """Return the `kind` of the baseline with the highest NDCG@10 and how the model differs from it, user by user.
+
+    By the full catalogue where that was ranked: `protocol`, `metric`, `difference` (positive: the model is better), its
+    95 % `interval` and `p`, as `paired_difference` has them. {} where there are no baselines or no users.
+    """
+    ranked = [name for name, ranks in model.ranks.items() if (ranks != LEFT_OUT).any()]
+    if not baselines or not ranked:
+        return {}
+    protocol = "full" if "full" in ranked else ranked[0]
+    by_kind = {kind: ranking.ndcg_of_users(protocol) for kind, ranking in baselines.items()}
+    kind = max(by_kind, key=lambda name: by_kind[name].mean())
+    value, low, high, p = paired_difference(model.ndcg_of_users(protocol) - by_kind[kind])
+    metric = f"NDCG@{COMPARED_AT}"
+    return {"kind": kind, "protocol": protocol, "metric": metric, "difference": value, "interval": [low, high], "p": p}
+
+
+STEPS = (1, 2, 3, 5, 7)  # of each power of ten
+
+
+def hits_by_rank(ranks: Mapping[str, Ranks], protocol: str = "full") -> dict[str, Any]:
+    """Return `ks`, up to the worst rank, and the shares of users by the names of `ranks`; {} without any.
+
+    >>> hits_by_rank({"test": {"full": np.array([1, 4, 12, MISSED])}})
+    {'ks': [1, 2, 3, 5, 7, 10, 20], 'test': [0.25, 0.25, 0.25, 0.5, 0.5, 0.5, 0.75]}
+    """
+    found = {name: of_name[protocol] for name, of_name in ranks.items() if protocol in of_name}
+    worst = max((int(values.max(initial=0)) for values in found.values()), default=0)
+    powers = range(len(str(worst)) + 1)
+    ks = [step * 10**power for power in powers for step in STEPS]
+    ks = ks[: int(np.searchsorted(ks, worst)) + 1]
+    return {"ks": ks, **{name: _shares(values, ks) for name, values in found.items()}} if worst else {}
+
+
+def _shares(ranks: np.ndarray, ks: list[int]) -> list[float]:
+    users = ranks[ranks != LEFT_OUT]
+    found = np.sort(users[users != MISSED])
+    return [float(np.searchsorted(found, k, side="right") / len(users)) for k in ks]

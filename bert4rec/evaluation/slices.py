@@ -1,0 +1,190 @@
+"""Metrics of slices of the users: by history length, popularity and repetition of the target, and time.
+
+Of the ranking among the full catalogue. The parts of each kind have every user once, but for `time`, which only has
+those whose history tells when they were asked.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.columns import Indices
+from bert4rec.dataset.format import FIRST_ITEM_ID, ITEMS, LEFT_OUT, USERS, one_array
+from bert4rec.dataset.reader import NO_TIME, Bools, Dataset
+from bert4rec.evaluation.intervals import rank_intervals
+from bert4rec.evaluation.metrics import ranking_metrics
+from bert4rec.evaluation.ranker import Ranks
+
+LENGTHS = (5, 10, 20, 50, 100, 200)  # the longest history of each part but the last
+AT = 10  # the cut-off
+METRICS = (f"HR@{AT}", f"NDCG@{AT}")
+POPULARITY = ("head", "middle", "tail")  # thirds of all training positions, the most popular items first
+THIRDS = ("first third", "second third", "last third")
+
+Ints: TypeAlias = npt.NDArray[np.integer]
+Parts: TypeAlias = Iterator[tuple[str, Bools]]
+
+
+class Facts(NamedTuple):
+    """Hold facts of U users and their targets.
+
+    Each `history_length` [U]; how many training positions the target has, `train_count` [U]; whether the target stands
+    in the user's own history, `is_repeated` [U]; when the last item of the history was, `last_time` [U], in seconds,
+    NO_TIME of one without items; None where the dataset has no times.
+    """
+
+    history_length: Indices
+    train_count: Ints
+    is_repeated: Bools
+    last_time: Indices | None
+
+    @classmethod
+    def of(cls, dataset: Dataset, split: str, is_repeated: Bools) -> "Facts":
+        """Return the facts of all users of a split."""
+        rows = dataset.splits[split]
+        everybody = np.arange(len(rows))
+        counts = dataset.popularity[rows.targets(everybody) - FIRST_ITEM_ID]
+        return cls(rows.lengths(everybody), counts, is_repeated, rows.last_times)
+
+
+def slices(facts: Facts, ranks: Ints, popularity: Ints) -> dict[str, list[dict[str, Any]]]:
+    """Return kind → slices, each with name, users, metrics and their intervals, without empty slices.
+
+    `ranks` [U] of the targets, `popularity` [V]: training positions of all items.
+    """
+    kinds = {
+        "history_length": _by_length(facts.history_length),
+        "item_popularity": _by_popularity(facts.train_count, popularity),
+        "target": iter([("known", facts.train_count > 0), ("cold", facts.train_count == 0)]),
+        "repeated": iter([("new", ~facts.is_repeated), ("repeated", facts.is_repeated)]),
+        "time": _by_time(facts.last_time),
+    }
+    found = {kind: [_figures(name, ranks[part]) for name, part in parts if part.any()] for kind, parts in kinds.items()}
+    return {kind: parts for kind, parts in found.items() if parts}
+
+
+def _figures(name: str, ranks: Ints) -> dict[str, Any]:
+    metrics: Mapping[str, float] = ranking_metrics(ranks, [AT])
+    intervals = rank_intervals(ranks, [AT])
+    return {
+        "name": name,
+        "users": metrics["users"],
+        **{metric: metrics[metric] for metric in METRICS},
+        "intervals": {metric: intervals[metric] for metric in METRICS},
+    }
+
+
+def _by_length(lengths: Ints) -> Parts:
+    """
+    >>> [(name, part.tolist()) for name, part in _by_length(np.array([5, 6, 201])) if part.any()]
+    [('1 to 5', [True, False, False]), ('6 to 10', [False, True, False]), ('more than 200', [False, False, True])]
+    """
+    shortest = 0
+    for longest in LENGTHS:
+        yield f"{shortest + 1} to {longest}", (lengths > shortest) & (lengths <= longest)
+        shortest = longest
+    yield f"more than {shortest}", lengths > shortest
+
+
+def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
+    """Yield thirds of the users by the popularity third in which the first position of their target's item is.
+
+    >>> [(name, part.tolist()) for name, part in _by_popularity(np.array([0, 4, 3]), np.array([4, 0, 3, 2, 0]))]
+    [('head', [False, True, False]), ('middle', [False, False, True]), ('tail', [True, False, False])]
+    """
+    distinct, n_items = np.unique(popularity, return_counts=True)
+    positions = distinct.astype(np.int64) * n_items
+    total = int(positions.sum())
+    # Items of one count are of one third: their order would be arbitrary.
+    third = np.minimum(3 * (total - positions.cumsum()) // max(1, total), 2)
+    of_targets = np.where(counts > 0, third[np.searchsorted(distinct, counts)], 2)
+    yield from ((name, of_targets == number) for number, name in enumerate(POPULARITY))
+
+
+def _by_time(times: Ints | None) -> Parts:
+    """Yield thirds of the users by query time; equal times stay together."""
+    if times is None or (times == NO_TIME).all():
+        return
+    known = np.sort(times[times != NO_TIME])
+    limits = [known[0] - 1, *(known[-(-len(known) * part // 3) - 1] for part in (1, 2)), known[-1]]
+    for name, after, last in zip(THIRDS, limits, limits[1:], strict=False):
+        part = (times > after) & (times <= last)
+        if part.any():
+            first_day, last_day = (datetime.fromtimestamp(int(time), UTC).date() for time in (times[part].min(), last))
+            yield f"{name}: {first_day} to {last_day}", part
+
+
+ROWS_AT_ONCE = 65_536
+
+
+def rank_file(split: str) -> str:
+    """Return the name of the file of a split."""
+    return f"ranks-{split}.parquet"
+
+
+def write_ranks(folder: Path, dataset: Dataset, ranks: Mapping[str, Ranks], facts: Mapping[str, Facts]) -> list[Path]:
+    """Write `ranks-<split>.parquet` of each split of `facts` into `folder`, whole or not at all; the files.
+
+    `ranks`: of the model, by split. Raises `OSError`.
+    """
+    with pq.ParquetFile(dataset.folder / ITEMS) as items:
+        original_items = one_array(items.read(columns=["original"])["original"])
+    return [
+        _write(folder / rank_file(split), _rows(dataset, split, ranks[split], of_split, original_items))
+        for split, of_split in facts.items()
+    ]
+
+
+def _write(path: Path, rows: Iterator[pa.RecordBatch]) -> Path:
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        first = next(rows)
+        with pq.ParquetWriter(unfinished, first.schema) as writer:
+            writer.write_batch(first)
+            for batch in rows:
+                writer.write_batch(batch)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def _rows(
+    dataset: Dataset, split: str, ranks: Ranks, facts: Facts, original_items: pa.Array
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a split, some at a time; its users have the order of the table of users."""
+    users = dataset.splits[split].users
+    with pq.ParquetFile(dataset.folder / USERS) as table:
+        for part in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=["user", "original"]):
+            first, last = part["user"][0].as_py(), part["user"][-1].as_py()
+            rows = np.arange(*np.searchsorted(users, [first, last + 1]))
+            if not len(rows):
+                continue
+            targets = dataset.splits[split].targets(rows)
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "user": users[rows],
+                    "original_user": part["original"].take(pa.array(users[rows] - first)),
+                    "target": targets,
+                    "original_item": original_items.take(pa.array(targets - FIRST_ITEM_ID)),
+                    "is_repeated": facts.is_repeated[rows],
+                    "history_length": facts.history_length[rows].astype(np.int32),
+                    "train_count": facts.train_count[rows].astype(np.int32),
+                    **_times(facts.last_time, rows),
+                    **{name: _nullable(values[rows]) for name, values in ranks.items()},
+                }
+            )
+
+
+def _times(times: Indices | None, rows: Indices) -> dict[str, pa.Array]:
+    return {} if times is None else {"last_time": pa.array(times[rows], pa.int64(), mask=times[rows] == NO_TIME)}
+
+
+def _nullable(ranks: Ints) -> pa.Array:
+    return pa.array(ranks, pa.int32(), mask=ranks == LEFT_OUT)

@@ -1,0 +1,110 @@
+"""The catalogue cut into tiles for evaluation, and the items of each tile that users have seen."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bert4rec.dataset.columns import Indices, Ints
+from bert4rec.runtime.collectives import Partition
+from bert4rec.sharding.footprint import ROWS_PER_LOOKUP
+
+
+def chunks(n: int, size: int) -> Iterator[slice]:
+    """Cut 0 … `n` into slices of `size`; the last may be smaller.
+
+    >>> list(chunks(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    for first in range(0, n, size):
+        yield slice(first, min(first + size, n))
+
+
+def assigned(n_batches: int, partition: Partition) -> Iterator[tuple[int, bool]]:
+    """Yield the number of each batch that this process runs, and whether the batch is assigned to it.
+
+    One that has none left runs another's: the lookups of a sharded table need every process.
+
+    >>> list(assigned(3, Partition(rank=1, n_processes=2)))
+    [(1, True), (2, False)]
+    """
+    for first in range(0, n_batches, partition.n_processes):
+        number = first + partition.rank
+        yield min(number, n_batches - 1), number < n_batches
+
+
+def gathered(own: Tensor, n: int, partition: Partition) -> Tensor:
+    """Return the results of all processes for `n` rows, [n, ...], in their order.
+
+    `own` [turns, size, ...] is what this one found in each of its turns, as `assigned` has them: for batches of `size`,
+    of which the last may be smaller, and its place that of nobody's.
+    """
+    return partition.stack(own).transpose(0, 1).flatten(0, 2)[:n]
+
+
+MIN_TILE, MAX_TILE = 256, 4096  # items whose scores are one product: enough work, and still in the cache
+USERS_AT_ONCE = 128  # of such a product
+MIN_TILES, MAX_TILES = 32, 16_384  # tiles: enough for some processes, few enough for a loop
+
+
+class Catalogue:
+    """Cut the items 0 … n_items - 1 into tiles that depend on n_items alone: one product scores a tile.
+
+    >>> [len(Catalogue(n).tiles) for n in (20, 3416, 10**9)]
+    [1, 14, 16384]
+    """
+
+    def __init__(self, n_items: int) -> None:
+        self._n_items = n_items
+        self.tile = max(MIN_TILE, min(MAX_TILE, -(-n_items // MIN_TILES)), -(-n_items // MAX_TILES))
+        self.tiles = range(-(-n_items // self.tile))
+
+    def items(self, tiles: range) -> tuple[int, int]:
+        """Return the first item of consecutive `tiles`, and the one after the last."""
+        return min(tiles.start * self.tile, self._n_items), min(tiles.stop * self.tile, self._n_items)
+
+    def lookups(self, partition: Partition) -> Iterator[range]:
+        """Yield this process's tiles, in as many lookups as every other process needs; some may be empty."""
+        share, step = partition.of(len(self.tiles)), max(1, ROWS_PER_LOOKUP // self.tile)
+        for first in range(0, partition.largest(len(self.tiles)), step):
+            yield share[first : first + step]
+
+    def groups(self, tiles: range) -> Iterator[range]:
+        """Yield parts of consecutive `tiles` that are compared together, each about as many items as a large tile."""
+        step = max(1, MAX_TILE // self.tile)
+        for first in range(0, len(tiles), step):
+            yield tiles[first : first + step]
+
+    def owners(self, items: Ints, shares: Sequence[range]) -> Indices:
+        """Return the process [n] that scores the tile of each of the `items` [n]."""
+        firsts, ends = np.array([self.items(tiles) for tiles in shares]).T
+        in_order = np.lexsort((ends, firsts))  # an empty share stands before the one that begins where it does
+        return in_order[np.searchsorted(firsts[in_order], items, side="right") - 1]
+
+
+class Seen:
+    """Hold the items of some `tiles` not to count: pairs of one of `n_users` and an item, `users` and `items` [n]."""
+
+    def __init__(
+        self, users: Ints, items: Ints, n_users: int, catalogue: Catalogue, tiles: range, device: torch.device
+    ) -> None:
+        self._first, self._n_tiles, self._n_users = tiles.start, len(tiles), n_users
+        cell = users // USERS_AT_ONCE * self._n_tiles + (items // catalogue.tile - tiles.start)
+        n_cells = -(-n_users // USERS_AT_ONCE) * self._n_tiles
+        # Numbers of 16 bits, where they suffice, are sorted by counting.
+        order = np.argsort(cell.astype(np.min_scalar_type(n_cells)), kind="stable")
+        self._bounds = np.concatenate([[0], np.bincount(cell, minlength=n_cells).cumsum()])
+        self._users = torch.from_numpy((users[order] % USERS_AT_ONCE).astype(np.int64)).to(device)
+        self._items = torch.from_numpy(items[order].astype(np.int64)).to(device)
+
+    @property
+    def parts(self) -> Iterator[slice]:
+        """Yield the users whose scores are compared together."""
+        return chunks(self._n_users, USERS_AT_ONCE)
+
+    def at(self, tiles: range, part: int) -> tuple[Tensor, Tensor]:
+        """Return the rows of the users of a part and the items of consecutive `tiles` that they have seen."""
+        first = part * self._n_tiles - self._first
+        where = slice(self._bounds[first + tiles.start], self._bounds[first + tiles.stop])
+        return self._users[where], self._items[where]

@@ -1,0 +1,222 @@
+"""Histories to recommend for: items, and their timestamps for a model that uses them."""
+
+import itertools
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bert4rec.dataset.format import FIRST_ITEM_ID, SPLITS, TEST, TRAIN, USERS, VALIDATION, one_array, table_rows
+from bert4rec.dataset.reader import Rows, Split, read_metadata, require_times
+from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds
+from bert4rec.runtime.errors import DataError, counted
+
+
+class TimedHistory(NamedTuple):
+    """Hold items in their own ids, the oldest first, and their `times` in seconds, ascending.
+
+    `at`: the instant to recommend for, in seconds; None: that of the last item, as if the user were still there.
+    """
+
+    items: Sequence[Any]
+    times: Sequence[float]
+    at: float | None = None
+
+
+History: TypeAlias = Sequence[Any] | TimedHistory
+"""Items in their own ids, the oldest first; for a model that knows times a `TimedHistory`."""
+
+
+Histories: TypeAlias = list[tuple[Any, History]]
+"""The name of each user, and the history."""
+
+AT_ONCE = 4096  # histories in memory
+
+
+def items_of(history: History) -> Sequence[Any]:
+    """Return the items in their own ids."""
+    return history.items if isinstance(history, TimedHistory) else history
+
+
+@dataclass(frozen=True)
+class Known:
+    """Hold the known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`."""
+
+    items: Ints
+    seconds: Ints | None = None
+    at: int = 0
+
+    @classmethod
+    def of(cls, history: History, ids: ItemIds, *, with_times: bool) -> "tuple[Known, Ints]":
+        """Return the known items, and the indices of all, with `UNKNOWN` ones. Raises `DataError` for bad times."""
+        indices = ids.indices(items_of(history))
+        is_known = indices != UNKNOWN
+        if not with_times:
+            return cls(indices[is_known]), indices
+        if not isinstance(history, TimedHistory) and not len(history):
+            history = TimedHistory([], [])
+        if not isinstance(history, TimedHistory):
+            raise DataError(
+                "this model uses timestamps and a history has none; pass TimedHistory(items, times) in Python, times "
+                "in JSON lines, or a column time"
+            )
+        seconds = _seconds(history)
+        last = int(seconds[-1]) if len(seconds) else 0
+        at = last if history.at is None else int(history.at)
+        if at < last:
+            raise DataError(f"at={at}: is before the last item of a history, {last}; it must be at least that")
+        return cls(indices[is_known], seconds[is_known], at), indices
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def last(self, n: int) -> "Known":
+        """Return the history with its last `n` items alone."""
+        return Known(self.items[-n:], None if self.seconds is None else self.seconds[-n:], self.at)
+
+
+def _seconds(history: TimedHistory) -> Ints:
+    try:
+        seconds = np.array(history.times, np.float64)
+    except (TypeError, ValueError):
+        seconds = np.array([np.nan])
+    if not np.isfinite(seconds).all():
+        raise DataError("the times of a history must be numbers, seconds since 1970")
+    if seconds.shape != (len(history.items),):
+        raise DataError(f"a history has {len(history.items)} items and {seconds.size} times; each item needs one")
+    if (np.diff(seconds) < 0).any():
+        raise DataError("the times of a history descend; items must come the oldest first")
+    return seconds.astype(np.int64)
+
+
+NAMED = 3  # unknown users in a warning
+INTEGER = re.compile(r"-?[0-9]{1,18}")  # of 64 bits in any case
+
+logger = logging.getLogger(__name__)
+
+Items: TypeAlias = npt.NDArray[np.int32]
+
+
+class UserHistories:
+    """Join the histories of the users of a dataset `folder` from its splits, in the items' own `ids`.
+
+    A user who is tested has the test target as the last item; windows of others are put end to end. `with_times`: as
+    `TimedHistory`, that ask for the instant `at` (None: that of the last item). Raises `DataError` where there are no
+    times.
+    """
+
+    def __init__(self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None) -> None:
+        metadata = read_metadata(folder)
+        if with_times:
+            require_times(folder, metadata)
+        self._with_times, self._at = with_times, at
+        self._step = metadata["preprocessing"]["sliding_step"] or metadata["max_len"]
+        n_rows = table_rows(metadata["items"])
+        self._splits = {name: Split(folder / name, n_rows, with_times=with_times) for name in SPLITS}
+        users = pq.read_table(folder / USERS, columns=["user", "original"])
+        order = pc.sort_indices(users["user"])
+        self._users = one_array(users["original"]).take(order)
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def all(self) -> Iterator[Histories]:
+        """Yield the histories of all users, by dense id."""
+        for first in range(0, len(self), AT_ONCE):
+            names = self._users.slice(first, AT_ONCE).to_pylist()
+            yield list(zip(names, self._items(np.arange(first, first + len(names))), strict=True))
+
+    def of(self, names: Sequence[str]) -> Histories:
+        """Return the users with these original ids and their histories; without items, and a warning, if unknown."""
+        values = [int(name) if self._has_numbers and INTEGER.fullmatch(name) else name for name in names]
+        users = np.array([self._user(value) for value in values], np.int64)
+        unknown = [name for name, user in zip(names, users, strict=True) if user == UNKNOWN]
+        if unknown:
+            named = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
+            logger.warning(f"{len(unknown):,} of {counted(len(names), 'user')} not in the dataset: {named}")
+        histories = iter(self._items(users[users != UNKNOWN]))
+        nothing: History = TimedHistory([], [], self._at) if self._with_times else []
+        return [
+            (value, nothing if user == UNKNOWN else next(histories)) for value, user in zip(values, users, strict=True)
+        ]
+
+    @property
+    def _has_numbers(self) -> bool:
+        return pa.types.is_integer(self._users.type)
+
+    def _user(self, value: Any) -> int:
+        """Return the dense id of a user, `UNKNOWN` for one who is not there."""
+        is_possible = isinstance(value, int) == self._has_numbers
+        return int(self._users.index(pa.scalar(value, self._users.type)).as_py()) if is_possible else UNKNOWN
+
+    def _items(self, users: Ints) -> list[History]:
+        """Return the histories of `users`, by dense id."""
+        if not len(users):
+            return []
+        found = self._of_held_out(users)
+        found |= self._of_windows(np.setdiff1d(users, list(found)))
+        whole = [found[user] for user in users.tolist()]
+        flat = self._ids.of((np.concatenate([history.items for history in whole]) - FIRST_ITEM_ID).tolist())
+        ends = itertools.accumulate((len(history.items) for history in whole), initial=0)
+        items = [flat[first:last] for first, last in itertools.pairwise(ends)]
+        if not self._with_times:
+            return list(items)
+        return [
+            TimedHistory(of_user, history.seconds.tolist(), self._at)
+            for of_user, history in zip(items, whole, strict=True)
+        ]
+
+    def _of_held_out(self, users: Ints) -> dict[int, "Taken"]:
+        """Return the histories of users with a target, the last item; the test's comes after that of validation."""
+        found: dict[int, Taken] = {}
+        for split in (self._splits[VALIDATION], self._splits[TEST]):
+            present = np.intersect1d(users, split.users)
+            if len(present):
+                rows = split.read(np.searchsorted(split.users, present))
+                assert rows.targets is not None, "an evaluation split has targets"
+                times = np.zeros_like(present) if rows.target_times is None else rows.target_times
+                for user, taken, target, time in zip(present.tolist(), _split(rows), rows.targets, times, strict=True):
+                    found[user] = Taken(np.append(taken.items, target), np.append(taken.seconds, time))
+        return found
+
+    def _of_windows(self, users: Ints) -> dict[int, "Taken"]:
+        """Return the histories of users without a target, from the new items of each window."""
+        train, found = self._splits[TRAIN], {}
+        firsts, lasts = (np.searchsorted(train.users, users, side=side) for side in ("left", "right"))
+        for user, first, last in zip(users.tolist(), firsts, lasts, strict=True):
+            windows = _split(train.read(np.arange(first, last)))
+            parts = [NOTHING, *windows[:1], *(window.last(self._step) for window in windows[1:])]
+            found[user] = Taken(*map(np.concatenate, zip(*parts, strict=True)))
+        return found
+
+
+class Taken(NamedTuple):
+    """Hold some items of a user and their times; zeros without times."""
+
+    items: Items
+    seconds: Ints
+
+    def last(self, n: int) -> "Taken":
+        """Return the last `n` items."""
+        return Taken(self.items[-n:], self.seconds[-n:])
+
+
+NOTHING = Taken(np.empty(0, np.int32), np.empty(0, np.int64))
+
+
+def _split(rows: Rows) -> list[Taken]:
+    """Return the items of each row."""
+    if not len(rows.lengths):
+        return []
+    seconds = np.zeros(len(rows.items), np.int64) if rows.times is None else rows.times
+    ends = rows.lengths.cumsum()[:-1]
+    return list(map(Taken, np.split(rows.items, ends), np.split(seconds, ends)))

@@ -1,0 +1,315 @@
+"""Count which item follows which in training histories: sorted pairs with decayed counts, a sparse graph."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bert4rec.dataset.columns import Indices, Ints
+from bert4rec.dataset.format import FIRST_ITEM_ID, TRAIN
+from bert4rec.dataset.reader import Dataset, Rows
+from bert4rec.runtime.collectives import Partition
+
+Floats32 = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+
+POSITIONS_AT_ONCE = 262_144  # of a part, about
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive positions [P] of training histories, one user's after another's, the oldest first.
+
+    `users`; `items`, counted from 0; `lengths` of the whole histories of their users; `left`: how many positions of the
+    same user come after; `times` in seconds, None where they are not known.
+    """
+
+    users: Indices
+    items: Indices
+    lengths: Indices
+    left: Indices
+    times: Indices | None
+
+
+class TrainingHistories:
+    """The positions that `dataset` trains on, each once, however its windows overlap.
+
+    Windows of a user follow one another and end `sliding_step` items apart, so that of each but the first one only the
+    last so many items are new. `between` is called before each part. Takes memory for three numbers a window and one a
+    user, beside a part.
+    """
+
+    def __init__(self, dataset: Dataset, between: Callable[[], None] = lambda: None) -> None:
+        self._windows, self._between = dataset.splits[TRAIN], between
+        self.n_items, self.has_times = dataset.n_items, self._windows.has_times
+        max_len = dataset.metadata["max_len"]
+        self._step = dataset.metadata["preprocessing"]["sliding_step"] or max_len
+        self._at_once = max(1, POSITIONS_AT_ONCE // max_len)
+
+    @property
+    def n_parts(self) -> int:
+        """Return parts of one pass."""
+        return -(-len(self._windows) // self._at_once)
+
+    @property
+    def n_positions(self) -> int:
+        """Return positions of all histories."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def parts(self) -> Iterator[Part]:
+        """Yield all positions, in order; every call is a pass over the files."""
+        first_position = 0
+        for windows in self._windows_in_parts():
+            self._between()
+            part = self._read(windows, first_position)
+            first_position += len(part.items)
+            yield part
+
+    def _windows_in_parts(self) -> Iterator[Indices]:
+        n = len(self._windows)
+        return (np.arange(first, min(first + self._at_once, n)) for first in range(0, n, self._at_once))
+
+    def _read(self, windows: Indices, first_position: int) -> Part:
+        rows = self._windows.read(windows)
+        ends = rows.lengths.cumsum()
+        from_end = np.repeat(ends, rows.lengths) - np.arange(len(rows.items))
+        is_new = from_end <= np.repeat(self._n_new[windows], rows.lengths)
+        users = np.repeat(self._windows.users[windows], self._n_new[windows]).astype(np.int64)
+        left = self._ends[users] - 1 - np.arange(first_position, first_position + len(users))
+        lengths = self._ends[users] - np.where(users > 0, self._ends[users - 1], 0)
+        times = self._windows.times(windows)[is_new] if self.has_times else None
+        return Part(users, rows.items[is_new].astype(np.int64) - FIRST_ITEM_ID, lengths, left, times)
+
+    @cached_property
+    def _n_new(self) -> Indices:
+        """Return how many items of each window [N] are in none before."""
+        users = self._windows.users
+        lengths = np.concatenate([self._windows.lengths(windows) for windows in self._windows_in_parts()])
+        follows = np.zeros(len(users), bool)
+        follows[1:] = users[1:] == users[:-1]
+        return np.where(follows, np.minimum(self._step, lengths), lengths)
+
+    @cached_property
+    def _ends(self) -> Indices:
+        """Return the end of each user's history among all positions."""
+        return np.bincount(self._windows.users, self._n_new).astype(np.int64).cumsum()
+
+
+DENSE = 1 / 16  # of all pairs of items: from so many on a matrix takes some times the memory, and much less time
+
+
+class Pairs(NamedTuple):
+    """Distinct pairs [E] of items, ascending, as `source` * n_items + `target`, and their weights."""
+
+    keys: Indices
+    weights: Floats32
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """The graph: `pairs` of items, and the sum of the weights that each item has as a source, `totals` [n_items].
+
+    A position counts `decay` ** (d - 1) for the pair with each item d places before it in its user's history, up to d =
+    `reach`: with 1, what follows directly. Takes 12 bytes a distinct pair, twice that while it counts, and some hundred
+    MB for a part. Node by node the same whatever the number of processes: each counts all.
+    """
+
+    n_items: int
+    pairs: Pairs
+    totals: Floats
+
+    @classmethod
+    def count(cls, histories: TrainingHistories, *, reach: int, decay: float) -> "Transitions":
+        """Count them in one pass."""
+        n_items = histories.n_items
+        counted: list[Pairs] = [_distinct(np.empty(0, np.int64), reach=reach, decay=decay)]
+        users, items = np.empty(0, np.int64), np.empty(0, np.int64)
+        for part in histories.parts():
+            n_before = len(users)  # of the part before: the sources of what this one begins with
+            users, items = np.concatenate([users, part.users]), np.concatenate([items, part.items])
+            keys = [
+                _at_distance(users, items, distance, n_before, n_items) * reach + distance - 1
+                for distance in range(1, reach + 1)
+            ]
+            counted.append(_distinct(np.concatenate(keys), reach=reach, decay=decay))
+            while len(counted) > 1 and len(counted[-2].keys) <= 2 * len(counted[-1].keys):
+                counted.append(_merged(*(counted.pop() for _ in range(2))))
+            users, items = users[-reach:], items[-reach:]
+        while len(counted) > 1:
+            counted.append(_merged(*(counted.pop() for _ in range(2))))
+        totals = np.bincount(counted[0].keys // n_items, counted[0].weights, minlength=n_items)
+        return cls(n_items, counted[0], totals.astype(np.float64))
+
+    def weights(self, sources: Indices, targets: Indices) -> Floats:
+        """Return the weights of pairs of items, arrays of one shape; 0 for a pair without transitions."""
+        keys, weights = self.pairs
+        if not len(keys):
+            return np.zeros(sources.shape)
+        wanted = sources * self.n_items + targets
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(keys[at] == wanted, weights[at], 0.0)
+
+    def matrix(self) -> Floats32 | None:
+        """Return the weights of all pairs [n_items, n_items], sources first; None if nearly all would be 0."""
+        if len(self.pairs.keys) < DENSE * self.n_items**2:
+            return None
+        matrix = np.zeros(self.n_items**2, np.float32)
+        matrix[self.pairs.keys] = self.pairs.weights
+        return matrix.reshape(self.n_items, self.n_items)
+
+    def rows(self, sources: Indices, first: int, last: int) -> tuple[Indices, Indices, Floats32]:
+        """Return all pairs of `sources` [S] with targets from `first` to `last` - 1, source by source.
+
+        How many there are of each source [S], and of each pair its target, counted from `first`, and its weight.
+        """
+        keys, weights = self.pairs
+        smallest = sources * self.n_items + first
+        starts, ends = np.searchsorted(keys, smallest), np.searchsorted(keys, smallest + (last - first))
+        lengths = ends - starts
+        at = np.arange(lengths.sum()) + np.repeat(starts - (lengths.cumsum() - lengths), lengths)
+        return lengths, keys[at] - np.repeat(smallest, lengths), weights[at]
+
+
+def _at_distance(users: Indices, items: Indices, distance: int, n_before: int, n_items: int) -> Indices:
+    """Return pairs of positions `distance` apart whose later one is not among the first `n_before`."""
+    first = max(0, n_before - distance)
+    sources, targets = slice(first, max(first, len(users) - distance)), slice(first + distance, None)
+    is_of_one = users[sources] == users[targets]
+    return items[sources][is_of_one] * n_items + items[targets][is_of_one]
+
+
+def _distinct(keys: Indices, *, reach: int, decay: float) -> Pairs:
+    """Return pairs with how often they occur; `keys`: of pairs, times `reach`, plus the distance less 1."""
+    keys = np.sort(keys)
+    places = np.flatnonzero(np.diff(keys, prepend=-1))
+    counts, keys = np.diff(places, append=len(keys)), keys[places]
+    weights = counts * decay ** (keys % reach)
+    keys //= reach
+    places = np.flatnonzero(np.diff(keys, prepend=-1))
+    sums = np.add.reduceat(weights, places) if len(places) else weights
+    return Pairs(keys[places], sums.astype(np.float32))
+
+
+def _merged(one: Pairs, other: Pairs) -> Pairs:
+    """Return the pairs of both, the weights of what is in both added up."""
+    small, large = sorted((one, other), key=lambda pairs: len(pairs.keys))
+    at = np.searchsorted(large.keys, small.keys)
+    is_known = np.zeros(len(at), bool)
+    inside = at < len(large.keys)
+    is_known[inside] = large.keys[at[inside]] == small.keys[inside]
+    large.weights[at[is_known]] += small.weights[is_known]
+    at, new = at[~is_known], ~is_known
+    return Pairs(np.insert(large.keys, at, small.keys[new]), np.insert(large.weights, at, small.weights[new]))
+
+
+NOBODY = -1  # in the place of an item that a short history does not have
+
+
+class TransitionScorer:
+    """Scores an item by the probability that it follows each of a user's last `n_last_items`, added up.
+
+    P(j | i) = (weight of i → j + `smoothing` × share of j) / (weights of i + `smoothing`), where the share is that of
+    the training positions, `popularity` [n_items]: an item of which little is known says little but what is popular
+    anyhow. The k-th item from the end counts `decay` ** (k - 1). With one last item this is a smoothed Markov chain;
+    with several an untrained graph of transitions, after Han et al. 2026, "An Embarrassingly Simple Graph Heuristic
+    Reveals Shortcut-Solvable Benchmarks for Sequential Recommendation" (arXiv 2605.07125); theirs looks at one or two
+    last items, over several hops, and at features of items. Every process adds up the same numbers in the same order.
+    """
+
+    dtype = torch.float64  # so that different sums differ
+
+    def __init__(
+        self, transitions: Transitions, popularity: Ints, partition: Partition, *, n_last_items: int, decay: float,
+        smoothing: float,
+    ) -> None:  # fmt: skip
+        matrix = transitions.matrix()
+        self._graph = _Sparse(transitions) if matrix is None else _Dense(torch.from_numpy(matrix))
+        self.partition = partition
+        self._shares = popularity / max(1, popularity.sum())
+        self._per_item = 1 / (transitions.totals + smoothing)
+        self._of_place, self._smoothing = decay ** np.arange(n_last_items), smoothing
+        self.n_items, self.width = len(popularity), n_last_items
+
+    def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the last items, counted from 0, the newest first."""
+        last = _last_items(rows, self.width)
+        targets = ids.cpu().numpy() - FIRST_ITEM_ID
+        factors, of_share = self._factors(last)
+        scores = np.zeros(targets.shape)
+        for place in range(self.width):
+            users = np.flatnonzero(last[:, place] != NOBODY)
+            weights = self._graph.weights(last[users, place, None], targets[users])
+            scores[users] += factors[users, place, None] * weights
+        scores += of_share[:, None] * self._shares[targets]
+        return torch.from_numpy(last.astype(np.float64)).to(ids.device), torch.from_numpy(scores).to(ids.device)
+
+    def items(self, ids: Tensor) -> Tensor:
+        """Return consecutive items, as they are."""
+        return ids
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """Return what the graph has between a tile of the catalogue and the last items, and what is popular."""
+        last, first = users.cpu().numpy().astype(np.int64), int(items[0]) - FIRST_ITEM_ID
+        factors, of_share = self._factors(last)
+        scores = self._graph.added(last, factors, first, len(items))
+        scores += of_share[:, None] * self._shares[first : first + len(items)]
+        return torch.from_numpy(scores).to(users.device)
+
+    def _factors(self, last: Indices) -> tuple[Floats, Floats]:
+        """Return the factors of the weights of each last item [B, n], and of the shares of all items [B]."""
+        factors = np.where(last != NOBODY, self._of_place * self._per_item[last], 0.0)
+        return factors, self._smoothing * factors.sum(1)
+
+
+class _Sparse:
+    """A graph of few of the pairs that there could be, as a sorted list of them."""
+
+    def __init__(self, transitions: Transitions) -> None:
+        self._transitions = transitions
+
+    def weights(self, sources: Indices, targets: Indices) -> Floats:
+        """Return the weights of pairs of items, arrays that broadcast."""
+        return self._transitions.weights(sources, targets)
+
+    def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
+        """Return weights from the `last` items [B, P] to `first` … `first` + n - 1, times `factors` [B, P].
+
+        Added up [B, n] in the order of the places.
+        """
+        rows, places = np.nonzero(last != NOBODY)
+        lengths, columns, weights = self._transitions.rows(last[rows, places], first, first + n)
+        columns += np.repeat(rows * n, lengths)
+        added = weights * np.repeat(factors[rows, places], lengths)
+        return np.bincount(columns, added, len(last) * n).astype(np.float64).reshape(len(last), n)
+
+
+class _Dense:
+    """The same, a `matrix` [n_items, n_items] of all pairs."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix
+
+    def weights(self, sources: Indices, targets: Indices) -> Floats:
+        """Return the same as `_Sparse.weights`."""
+        return self._matrix.numpy()[sources, targets].astype(np.float64)
+
+    def added(self, last: Indices, factors: Floats, first: int, n: int) -> Floats:
+        """Return the same as `_Sparse.added`; NOBODY is an arbitrary item with factor 0."""
+        tile, scores = self._matrix[:, first : first + n], torch.zeros(len(last), n, dtype=torch.float64)
+        sources, of_sources = torch.from_numpy(last.T % len(tile)), torch.from_numpy(factors.T[:, :, None])
+        for source, factor in zip(sources, of_sources, strict=True):
+            scores += tile.index_select(0, source).double().mul_(factor)  # each rounded by itself: no addcmul
+        return scores.numpy()
+
+
+def _last_items(rows: Rows, n: int) -> Indices:
+    """Return the last `n` items of each row [B, n], counted from 0, the newest first; NOBODY where there are fewer."""
+    before = np.arange(n)
+    at = np.maximum(rows.lengths.cumsum()[:, None] - 1 - before, 0)
+    items = rows.items[at].astype(np.int64) - FIRST_ITEM_ID if len(rows.items) else np.zeros(at.shape, np.int64)
+    return np.where(before < rows.lengths[:, None], items, NOBODY)

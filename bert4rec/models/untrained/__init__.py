@@ -1,1 +1,0 @@
-"""Baselines without training: they count what the training split holds, and score by that."""

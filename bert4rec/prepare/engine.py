@@ -1,0 +1,272 @@
+"""The preparation from one end to the other, and what a dataset folder says of itself."""
+
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+import polars as pl
+
+from bert4rec.config.load import with_changes
+from bert4rec.config.recognition import is_url
+from bert4rec.config.tables import OWN_DATA, Config, Data
+from bert4rec.dataset.card import dataset_card
+from bert4rec.dataset.format import CARD, FIRST_ITEM_ID, ITEMS, ORACLE, TEST, USERS, describe, lengths_of, order_line
+from bert4rec.dataset.reader import read_metadata
+from bert4rec.prepare.fields import DECIMAL
+from bert4rec.prepare.filters import FILTERS
+from bert4rec.prepare.first_look import first_look
+from bert4rec.prepare.interactions import Interactions
+from bert4rec.prepare.ordering import Known, item_ids, read_known
+from bert4rec.prepare.progress import BadRows, Progress
+from bert4rec.prepare.remote import LocalFiles, local_files
+from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
+from bert4rec.prepare.sources import open_source
+from bert4rec.prepare.splitting import choose_split
+from bert4rec.prepare.survey import NumberedHistories, Survey, item_table, survey_histories
+from bert4rec.prepare.synthetic import Generated, oracle_ranks
+from bert4rec.prepare.writer import (
+    Cutter,
+    SplitWriter,
+    clear_target,
+    created_from,
+    new_dataset,
+    refuse_another_input,
+    write_metadata,
+    write_splits,
+    write_table,
+)
+from bert4rec.runtime.errors import DataError
+
+MOST_HASHED = 2**28  # bytes, a second: files that others have published on are smaller
+
+
+def describe_rows(
+    config: Config, source: Interactions | Generated, ordered: OrderedRows, survey: Survey
+) -> dict[str, Any]:
+    """Return the origin of the rows, how many were read, dropped and kept, and the results of the survey."""
+    n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
+    bad = source.bad
+    return {
+        "created_from": created_from(config.data.source, config.data.path) | _checksum(config.data.path),
+        "source": config.data.source,
+        "max_len": config.max_len,
+        "preprocessing": config.preprocessing.recipe,
+        "extends": bool(config.data.extends),
+        "order": dict(source.order),
+        "rows_read": ordered.n_rows_read + bad.total,
+        "users_read": ordered.n_users_read,
+        "items_read": ordered.n_items_read,
+        "bad_rows": dict(sorted(bad.counts.items())),
+        "dropped": {name: ordered.dropped[name] for name in FILTERS if ordered.dropped[name]},
+        "rows": n_rows,
+        "users": n_users,
+        "items": n_items,
+        "density": n_rows / (n_users * n_items),
+        "lengths": lengths_of(survey.lengths[survey.lengths > 0]),
+        "time_span": list(survey.time_span) if survey.time_span else None,
+        "train_positions": int(survey.train_counts.sum()),
+        "has_times": "time" in ordered.parts.columns,
+        "has_target_times": "time" in ordered.parts.columns,
+        "has_ratings": "rating" in ordered.parts.columns,
+    }
+
+
+def _checksum(name: str) -> dict[str, str]:
+    """Return the SHA-256 of one local file that is not large: a report knows by it what others have published."""
+    path = Path(name)
+    if is_url(name) or not path.is_file() or path.stat().st_size > MOST_HASHED:
+        return {}
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+WORK = ".work"  # folder, beside the new splits, of what goes over the disk
+SIZES = {"train": "train_windows", "validation": "validation_users", "test": "test_users"}  # split → key
+RUNS = 24  # runs fit into the memory: one is held some six times while it is sorted or cut
+
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(config: Config) -> Path:
+    """Make the dataset folder that `config` describes, logging the progress, and return its path.
+
+    Raises `DataError` or `SettingsError`, in one line, for what cannot be prepared; then nothing is left behind.
+    """
+    folder = config.data.folder
+    clear_target(folder)
+    _refuse_another_input(config)
+    known = read_known(Path(config.data.extends)) if config.data.extends else None
+    warnings: list[str] = []
+    progress = Progress()
+    with (
+        new_dataset(folder) as new,
+        _without_other_bars(),
+        local_files(config.data, new / WORK / "copies", progress) as local,
+    ):
+        metadata, size = _make_dataset(config, local, new, known, warnings, progress)
+        _refuse_another_input(config)  # again: another preparation may have ended meanwhile
+    logger.info(f"\n{describe(metadata)}\n")
+    _warn(*warnings)  # again: above the progress they are soon forgotten
+    logger.info(f"dataset folder: {folder} ({size / 1e6:,.1f} MB)")
+    return folder
+
+
+def _make_dataset(
+    config: Config, local: LocalFiles, new: Path, known: Known | None, warnings: list[str], progress: Progress
+) -> tuple[dict[str, Any], int]:
+    """Run all stages into the folder `new`; return `metadata.json` without the checksums, and the bytes of the folder.
+
+    `local`: the files that `config` names; `known`: the ids that are kept; what is to be warned of is added to
+    `warnings`.
+    """
+    data, settings, work = local.data, config.preprocessing, new / WORK
+    source = open_source(data, settings, text_ids=_text_ids(known))
+    source.item_titles(data.titles_path, dtype=pl.String())  # rather refused now than after minutes
+    warnings += _look(data.source, source)
+
+    run_bytes = int(settings.memory_gb * 1e9) // RUNS
+    raw = read_rows(source, settings, known, folder=work, run_bytes=run_bytes, progress=progress)
+    warnings += _look_at_rows(raw, source.bad, known, local, progress)
+    titles = source.item_titles(data.titles_path, dtype=raw.item_type)
+
+    has_whole_catalogue = data.source == "random" and settings.min_item_interactions == 1
+    also = ([known.items["original"]] if known else []) + (
+        [pl.Series(range(1, data.n_items + 1))] if has_whole_catalogue else []
+    )
+    ordered = order_rows(raw, settings, source.order, folder=work / "parts", progress=progress, also=also)
+    source.check(ordered.n_users_read)
+    limit_rows(ordered, settings, progress=progress)
+
+    kept = (ordered.counts > 0) | has_whole_catalogue  # noise is for catalogues of a given size
+    ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
+    n_items = int(ids.max()) + 1 - FIRST_ITEM_ID
+    if n_items == 1:
+        raise DataError(_one_item(data, ordered.items.filter(pl.Series(kept))[0]))
+    histories = NumberedHistories(ordered, ids, known=known.users["original"] if known else None)
+    n_users = write_table(new / USERS, histories.users())
+    rule, instant = choose_split(settings, ordered.parts)
+    survey = survey_histories(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
+    warnings += _warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
+    items = item_table(ordered, ids, survey, titles)
+    write_table(new / ITEMS, [items])
+    config = _with_window_length(config, survey, progress)
+    cutter = Cutter(rule, survey, config.max_len, config.window_step, settings.n_eval_negatives, settings.seed)
+    splits, held_out = write_splits(new, histories, cutter, progress=progress)
+    warnings += _warn(held_out.warning())
+    _write_oracle(source, new, items, settings.split, progress)
+
+    rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
+    metadata = rows | {name: splits[split].n_rows for split, name in SIZES.items()} | held_out.metadata()
+    return metadata, _finish(new, metadata, splits, progress)
+
+
+def _with_window_length(config: Config, survey: Survey, progress: Progress) -> Config:
+    """Return the settings with model.max_len decided: as in the dataset that is extended, or by the lengths of
+    histories.
+    """
+    if config.model.max_len != "auto":
+        return config
+    if config.data.extends:
+        max_len, why = int(read_metadata(Path(config.data.extends))["max_len"]), f"as in {config.data.extends}"
+    else:
+        max_len, why = survey.window_length(at_least=config.preprocessing.sliding_step)
+    progress.log(f"model.max_len = {max_len}: {why}")
+    return with_changes(config, "model", {"max_len": max_len})
+
+
+@contextmanager
+def _without_other_bars() -> Iterator[None]:
+    """Keep the `datasets` library from drawing bars of its own."""
+    were_disabled = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_disabled:
+            datasets.enable_progress_bars()
+
+
+def _look(name: str, source: Interactions | Generated) -> list[str]:
+    """Show what can be told from the first rows, before minutes are spent on all; what is warned of."""
+    if isinstance(source, Generated):
+        logger.info(order_line(name, source.order))
+        return []
+    lines, warnings = first_look(source)
+    logger.info("\n".join(lines))
+    return _warn(*warnings)
+
+
+def _look_at_rows(raw: RawRows, bad: BadRows, known: Known | None, local: LocalFiles, progress: Progress) -> list[str]:
+    """Show the first unusable rows; what is warned of. `DataError` where there is no row."""
+    for line in bad.shown:
+        progress.log(f"unusable: {local.named(line)}")
+    if hidden := bad.total - len(bad.shown):
+        progress.log(f"unusable: {hidden:,} rows more")
+    if not len(raw):
+        raise DataError(f"{local.data.path}: holds no interactions; name another file in data.path")
+    if known is None or raw.known.n_rows:
+        return []
+    n = len(known.users)
+    return _warn(f"data.extends: none of its {n:,} users has a row here; are the ids written otherwise?")
+
+
+def _one_item(data: Data, item: object) -> str:
+    """Return the message that refuses rows with one item."""
+    advice = "name the column of the items: --data.item_column=…" if data.source == "table" else "bring other rows"
+    return f'{data.path}: all rows have one item, "{item}", so there is nothing to choose from; {advice}'
+
+
+def _write_oracle(
+    source: Interactions | Generated, new: Path, items: pl.DataFrame, split: str, progress: Progress
+) -> None:
+    """Write `oracle.parquet` for synthetic data from which nothing was dropped: the oracle knows its own walks."""
+    oracle = source.oracle if isinstance(source, Generated) else None
+    if oracle is None or items["count"].sum() < source.n_bytes or split != "leave_one_out":
+        return
+    test = datasets.load_from_disk(str(new / TEST)).to_polars()
+    ranks = oracle_ranks(oracle, test, users=pl.read_parquet(new / USERS, glob=False), items=items)
+    if ranks is None:
+        progress.log(f"left {ORACLE} out: too many users × items to rank")
+        return
+    write_table(new / ORACLE, [ranks])
+
+
+def _finish(new: Path, metadata: dict[str, Any], splits: Mapping[str, SplitWriter], progress: Progress) -> int:
+    """Write the card and the checksums; return the size of the folder in bytes."""
+    shutil.rmtree(new / WORK)
+    tables = {path.stem for path in new.glob("*.parquet")}
+    written = {name: (split.n_rows, split.columns) for name, split in splits.items()}
+    (new / CARD).write_text(dataset_card(metadata, written, tables), encoding="utf-8")
+    size = write_metadata(new, metadata)
+    progress.log("checksums")
+    return size
+
+
+def _refuse_another_input(config: Config) -> None:
+    data = config.data
+    if not data.replace:
+        origin = created_from(data.source, data.path)
+        refuse_another_input(data.folder, origin, is_own_data=data.source in OWN_DATA)
+
+
+def _warn(*warnings: str | None) -> list[str]:
+    """Log the warnings that there are, and return them."""
+    found = [warning for warning in warnings if warning]
+    for warning in found:
+        logger.warning(warning)
+    return found
+
+
+def _text_ids(known: Known | None) -> set[str]:
+    """Return the fields of which an older dataset has ids like "7.0", which must stay what they are."""
+    if known is None:
+        return set()
+    originals = {"user": known.users["original"], "item": known.items["original"]}
+    return {name for name, ids in originals.items() if ids.dtype == pl.String and ids.str.ends_with(DECIMAL).any()}

@@ -1,0 +1,124 @@
+"""What is said before all rows are read: their order, what looks wrong, and the first rows as they are understood."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import polars as pl
+
+from bert4rec.dataset.format import order_line
+from bert4rec.prepare.column_inference import NEARLY_ALL, excel_days, look_swapped, looks_like_time, needs_format
+from bert4rec.prepare.interactions import Interactions
+from bert4rec.prepare.tables import FIRST_ROWS
+from bert4rec.prepare.times import fitting_forms
+from bert4rec.runtime.errors import DataError
+
+SHOWN = ("user", "item", "time", "rating", "title")
+SHOWN_ROWS = 3
+WIDTH = 40  # characters of a value that are shown
+YEAR = 365 * 86_400  # seconds
+
+
+def first_look(interactions: Interactions) -> tuple[list[str], list[str]]:
+    """Return lines that show the order and the first rows, and the warnings that follow from a look at them.
+
+    Raises `DataError` for times that are days as Excel counts them.
+    """
+    rows, source = first_rows(interactions), interactions.source
+    warnings: list[str] = []
+    if source.form == "table":
+        _refuse_excel_days(interactions)
+        warnings += [*_of_the_order(interactions), *_of_the_names(interactions), *_of_the_times(interactions, rows)]
+    return [order_line(source.form, interactions.order), *_shown(rows, interactions.columns)], warnings
+
+
+def first_rows(interactions: Interactions) -> pl.DataFrame:
+    """Return the first usable rows, with their `title` where a column holds it."""
+    first = interactions.again(files=interactions.files[:1], only_first=True)
+    parts = [rows for rows, _ in first.usable()]
+    return pl.concat(parts, how="vertical_relaxed").head(FIRST_ROWS) if parts else pl.DataFrame()
+
+
+def first_of_other_columns(interactions: Interactions) -> pl.DataFrame:
+    """Return the first values of the columns of a table that no setting names, as they stand in the file."""
+    present, named = interactions.open(interactions.files[0]).columns, interactions.columns.values()
+    others = [name for name, is_field in present.items() if is_field and name not in named]
+    return interactions.first_of({name: name for name in others}) if others else pl.DataFrame()
+
+
+def _of_the_order(interactions: Interactions) -> Iterator[str]:
+    if interactions.order["by"] == "time":
+        return
+    text = "no time column is named: the order of the file's rows is taken for the order of time"
+    others = first_of_other_columns(interactions)
+    found = [column.name for column in others if looks_like_time(column)]
+    if found:
+        verb = "looks like a time" if len(found) == 1 else "look like times"
+        text += f"; {', '.join(found)} {verb}: {shlex.quote(f'--data.time_column={found[0]}')}"
+        if needs_format(others[found[0]]):
+            forms = fitting_forms(others[found[0]])
+            text += f" {shlex.quote(f'--data.time_format={forms[0]}')}" if forms else " with --data.time_format=…"
+    yield text
+
+
+def _of_the_names(interactions: Interactions) -> Iterator[str]:
+    user, item = interactions.columns["user"], interactions.columns["item"]
+    if look_swapped(user, item):
+        swapped = shlex.join([f"--data.user_column={item}", f"--data.item_column={user}"])
+        yield f"{user} as the column of the users and {item} as that of the items look swapped; if they are: {swapped}"
+
+
+def _refuse_excel_days(interactions: Interactions) -> None:
+    column = interactions.columns.get("time", "")
+    if not column or interactions.times.unit != "auto" or interactions.times.form:
+        return
+    days = excel_days(interactions.first_of({"time": column})["time"])
+    if len(days):
+        day = datetime(1899, 12, 30, tzinfo=UTC) + timedelta(days=days[0])
+        raise DataError(
+            f'{interactions.files[0]}: {column} "{days[0]}" looks like a day as Excel counts them '
+            f"({day.strftime('%Y-%m-%d %H:%M')}), which is not read: format the column in Excel as yyyy-mm-dd hh:mm:ss "
+            "and save it as CSV again; if these are seconds, add --data.time_unit=s"
+        )
+
+
+def _of_the_times(interactions: Interactions, rows: pl.DataFrame) -> Iterator[str]:
+    times = rows["time"] if "time" in rows.columns else pl.Series([], dtype=pl.Int64)
+    n_early = int((times < YEAR).sum())
+    if not n_early or n_early < NEARLY_ALL * len(times):
+        return
+    first = ", ".join(_moment(time) for time in times.head(SHOWN_ROWS))
+    column, unit = interactions.columns["time"], interactions.times.unit
+    doubt = "" if unit == "auto" else f', or data.time_unit = "{unit}" wrong'
+    yield (
+        f"{n_early:,} of the first {len(times):,} times lie in 1970 ({first}): is {column} really a "
+        f"time{doubt}? (a number that only counts up gives the order as well)"
+    )
+
+
+def _shown(rows: pl.DataFrame, columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield the first rows as a table, with the name of each field and of its column above."""
+    names = [name for name in SHOWN if name in rows.columns]
+    if not len(rows):
+        return
+    table = [[name if columns[name] == name else f"{name} ({columns[name]})" for name in names]]
+    for row in rows.select(names).head(SHOWN_ROWS).rows():
+        table.append([_cell(name, value) for name, value in zip(names, row, strict=True)])
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    yield "the first rows, as they are understood:"
+    for line in table:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "time":
+        return _moment(value)
+    text = f"{value:g}" if name == "rating" else " ".join(str(value).split())
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+
+
+def _moment(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,1 +1,0 @@
-"""Sources of interactions, as typed frames in file order."""

@@ -1,0 +1,222 @@
+"""Data at an address: fetched, checked, and what keeps them away."""
+
+import glob
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+
+from bert4rec.config.recognition import LISTED, SUFFIXES, TYPED_NAMES, Format, is_url, refuse_unread, without_secrets
+from bert4rec.config.tables import Data
+from bert4rec.prepare.progress import Progress
+from bert4rec.prepare.sources import named_columns
+from bert4rec.prepare.tables import FIRST_ROWS
+from bert4rec.runtime.errors import DataError
+
+LOGIN = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; for public data "
+    "AWS_SKIP_SIGNATURE=true",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may read it; for public data "
+    "GOOGLE_SKIP_SIGNATURE=true",
+    "hf": "set HF_TOKEN to a token that may read it",
+    **dict.fromkeys(("https", "http"), "it needs a login, or a signature in the address that is still valid"),
+}
+STATUS = re.compile(r"(?:status code: |status client error \(|status server error \()(\d{3})")
+NO_LOGIN = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")  # asked for a login if no variable is set
+UNREACHED = ("client error (Connect)", "error sending request", "dns error")
+
+
+@contextmanager
+def readable(url: str, kind: Format | None = None) -> Iterator[None]:
+    """Raise `DataError` in place of what Polars raises in reading `url`; `kind`: of a table that carries its types."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{without_secrets(url)}: {_problem(error, url, kind)}") from None
+
+
+def _problem(error: Exception, url: str, kind: Format | None) -> str:
+    text, scheme = str(error), url.partition("://")[0]
+    found = STATUS.search(text)
+    status = int(found[1]) if found else 0
+    if any(place in text for place in NO_LOGIN):
+        return f"no login is set; {LOGIN[scheme]}"
+    if "error decoding response" in text:  # Hugging Face says so of both, and Polars does not look at its status
+        return f"no such file, or one that you may not read; correct the address, or {LOGIN[scheme]}"
+    if isinstance(error, FileNotFoundError) or status == 404:
+        return f"no such {'bucket' if 'NoSuchBucket' in text else 'file'} (404); correct the address"
+    if isinstance(error, PermissionError) or status in (401, 403):
+        return f"access denied ({status or 403}); {LOGIN[scheme]}"
+    if status:
+        return f"the server answers with status {status}; correct the address, or repeat the command later"
+    if problem := _of_the_content(error, text, kind):
+        return problem
+    if any(words in text for words in UNREACHED):
+        return f"cannot be reached ({_reason(text)}); correct the address, or repeat the command later"
+    return f"interrupted ({_reason(text)}); nothing was written: repeat the command"
+
+
+def _of_the_content(error: Exception, text: str, kind: Format | None) -> str:
+    """Return what is wrong with what the server has; "" where nothing is."""
+    if "expanded paths were empty" in text:
+        return "no file fits this pattern; correct the address"
+    if "Range request not supported" in text:
+        return "the server does not send parts of a file (HTTP ranges); copy the file here and name the copy"
+    if "invalid utf8" in text:
+        return (
+            "not UTF-8 text (the name of a Parquet file must end with .parquet); convert it, or copy it here and name "
+            "the copy: of a local file only the lines with other bytes are left out"
+        )
+    if kind is not None and not isinstance(error, OSError) and "error sending request" not in text:
+        return f"not {TYPED_NAMES[kind]}, or damaged: {_reason(text)}"
+    return ""
+
+
+def _reason(text: str) -> str:
+    """Return the innermost cause, without any address."""
+    line = text.strip().splitlines()[-1].strip()
+    return re.sub(r"\S+://\S+", "…", re.sub(r"^\d+: ", "", line))[:200]
+
+
+FILE = "file\n"  # column with the address of each row's file; a header has no name with a line end
+LONGEST = 60  # letters of a name: keys of a bucket may be longer than names of files, which have at most 255 bytes
+
+Typed: TypeAlias = Literal["parquet", "arrow file"]
+Copied: TypeAlias = tuple[Path, str, int]  # a file on the disk, its address, how many rows more have been copied
+
+
+def copy_remote(url: str, folder: Path, columns: Collection[str] | None) -> Iterator[Copied]:
+    """Copy the file at `url`, or all that fit a pattern, into `folder`, in the order of their names, part by part.
+
+    A typed table (Parquet, Arrow) is copied with its `columns` alone, but for its first rows, which have all; text
+    (also of a typed table where `columns` is None) as whole lines, unpacked. Raises `DataError` for what is not there,
+    not allowed, not reachable or broken off.
+    """
+    refuse_unread(without_secrets(url))
+    kind = SUFFIXES.get(Path(without_secrets(url)).suffix.lower(), ("text", ""))[0]
+    if columns is None or kind not in ("parquet", "arrow file"):
+        yield from _copy_lines(url, folder)
+        return
+    for number, file in enumerate(_files(url, kind)):
+        path = _place(folder, number, file)
+        for n_rows in _copy_columns(file, kind, path, columns):
+            yield path, without_secrets(file), n_rows
+
+
+def _copy_lines(url: str, folder: Path) -> Iterator[Copied]:
+    places: dict[str, Path] = {}
+    for frame in _frames(pl.scan_lines(url, glob=_is_pattern(url), include_file_paths=FILE), url):
+        for part in frame.partition_by(FILE, maintain_order=True):
+            file = part[FILE][0]
+            path = places.setdefault(file, _place(folder, len(places), file))
+            with path.open("ab") as copy:
+                copy.write(part["line"].str.join("\n").item().encode() + b"\n")
+            yield path, without_secrets(file), len(part)
+    if not places:
+        if _is_pattern(url):
+            raise DataError(f"{without_secrets(url)}: no file fits this pattern, or all are empty; correct it")
+        path = _place(folder, 0, url)
+        path.touch()
+        yield path, without_secrets(url), 0
+
+
+def _copy_columns(url: str, kind: Typed, path: Path, columns: Collection[str]) -> Iterator[int]:
+    """Write the table at `url` as an Arrow stream, which has a place for every type; yields numbers of rows."""
+    with readable(url, kind):
+        table = pl.scan_parquet(url, glob=False) if kind == "parquet" else pl.scan_ipc(url, glob=False)
+        first = table.head(FIRST_ROWS).collect()
+    needed = [name for name in first.columns if name in columns]
+    schema, packed = first.to_arrow().schema, pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema, options=packed) as stream:
+        stream.write_table(first.to_arrow())
+        yield len(first)
+        if len(needed) < len({*columns}):
+            return  # the first rows show what is missing
+        for frame in _frames(table.slice(FIRST_ROWS).select(needed), url, kind):
+            stream.write_table(pl.concat([first.clear(), frame], how="diagonal").to_arrow())
+            yield len(frame)
+
+
+def _files(url: str, kind: Typed) -> list[str]:
+    """Return the addresses of all files that fit the pattern `url`; itself where it is none."""
+    if not _is_pattern(url):
+        return [url]
+    with readable(url, kind):
+        if kind == "parquet":  # whose files may differ in their columns
+            rows = pl.scan_parquet(url, include_file_paths=FILE, missing_columns="insert", extra_columns="ignore")
+        else:
+            rows = pl.scan_ipc(url, include_file_paths=FILE)
+        return rows.select(pl.col(FILE).unique().sort()).collect()[FILE].to_list()
+
+
+def _frames(table: pl.LazyFrame, url: str, kind: Typed | None = None) -> Iterator[pl.DataFrame]:
+    """Yield the rows in their order, read no faster than they are taken."""
+    with readable(url, kind):
+        yield from table.collect_batches(lazy=True)
+
+
+def _place(folder: Path, number: int, url: str) -> Path:
+    """Return the path of a copy. Its name begins with a number, for the order of the files, and ends as the address."""
+    return folder / f"{number:06d}-{Path(without_secrets(url)).name[-LONGEST:]}"
+
+
+def _is_pattern(url: str) -> bool:
+    return url.partition("://")[0] in LISTED and glob.has_magic(url)
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """Hold the settings `data` with paths of this machine alone; `names`: of a path that is a copy its address."""
+
+    data: Data
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self, text: str) -> str:
+        """Return `text` with the addresses in place of the paths of copies."""
+        for path, url in self.names.items():
+            text = text.replace(path, url)
+        return text
+
+
+@contextmanager
+def local_files(data: Data, folder: Path, progress: Progress) -> Iterator[LocalFiles]:
+    """Copy the remote files that `data` names into `folder`; in the block, errors name the addresses.
+
+    Raises `DataError` for what cannot be copied.
+    """
+    names: dict[str, str] = {}
+    changes: dict[str, str] = {}
+    columns = named_columns(data).values() if data.source == "table" else None
+    for key, place, needed in (("path", data.path, columns), ("titles_path", data.titles_path, None)):
+        if is_url(place):
+            changes[key] = _copied(place, folder / key, needed, names, progress)
+    found = LocalFiles(data.model_copy(update=changes), names)
+    try:
+        yield found
+    except DataError as error:
+        raise DataError(found.named(str(error))) from None
+
+
+def _copied(
+    url: str, folder: Path, columns: Collection[str] | None, names: dict[str, str], progress: Progress
+) -> str:  # fmt: skip
+    """Return the path or the pattern of the copies in `folder`; each is added to `names`."""
+    folder.mkdir(parents=True)
+    files: dict[str, str] = {}
+    with progress.stage("fetch", 0) as stage, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Polars', of a bucket whose region it looks up
+        for path, name, n_rows in copy_remote(url, folder, columns):
+            files[str(path)] = name
+            stage.advance(0, n_rows)
+    names |= files
+    if len(files) == 1:
+        return next(iter(files))
+    pattern = f"{glob.escape(str(folder))}/*"
+    names[pattern] = without_secrets(url)
+    return pattern

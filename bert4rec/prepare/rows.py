@@ -1,0 +1,222 @@
+"""From the files to ordered rows within the limits of the settings."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bert4rec.config.tables import Preprocessing
+from bert4rec.config.values import instant
+from bert4rec.prepare.filters import (
+    FILTERS,
+    Verb,
+    apply,
+    drop_consecutive_duplicates,
+    drop_low_ratings,
+    drop_rare_items,
+    drop_unread,
+    drop_users,
+    keep_repeats,
+    keep_times,
+)
+from bert4rec.prepare.interactions import Interactions
+from bert4rec.prepare.ordering import Distinct, Known, Parts, Spool, in_time_order, same_type, with_codes
+from bert4rec.prepare.progress import BadRows, Progress
+from bert4rec.prepare.synthetic import Generated
+from bert4rec.runtime.errors import DataError
+
+
+@dataclass
+class RawRows:
+    """Hold all usable rows on the disk: `known` of users with an id of an older dataset as `user`, `new` of the
+    others.
+    """
+
+    known: Spool
+    new: Spool
+    items: Distinct = field(default_factory=Distinct)
+
+    def __len__(self) -> int:
+        return self.known.n_rows + self.new.n_rows
+
+    @property
+    def item_type(self) -> pl.DataType:
+        """Return the type of the original item ids."""
+        return (self.new.schema or self.known.schema)["item"]
+
+
+def read_rows(
+    source: Interactions | Generated, settings: Preprocessing, known: Known | None, *, folder: Path, run_bytes: int,
+    progress: Progress,
+) -> RawRows:  # fmt: skip
+    """Read every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
+
+    Raises `DataError` where the share of bad rows is above `max_bad_rows`, unless there are no more than `few_bad_rows`
+    and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them,
+    unless none of the first ones can be used.
+    """
+    raw = RawRows(Spool(folder / "known", run_bytes=run_bytes), Spool(folder / "new", run_bytes=run_bytes))
+    before = last = 0
+    is_said = False
+    with progress.stage("read", source.n_bytes) as stage:
+        for frame, done in source:
+            before, last = (last, done) if done > last else (before, last)
+            if before and not is_said:  # bytes whose rows have all been seen: of those up to `done` some may be to come
+                n_seen = len(raw) + len(frame) + source.bad.total
+                if source.bad.total == n_seen:
+                    raise DataError(
+                        f"{source.bad.shown[0]}; none of the first {n_seen:,} rows can be used: correct them"
+                    )
+                if is_said := _has_too_many(source.bad, n_seen * source.n_bytes / before, settings):
+                    n, kinds = f"{source.bad.total:,} of the first {n_seen:,} rows", ", ".join(source.bad.counts)
+                    progress.log(f"{n} cannot be used ({kinds}); reading on to count all")
+            raw.items.add(frame.select("item"))
+            for spool, rows in zip((raw.known, raw.new), _by_known(frame, known), strict=True):
+                spool.add(rows)
+            stage.advance(done, len(frame))
+    bad, n_rows = source.bad, len(raw) + source.bad.total
+    if _has_too_many(bad, n_rows, settings):
+        n = f"{bad.total:,} of {n_rows:,} rows" if bad.total > 1 else "a row"
+        raise DataError(
+            f"{bad.shown[0]}; {n} cannot be used, more than preprocessing.max_bad_rows = {settings.max_bad_rows:g} of "
+            "all: correct or remove these rows, or allow more"
+        )
+    return raw
+
+
+def _by_known(frame: pl.DataFrame, known: Known | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of users with a known id, which becomes their `user`, and the other rows."""
+    if known is None:
+        return frame.clear(), frame
+    names, old = same_type(frame["user"], known.users["original"])
+    ids = known.users.select(pl.col("user").cast(pl.Int64).alias("known"), original=old)
+    found = frame.with_columns(original=names).join(ids, on="original", how="left", maintain_order="left")
+    rows = found.drop("original", "known")
+    is_known = found["known"].is_not_null()
+    return rows.with_columns(user=found["known"]).filter(is_known), rows.filter(~is_known)
+
+
+def _has_too_many(bad: BadRows, n_rows: float, settings: Preprocessing) -> bool:
+    """Return whether `bad` rows among `n_rows` are more than the settings allow."""
+    share, few = settings.max_bad_rows, settings.few_bad_rows
+    return bad.total > max(share * n_rows, min(few, n_rows / 10) if share else 0)
+
+
+@dataclass
+class OrderedRows:
+    """Hold rows in order. Items are codes: places in the sorted `items`; `counts`: rows of each.
+
+    The first `n_known` parts are of users with known ids. `dropped`: rows by the setting that has dropped them.
+    """
+
+    parts: Parts
+    items: pl.Series
+    counts: NDArray[np.int64]
+    n_known: int = 0
+    n_rows_read: int = 0
+    n_users_read: int = 0
+    n_items_read: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def order_rows(
+    raw: RawRows, settings: Preprocessing, order: Mapping[str, Any], *, folder: Path, progress: Progress,
+    also: Iterable[pl.Series] = (),
+) -> OrderedRows:  # fmt: skip
+    """Return the rows that pass, user by user in order of time, or where none is known in the `order` of the source.
+
+    `also`: items that have a code with or without rows.
+    """
+    n_items_read = len(raw.items.rows())
+    for items in also:
+        raw.items.add(pl.DataFrame({"item": items}))
+    originals = raw.items.rows()["item"].sort()
+    codes = pl.DataFrame([originals.alias("original"), pl.Series("code", np.arange(len(originals)), dtype=pl.Int32)])
+    ordered = OrderedRows(Parts(folder), originals, np.zeros(len(originals), np.int64))
+    ordered.n_rows_read, ordered.n_items_read = len(raw), n_items_read
+    with progress.stage("order", len(raw)) as stage:
+        for spool in (raw.known, raw.new):
+            for frame in spool.partitions():
+                stage.advance(stage.n_rows + len(frame), len(frame))
+                ordered.n_users_read += frame["user"].n_unique()
+                kept = _ordered(frame, codes, settings, newest_first=order["newest_first"], dropped=ordered.dropped)
+                ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(originals))
+                ordered.parts.add(kept)
+            if spool is raw.known:
+                ordered.n_known = len(ordered.parts)
+            spool.remove()
+    return ordered
+
+
+def _ordered(
+    frame: pl.DataFrame, codes: pl.DataFrame, settings: Preprocessing, *, newest_first: bool, dropped: Counter[str]
+) -> pl.DataFrame:
+    """Return the rows of a part that pass the filters, in order and coded."""
+    frame = apply(_filters_by_row(settings), frame, dropped)
+    item, original = same_type(frame["item"], codes["original"])
+    coded = with_codes(frame.with_columns(item), codes.with_columns(original))
+    return apply(_filters_in_order(settings), in_time_order(coded, newest_first=newest_first), dropped)
+
+
+def filters_of_users(settings: Preprocessing) -> dict[str, Verb]:
+    """Return the filters by how many rows a user has, by the setting that asks for them."""
+    least, most = settings.min_user_interactions, settings.max_user_interactions
+    return {
+        "min_user_interactions": partial(drop_users, min_interactions=least),
+        "max_user_interactions": partial(drop_users, min_interactions=1, max_interactions=most),
+    }
+
+
+def _filters_by_row(settings: Preprocessing) -> dict[str, Verb]:
+    """Return the filters that look at one row at a time."""
+    start, end = (instant(text) if text else None for text in (settings.time_from, settings.time_until))
+    return {
+        "only_read": partial(drop_unread, only_read=settings.only_read),
+        "min_rating": partial(drop_low_ratings, min_rating=settings.min_rating),
+        "time_from": partial(keep_times, start=start),
+        "time_until": partial(keep_times, end=end),
+    }
+
+
+def _filters_in_order(settings: Preprocessing) -> dict[str, Verb]:
+    """Return the filters that look at a user's rows in order of time; those of users unless a rare item goes before."""
+    verbs: dict[str, Verb] = {"repeats": partial(keep_repeats, which=settings.repeats)}
+    if settings.drop_consecutive_duplicates:
+        verbs["drop_consecutive_duplicates"] = drop_consecutive_duplicates
+    return verbs | (filters_of_users(settings) if settings.min_item_interactions <= 1 else {})
+
+
+def limit_rows(ordered: OrderedRows, settings: Preprocessing, *, progress: Progress) -> None:
+    """Drop rare items, then users with too few or too many rows; again until both limits hold, where `k_core`.
+
+    Raises `DataError` where no row is left.
+    """
+    least, n_rounds = settings.min_item_interactions, 0
+    is_rare = least > 1
+    while is_rare:
+        n_rounds += 1
+        before, ordered.counts = ordered.counts, np.zeros_like(ordered.counts)
+        verbs = {"min_item_interactions": partial(drop_rare_items, counts=before, min_interactions=least)}
+        with progress.stage(f"limits, round {n_rounds}", int(before.sum())) as stage:
+            for index, frame in enumerate(ordered.parts):
+                kept = apply(verbs | filters_of_users(settings), frame, ordered.dropped)
+                if len(kept) < len(frame):
+                    ordered.parts.replace(index, kept)
+                ordered.counts += np.bincount(kept["item"].to_numpy(), minlength=len(before))
+                stage.advance(stage.n_rows + len(frame), len(frame))
+        is_rare = settings.k_core and bool(((ordered.counts > 0) & (ordered.counts < least)).any())
+    if not ordered.counts.any():
+        default = Preprocessing()
+        changed = [
+            f"{name} = {value}" for name in FILTERS if (value := getattr(settings, name)) != getattr(default, name)
+        ]
+        raise DataError(
+            f"0 of {ordered.n_rows_read} rows and {ordered.n_users_read} users pass [preprocessing] "
+            f"{', '.join(changed) or 'as it is'}; relax these filters"
+        )

@@ -1,1 +1,0 @@
-"""From histories to splits, windows and evaluation negatives."""

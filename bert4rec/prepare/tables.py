@@ -1,0 +1,231 @@
+"""Tables, Arrow and Parquet files, and files of sequences, as frames."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert4rec.config.recognition import TYPED_NAMES, Format
+from bert4rec.prepare.progress import LINE, BadRows, line_numbers
+from bert4rec.prepare.text import text_blocks
+from bert4rec.prepare.text.csv_rows import NOT_UTF_8, Layout, parse, read_layout
+from bert4rec.prepare.text.json_lines import json_columns, json_rows
+from bert4rec.prepare.text.text_blocks import Block, blocks
+from bert4rec.runtime.errors import DataError
+
+ROWS_PER_FRAME = 1 << 20
+
+Batch: TypeAlias = tuple[Any, float, float]  # a record batch, which share of the file was read before it, and with it
+
+
+def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
+    """Return the columns of the file at `path`, and of each whether it can be a field: no list or record. `DataError`
+    if damaged.
+    """
+    with _readable(path, kind):
+        schema = pq.read_schema(path) if kind == "parquet" else _open(path, kind, None)[1].schema
+        return {field.name: not pa.types.is_nested(field.type) for field in schema}
+
+
+def typed_rows(
+    path: Path, kind: Format, columns: Mapping[str, str], size: int = ROWS_PER_FRAME
+) -> Iterator[tuple[pl.DataFrame, int]]:
+    """Yield frames of at most `size` rows, and about how many bytes of the file have been read with each.
+
+    They have `LINE`, the number of the row from 1, and the values of `columns`: new name → name in the file. Raises
+    `DataError` for a damaged file.
+    """
+    seen, n_bytes = 0, path.stat().st_size
+    names = [*{*columns.values()}]
+    with _readable(path, kind):
+        batches = _parquet_batches(path, names, size) if kind == "parquet" else _ipc_batches(path, kind, names)
+        for whole, before, after in batches:
+            for first in range(0, whole.num_rows, size):
+                batch = whole.slice(first, size)
+                batch.validate(full=True)  # these formats have no checksums, and Polars trusts what it is given
+                frame = _frame(batch, columns).select(line_numbers(seen + 1), pl.all())
+                seen += len(frame)
+                share = before + (after - before) * (first + len(frame)) / whole.num_rows
+                yield frame, int(n_bytes * share)
+
+
+def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
+    """Return the `columns` by their new names; of two columns of the same name the first."""
+    places = [batch.schema.names.index(name) for name in columns.values()]
+    return pl.DataFrame(pl.from_arrow(pa.RecordBatch.from_arrays([batch.column(i) for i in places], [*columns])))
+
+
+def _parquet_batches(path: Path, names: Sequence[str], size: int) -> Iterator[Batch]:
+    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+    seen, n_rows = 0, max(1, file.metadata.num_rows)
+    for batch in file.iter_batches(batch_size=size, columns=names):
+        yield batch, seen / n_rows, (seen + batch.num_rows) / n_rows
+        seen += batch.num_rows
+
+
+def _ipc_batches(path: Path, kind: Format, names: Sequence[str]) -> Iterator[Batch]:
+    file, reader = _open(path, kind, names)
+    if kind == "arrow stream":
+        before = 0.0
+        for batch in reader:
+            after = file.tell() / file.size()
+            yield batch, before, after
+            before = after
+        return
+    n = reader.num_record_batches
+    for index in range(n):
+        yield reader.get_batch(index), index / n, (index + 1) / n
+
+
+def _open(path: Path, kind: Format, names: Sequence[str] | None) -> tuple[Any, Any]:
+    """Return the mapped file and its reader, of the columns `names` alone; None = all."""
+    file = pa.memory_map(str(path))
+    reader = pa.ipc.open_stream if kind == "arrow stream" else pa.ipc.open_file
+    if names is None:
+        return file, reader(file)
+    present = reader(file).schema.names
+    file.seek(0)
+    return file, reader(file, options=pa.ipc.IpcReadOptions(included_fields=[present.index(name) for name in names]))
+
+
+@contextmanager
+def _readable(path: Path, kind: Format) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not {TYPED_NAMES[kind]}, or damaged: {str(error).splitlines()[0]}") from None
+
+
+FIRST_ROWS = 1000  # that are looked at before all are read
+
+Part: TypeAlias = tuple[pl.DataFrame, int]  # rows, and how many bytes of the file have been read with them
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in the file at `path`.
+
+    Of a file of text: its `separator`, `names` of its columns where no header gives them, and `types` (see `Layout`).
+    """
+
+    path: Path
+    format: Format
+    separator: str = "auto"
+    has_header: bool = True
+    names: tuple[str, ...] = ()
+    types: Mapping[str, type[pl.DataType]] = field(default_factory=dict)
+
+    @property
+    def unit(self) -> str:
+        """Return what messages count: lines of text, or rows."""
+        return "line" if self.format in ("text", "json lines") else "row"
+
+    @cached_property
+    def columns(self) -> Mapping[str, bool]:
+        """Return the columns of the file, and of each whether it can be a field."""
+        if self.format == "text":
+            return dict.fromkeys(self._layout.columns, True)
+        return json_columns(self.path) if self.format == "json lines" else typed_columns(self.path, self.format)
+
+    def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
+        """Return `LINE` and the `columns` (new name → name in the file) of the usable rows; text: `block_bytes` at
+        once.
+
+        `only_first`: about the first `FIRST_ROWS` alone. Raises `DataError` for a damaged file.
+        """
+        if self.unit == "row":
+            size = FIRST_ROWS if only_first else ROWS_PER_FRAME
+            yield from islice(typed_rows(self.path, self.format, columns, size), 1 if only_first else None)
+            return
+        quoted = self.format == "text" and self._layout.quoted
+        blocks = text_blocks.blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first)
+        if self.format == "json lines":
+            yield from json_rows(columns, bad, blocks)
+            return
+        for block in blocks:
+            if self._layout.header and block.first_line == 1:
+                end = block.text.find(b"\n") + 1 or len(block.text)
+                block = replace(block, text=block.text[end:], first_line=2)
+            for rows in parse(block, self._layout, bad) if block.text else ():
+                yield rows.select(LINE, **{field: pl.col(name) for field, name in columns.items()}), block.done
+
+    @cached_property
+    def _layout(self) -> Layout:
+        if self.names and not self.has_header:
+            return Layout(self.names, self.separator.encode(), quoted=False, header=(), types=self.types)
+        return read_layout(self.path, separator=self.separator, has_header=self.has_header, types=self.types)
+
+
+class Words:
+    """A splitter of lines into words that remembers which of the two forms they have: a file must not have both."""
+
+    def __init__(self) -> None:
+        self._n_lines = 0
+        self._first_long = ""  # place of the first line with more than two words
+
+    def parse(self, block: Block, bad: BadRows) -> pl.DataFrame:
+        """Return `LINE`, `user`, `item`, a row an interaction; lines without an item, or without UTF-8, go to `bad`."""
+        lines = _lines(block, bad)
+        words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
+        count = pl.col("words").list.len()
+        for line, n in words.filter(count < 2).select(LINE, count).iter_rows():
+            bad.add_line(
+                block.path, line, *(("item is missing", "item is missing") if n else ("empty line", "is empty"))
+            )
+        words = words.filter(count >= 2)
+        self._n_lines += len(words)
+        long = words.filter(count > 2).head(1)
+        if len(long) and not self._first_long:
+            self._first_long = f"{block.path}, line {long[LINE][0]}: {len(long['words'][0])} fields"
+        user, items = pl.col("words").list.first(), pl.col("words").list.slice(1)
+        return words.select(LINE, user=user, item=items).explode("item")
+
+    def check(self, n_users: int) -> None:
+        """Raise `DataError` where some lines are long, and users stand on several lines all the same."""
+        if self._first_long and n_users < self._n_lines:
+            raise DataError(
+                f"{self._first_long}, and some users stand on several lines: write either one `user item` pair on "
+                "each line, or each user once with all its items"
+            )
+
+
+@dataclass(frozen=True)
+class SequenceFile:
+    """A sequence file at `path`, whose lines `words` splits."""
+
+    path: Path
+    words: Words
+    unit: ClassVar[str] = "line"  # what messages count
+    columns: ClassVar[Mapping[str, bool]] = {"user": True, "item": True}
+
+    def rows(self, columns: Mapping[str, str], bad: BadRows, *, block_bytes: int, only_first: bool) -> Iterator[Part]:
+        """Yield the rows as `Table.rows` does; the `columns` are always its two."""
+        for block in blocks(self.path, size=block_bytes, quoted=False, only_first=only_first):
+            yield self.words.parse(block, bad), block.done
+
+
+def _lines(block: Block, bad: BadRows) -> pl.DataFrame:
+    """Return `LINE` and the `text` of every line that is UTF-8."""
+    whole = block.text.removesuffix(b"\n")
+    try:
+        texts: list[str | None] = [*whole.decode().split("\n")]
+    except UnicodeDecodeError:
+        texts = [_decoded(line) for line in whole.split(b"\n")]
+    lines = pl.DataFrame([pl.Series("text", texts, dtype=pl.String)]).select(line_numbers(block.first_line), "text")
+    for number in lines.filter(pl.col("text").is_null())[LINE]:
+        bad.add_line(block.path, number, "not UTF-8", NOT_UTF_8)
+    return lines.drop_nulls("text")
+
+
+def _decoded(line: bytes) -> str | None:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return None

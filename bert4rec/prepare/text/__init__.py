@@ -1,0 +1,1 @@
+"""Readers of text: blocks, rows of CSV, JSON lines."""

@@ -1,1 +1,0 @@
-"""The loop of a training, and what belongs to it: steps, state, decisions, progress, checkpoints."""

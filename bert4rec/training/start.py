@@ -1,0 +1,265 @@
+"""What a run knows before anything is trained: settings resolved, the job planned, its folder made and locked."""
+
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint.resume import (
+    QUARANTINE,
+    Resumption,
+    best_of,
+    changes,
+    check_settings,
+    find,
+    quarantine_newer,
+    wants_fresh_optimizers,
+)
+from bert4rec.checkpoint.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    METADATA_VERSION,
+    PLAN,
+    lock,
+    new_folder,
+    step_folder,
+)
+from bert4rec.checkpoint.store import verify
+from bert4rec.config.abilities import needs_negatives
+from bert4rec.config.load import with_changes
+from bert4rec.config.resolve import choices
+from bert4rec.config.tables import Config
+from bert4rec.dataset.reader import Dataset, Split, problem_of
+from bert4rec.evaluation.evaluator import Evaluator
+from bert4rec.models.kinds import KINDS
+from bert4rec.report.environment import environment
+from bert4rec.report.figures import write_json
+from bert4rec.report.log import MetricsLog
+from bert4rec.runtime.collectives import on_rank_zero
+from bert4rec.runtime.console import tell
+from bert4rec.runtime.errors import DataError, SettingsError, counted, rounded
+from bert4rec.runtime.processes import Processes
+from bert4rec.sharding.memory_check import few_steps
+from bert4rec.sharding.plan import Plan, headline, page
+from bert4rec.training.build import facts_of_dataset, make_pairs, plan_of_all, resolved, training_examples
+from bert4rec.training.state import State
+from bert4rec.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Context:
+    """A run: its resolved settings, its folder, and where it starts.
+
+    `resumption` is what it resumes from, `origin` the checkpoint whose weights it starts with; None if it does not.
+    `chosen`: what the program has chosen by the data, a line each.
+    """
+
+    config: Config
+    world: Processes
+    dataset: Dataset
+    plan: Plan
+    folder: Path
+    resumption: Resumption | None = None
+    origin: Path | None = None
+    chosen: Sequence[str] = ()
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Return all settings as files have them."""
+        return self.config.model_dump(mode="json")
+
+    @property
+    def global_batch(self) -> int:
+        """Return the sequences of a step on all processes."""
+        return self.config.training.per_device * self.world.world_size
+
+    def holds_out(self, split: str) -> bool:
+        """Return whether the dataset has users to evaluate in the split."""
+        return len(self.dataset.splits[split]) > 0
+
+    def state(self) -> State:
+        """Return how far the run is."""
+        if not self.resumption:
+            return State()
+        training, state = self.config.training, State(**self.resumption.metadata["state"])
+        is_stuck = state.is_stuck(state.validated, training.patience)
+        is_late = 0 < training.max_minutes <= state.seconds / 60
+        state.stopped_by = "max_minutes" if is_late else "patience" if is_stuck else ""
+        return state
+
+    def checkpoint_metadata(self) -> dict[str, Any]:
+        """Return what every checkpoint says of the run."""
+        return {
+            "facts_version": METADATA_VERSION,
+            "config": self.settings,
+            "fingerprint": self.dataset.metadata["fingerprint"],
+            "n_items": self.dataset.n_items,
+            "items": self.dataset.first_ids,
+            "world_size": self.world.world_size,
+            "global_batch": self.global_batch,
+            "plan": page(self.plan),
+        }
+
+
+def make_context(config: Config, world: Processes, dataset: Dataset, resources: ExitStack) -> Context:
+    """Return the context of a run whose folder is locked as long as `resources` are open.
+
+    Raises `SettingsError`, on every process and before anything is made or allocated, if the job cannot fit, or is not
+    the one that is to be resumed.
+    """
+
+    def claim(folder: Path) -> None:
+        resources.enter_context(lock(folder))
+
+    run = config.run
+    resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
+    chosen = [*choices(config, facts_of_dataset(dataset), world.world_size)]
+    config = _resolved(config, world, dataset, resumption)
+    plan = plan_of_all(config, world, dataset.sizes)
+    if resumption:
+        settings, fingerprint = config.model_dump(mode="json"), dataset.metadata["fingerprint"]
+        check_settings(resumption.metadata, settings, fingerprint, reset_optimizer=run.reset_optimizer)
+    origin = _origin(config, dataset)
+
+    def new() -> Path:
+        folder = new_folder(Path(config.run.dir), config.run_name)
+        claim(folder)
+        return folder
+
+    folder = resumption.run if resumption else on_rank_zero(new)
+    return Context(config, world, dataset, plan, folder, resumption, origin, chosen)
+
+
+def describe(context: Context, evaluator: Evaluator) -> None:
+    """Write and log what is known before the first step; the first process calls this."""
+    config, world, folder = context.config, context.world, context.folder
+    to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
+    (folder / CONFIG).write_text(to_repeat.to_toml())
+    (folder / PLAN).write_text(page(context.plan))
+    for choice in context.chosen:
+        logger.info(choice)
+    logger.info(headline(context.plan))
+    windows, unit = context.dataset.splits["train"], KINDS[config.model.kind].unit
+    n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
+    if warning := few_steps(n_examples, config.training.per_device, world.world_size, unit=unit):
+        logger.warning(warning)
+    if config.training.loss == "mse":
+        logger.info(_held_out_pairs(config, windows))
+    elif not context.holds_out("validation"):
+        what = "validation" if context.holds_out("test") else "validation or test"
+        logger.info(f"this dataset holds nothing out for {what}: the last weights are kept")
+    if evaluator.left_out:
+        logger.info(evaluator.left_out)
+    write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
+    logger.info(f"run folder: {folder}")
+    tell(run=str(folder))
+
+
+def _held_out_pairs(config: Config, windows: Split) -> str:
+    """Return in words how many pairs are trained on, and how many are held out for what."""
+    n = {name: len(pairs) for name, pairs in make_pairs(config, windows).items()}
+    chosen = f"{n['validation']:,} to choose the best epoch by" if n["validation"] else "none to choose an epoch by"
+    return f"{counted(n['training'], 'rated pair')} to train on, {n['test']:,} held out for the report, {chosen}"
+
+
+def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Resumption | None) -> Config:
+    """Resolve the settings; a resumed run keeps what was chosen for it, whatever this device would prefer."""
+    if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
+        optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
+        config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
+    return resolved(config, world, dataset)
+
+
+def _origin(config: Config, dataset: Dataset) -> Path | None:
+    """Return the checkpoint whose weights this run starts with, if any."""
+    if not config.run.init_from:
+        return None
+    folder, facts = best_of(Path(config.run.init_from))
+    saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
+    shape = {"kind", *KINDS[config.model.kind].settings} - {"dropout"}
+    own = config.model.model_dump(mode="json", include=shape)
+    own |= {"n_items": dataset.n_items, "items (their ids)": dataset.first_ids}
+    if dataset.n_items > facts["n_items"] and not problem_of(
+        dataset, n_items=facts["n_items"], first_ids=facts["items"]
+    ):
+        options = [config.run.init_from, f"--data.dataset_dir={dataset.folder}"]
+        raise SettingsError(
+            f"run.init_from: this dataset has {dataset.n_items - facts['n_items']:,} items more than the run; make a "
+            f"run that has them: {shlex.join(['bert4rec', 'extend', *options])}"
+        )
+    if other := [
+        f"{name} = {saved[name]} there, {own[name]} here" for name in own if saved.get(name, own[name]) != own[name]
+    ]:
+        raise SettingsError(f"run.init_from: its weights do not fit this run: {'; '.join(other)}")
+    return folder
+
+
+def begin(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
+    """Restore what the run starts from, and log it; every process calls this."""
+    if context.resumption:
+        _resume(context, context.resumption, trainer, log)
+    elif context.origin:
+        trainer.checkpoints.start_from(context.origin)
+        logger.info(f"starts from the weights of {context.origin}")
+
+
+def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: MetricsLog | None) -> None:
+    saved, state, world_size = resumption.metadata, trainer.state, context.world.world_size
+    is_reset = wants_fresh_optimizers(saved, context.settings)
+    previous = _dropout_draws_from(saved["world_size"], saved["config"])
+    current = _dropout_draws_from(world_size, context.settings)
+    trainer.checkpoints.restore(resumption.checkpoint, optimizers=not is_reset, random=previous == current)
+    _check_best(context, resumption, trainer)
+    n_newer = on_rank_zero(lambda: quarantine_newer(resumption))
+    logger.info(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
+    if n_newer:
+        logger.info(f"moved {counted(n_newer, 'newer checkpoint')} to {QUARANTINE}/")
+    if previous != current:
+        logger.info(f"dropout draws other numbers: {current}, before {previous}")
+    draws_before, draws = _draws(saved["world_size"], saved["config"]), _draws(world_size, context.settings)
+    if draws_before != draws:
+        logger.info(f"negatives of a step: {draws}, before {draws_before}")
+    if is_reset:
+        logger.info("with fresh optimizers")
+    if saved["global_batch"] != context.global_batch:
+        logger.info(f"global batches of {context.global_batch} sequences, before {saved['global_batch']}")
+    changed = changes(saved, context.settings)
+    for name, (old, new) in changed.items():
+        logger.info(f"{name} = {new}, before {old}")
+    if log:
+        log.add_note("resume", state.step, world_size=world_size, changed=changed)
+
+
+def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> None:
+    """Restart the search for the best weights at the current ones if the best checkpoint is lost."""
+    state = trainer.state
+    best = step_folder(resumption.run / CHECKPOINTS, state.best_step)
+    if not state.best_step or best == resumption.checkpoint:
+        return
+    try:
+        if not on_rank_zero(best.is_dir):
+            raise DataError(f"the best checkpoint so far, {best.name}, is missing")
+        verify(best)
+    except DataError as error:
+        logger.warning(f"{error}; the search for the best weights restarts here")
+        state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
+
+
+def _draws(world_size: int, settings: Mapping[str, Any]) -> str:
+    """Return how often negatives are drawn for a step of a sampled loss; "" for others."""
+    training = settings["training"]
+    shared_by = training["negatives_shared_by"]
+    n = 1 if shared_by == "all" else world_size // shared_by
+    return counted(n, "draw") if needs_negatives(training["loss"]) else ""
+
+
+def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:
+    """Return what dropout depends on: each process of each kind of device has a random state of its own."""
+    return f"{world_size} x {settings['parallelism']['device']}"

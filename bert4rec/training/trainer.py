@@ -1,0 +1,327 @@
+"""The training loop: steps, progress, validation, checkpoints."""
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from bert4rec.config.tables import Training
+from bert4rec.dataset.format import RATINGS
+from bert4rec.evaluation.evaluator import Between
+from bert4rec.evaluation.ranker import Metrics
+from bert4rec.feed.batch import AnyBatch
+from bert4rec.feed.batches import TrainingBatches
+from bert4rec.report.log import MetricsLog
+from bert4rec.runtime.console import ProgressBar
+from bert4rec.runtime.errors import DivergenceError, Interrupted, clock, counted, rounded
+from bert4rec.runtime.memory import release_free_memory, use_memory_again
+from bert4rec.runtime.processes import Processes
+from bert4rec.runtime.signals import Interruption
+from bert4rec.sharding.optimizer import learning_rate_scale
+from bert4rec.training.state import Checkpoints
+from bert4rec.training.step import Consensus, Step, Transfer
+
+WARM_STEPS = 10  # left out of sequences_per_second
+
+
+class Meter:
+    """Measures the mean loss since it was last read, and the speed of the training steps alone."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._steps, self._sequences, self._seconds = 0, 0, 0.0
+        self.unread_positions = 0
+
+    def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
+        """Add a step: this rank's loss sum, the global batch's positions and sequences, the seconds it took."""
+        self._loss += loss.detach()
+        self.unread_positions += n_positions
+        self._steps += 1
+        if self._steps > WARM_STEPS:
+            self._sequences += n_sequences
+            self._seconds += seconds
+
+    def read_loss(self) -> float:
+        """Return the mean over all positions of all processes; every process calls this at the same step.
+
+        Raises `DivergenceError`, on every process, for a loss that is not finite.
+        """
+        dist.all_reduce(self._loss)
+        mean = float(self._loss) / self.unread_positions
+        self._loss.zero_()
+        self.unread_positions = 0
+        if not math.isfinite(mean):
+            raise DivergenceError(f"the training loss is {mean} after {counted(self._steps, 'step')}")
+        return mean
+
+    @property
+    def rate(self) -> float:
+        """Return sequences/s on all processes together; 0 during the first steps."""
+        return self._sequences / self._seconds if self._seconds else 0.0
+
+
+class Stopwatch:
+    """Adds up `seconds` by part; the innermost of nested parts counts."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+        self._running: list[str] = []
+        self._since = time.monotonic()
+
+    def add(self, part: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        """Count the block for `part`."""
+        self._read()
+        self._running.append(part)
+        try:
+            yield
+        finally:
+            self._read()
+            self._running.pop()
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        if self._running:
+            self.add(self._running[-1], now - self._since)
+        self._since = now
+
+
+TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class _Stopped(Exception):  # noqa: N818
+    """A validation ends for the signal `number`: its weights have to be put back before anything is saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Trainer:
+    """Trains by a `step` for each of the `batches`, from the state of the `checkpoints`.
+
+    `measure` returns the validation metrics of the model as it is (`{}` if nothing is held out), and calls its argument
+    between two batches. `log` is None on all processes but the first; `examples` is the name of what is trained on.
+    Every process of the run makes the same calls.
+    """
+
+    def __init__(
+        self, step: Step, batches: TrainingBatches, checkpoints: Checkpoints, *, settings: Training, world: Processes,
+        measure: Callable[[Between], Metrics], interruption: Interruption, log: MetricsLog | None,
+        examples: str = "sequences",
+    ) -> None:  # fmt: skip
+        self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
+        self._world, self._measure, self._log = world, measure, log
+        self._consensus = Consensus(interruption, world.minutes)
+        self.state, self.meter, self._transfer = checkpoints.state, Meter(world.device), Transfer(world.device)
+        self.stopwatch = Stopwatch(self.state.seconds_by_part)
+        self._n_steps, self._examples = batches.start.steps + len(batches), examples
+        self._progress = ProgressBar(self._n_steps, done=self.state.step, stays=True)
+        self._is_done = False
+        self._earlier, self._began = self.state.seconds, time.monotonic()
+
+    def fit(self) -> None:
+        """Train until epochs, time or patience are used up, then load the best weights by validation.
+
+        Raises `DivergenceError` for a loss that is not finite, `Interrupted` after a signal, when all is saved.
+        """
+        self._began = time.monotonic()
+        settings, state = self._settings, self.state
+        use_memory_again()
+        logger.info(
+            f"training on {counted(self._world.world_size, 'process')} ({self._world.device.type}): at most "
+            f"{counted(settings.n_epochs, 'epoch')} of {counted(self._batches.steps_per_epoch, 'step')}"
+        )
+        pin_memory = self._world.device.type == "cuda"
+        batches = self._batches.batches(num_workers=settings.num_workers, pin_memory=pin_memory)
+        with self._progress, self.stopwatch.of("training"):
+            self._end_epoch()  # an earlier part of the run may have been interrupted before it
+            while not (state.stopped_by or state.epochs >= settings.n_epochs):
+                self._train_epoch(itertools.islice(batches, self._batches.steps_of(state.epochs)))
+                self._end_epoch()
+            state.stopped_by = state.stopped_by or "n_epochs"
+            with self.stopwatch.of("saving"):
+                self.checkpoints.wait()
+        logger.info(f"stopped by {state.stopped_by} after {counted(self.epoch, 'epoch')}")
+        self._is_done = True
+        with self.stopwatch.of("saving"):
+            self.checkpoints.take_best(self.epoch)
+
+    @property
+    def epoch(self) -> float:
+        """Return the epochs so far, with a fraction."""
+        return self.state.epochs + self.state.sequences / self._batches.n_sequences
+
+    def evaluate(self, measure: Callable[[Between], T]) -> T:
+        """Return what `measure` returns, which calls its argument between two batches.
+
+        Raises `Interrupted` on all processes if one has got a signal.
+        """
+        found = measure(lambda: self._obey(self._consensus.interrupted()))
+        self._obey(self._consensus.answer().interrupted)
+        return found
+
+    def _train_epoch(self, batches: Iterator[AnyBatch]) -> None:
+        """Make all steps that are left of an epoch, or as many as there is time for."""
+        self._step.model.train()
+        state, began = self.state, time.monotonic()
+        batch = next(batches, None)
+        self._consensus.ask(batch)
+        batch = batch and self._transfer.bring(batch)
+        n_positions = self._consensus.answer().positions
+        while batch is not None:
+            following = next(batches, None)
+            self._ask(following)
+            following = following and self._transfer.bring(following)
+            self._train_step(batch, following, n_positions, began)
+            decision = self._consensus.answer()
+            batch, n_positions = following, decision.positions
+            began = time.monotonic()
+            if decision.interrupted or decision.out_of_time:
+                self._step.discard()
+            if decision.report:
+                self._report()
+            if decision.interrupted:
+                self.checkpoints.interrupt(decision.interrupted)
+            if decision.save and state.sequences < self._batches.n_sequences:  # else the end of the epoch is saved
+                self._save()
+                began = time.monotonic()
+            if decision.out_of_time:
+                state.stopped_by = "max_minutes"
+                break
+        if state.sequences == self._batches.n_sequences:
+            state.epochs, state.sequences = state.epochs + 1, 0
+
+    def _train_step(self, batch: AnyBatch, following: AnyBatch | None, n_positions: int, began: float) -> None:
+        """Make one step, and count it; `began` when the one before had ended."""
+        loss, problem = self._step(batch, n_positions, self._learning_rate_scale(), following)
+        if problem:
+            self._skip(problem)
+        self.state.step += 1
+        if self.checkpoints.average:
+            self.checkpoints.average.note(self.state.step)
+        self.state.sequences += batch.n_sequences
+        self.state.seconds = self._seconds()
+        if not problem:
+            self.state.updates = self._step.optimizers.n_updates
+            seconds = time.monotonic() - began  # waiting for the loader counts
+            self.meter.add(loss, n_positions, batch.n_sequences, seconds)
+
+    def _skip(self, problem: str) -> None:
+        self.state.skipped += 1
+        skipped, budget = self.state.skipped, self._settings.max_skipped_steps
+        logger.info(f"step {self.state.step + 1}: {problem} is not finite, skipped ({skipped} of {budget})")
+        if skipped > budget:
+            raise DivergenceError(f"{skipped} steps were not finite, training.max_skipped_steps = {budget}")
+
+    def _end_epoch(self) -> None:
+        """Validate, if that is due, and save."""
+        self._report()
+        state, settings = self.state, self._settings
+        is_last = state.epochs >= settings.n_epochs or state.stopped_by == "max_minutes"
+        is_due = state.sequences == 0 and state.epochs % settings.eval_every_n_epochs == 0
+        if (is_last or is_due) and state.validated != self.epoch:
+            with self.stopwatch.of("validation"):
+                self._validate()
+            state.validated = self.epoch
+        self._save()
+
+    def _save(self) -> None:
+        with self.stopwatch.of("saving"):
+            self.checkpoints.save()
+
+    def _validate(self) -> None:
+        """Measure, and compare with the best so far."""
+        self._step.optimizers.synchronize()
+        try:
+            with self.checkpoints.averaged():
+                metrics = self.evaluate(self._measure)
+        except _Stopped as stop:
+            self.checkpoints.interrupt(stop.number)
+        if not metrics:  # there is nobody to validate on
+            self.state.keep_as_best(0.0, self.epoch)
+            return
+        protocol, names, score = _judged(metrics)
+        if self._log:
+            self._log.add("validation", self.state.step, epoch=self.epoch, **metrics)
+            figures = "  ".join(f"{name} {metrics[protocol][name]:.4f}" for name in names)
+            logger.info(f"epoch {rounded(self.epoch)}  validation, {TITLES[protocol]}  {figures}")
+        self.state.note_validation(score, self.epoch, patience=self._settings.patience)
+
+    def _obey(self, number: int) -> None:
+        """Stop an evaluation for the signal `number`, if it is one."""
+        if number and self._is_done:  # the weights are not those of the last step any more
+            raise Interrupted(number, "the training is saved, the test is still to be done")
+        if number:
+            raise _Stopped(number)
+
+    def _ask(self, following: AnyBatch | None) -> None:
+        """Ask what to do after the step, and how much there is to predict in the `following` batch."""
+        limit, is_first = self._settings.max_minutes, self._world.is_first
+        self._consensus.ask(
+            following,
+            report=is_first and self._progress.is_due(),
+            out_of_time=0 < limit <= self._seconds() / 60,
+            save=is_first and self.checkpoints.is_due(self.state.step + 1),
+        )
+
+    def _report(self) -> None:
+        """Show and log loss and speed since the last time; free memory as well."""
+        release_free_memory()
+        if not self.meter.unread_positions:
+            return
+        loss, step, rate = self.meter.read_loss(), self.state.step, self.meter.rate
+        if self._log is None:
+            return
+        learning_rate = self._settings.learning_rate * self._learning_rate_scale()
+        left, speed = f"{clock(self._seconds_left())} left", f"  {rounded(rate)} {self._examples}/s" if rate else ""
+        place = f"step {step:>{len(str(self._n_steps))}}/{self._n_steps}  epoch {self.epoch:5.2f}"
+        self._progress.show(
+            step,
+            f"epoch {self.epoch:.1f}/{self._settings.n_epochs}  loss {loss:.3f}{speed}  {left}",
+            line=f"{place}  loss {loss:.4f}  lr {learning_rate:.2e}  {left}{speed}",
+        )
+        figures = {"epoch": self.epoch, "loss": loss, "learning_rate": learning_rate}
+        self._log.add("train", step, **figures, **({"sequences_per_second": rate} if rate else {}))
+
+    def _seconds(self) -> float:
+        """Return the seconds of all parts of the run."""
+        return self._earlier + time.monotonic() - self._began
+
+    def _seconds_left(self) -> float:
+        n_steps = max(1, self.state.step - self._batches.start.steps)  # of this part of the run
+        left = (time.monotonic() - self._began) * (len(self._batches) / n_steps - 1)
+        limit = self._settings.max_minutes
+        return max(0.0, min(left, 60 * limit - self._seconds()) if limit else left)
+
+    def _learning_rate_scale(self) -> float:
+        """Return the scale by the sequences seen, in current global batches, so that it never jumps."""
+        settings, n_sequences = self._settings, self._batches.n_sequences
+        per_step = settings.per_device * self._world.world_size
+        return learning_rate_scale(
+            self.epoch * n_sequences / per_step,
+            n_steps=settings.n_epochs * n_sequences / per_step,
+            schedule=settings.lr_schedule,
+            warmup_steps=settings.warmup_steps,
+        )
+
+
+def _judged(metrics: Metrics) -> tuple[str, tuple[str, str], float]:
+    """Return the protocol by which `metrics` are judged, those to name, and a score: higher is better."""
+    if RATINGS in metrics:
+        return RATINGS, ("RMSE", "MAE"), 1 / (1 + metrics[RATINGS]["RMSE"])
+    return "full", ("HR@10", "NDCG@10"), metrics["full"]["NDCG@10"]
