@@ -116,7 +116,7 @@ UNREAD = [  # files, content, what the message names; recognized by name or cont
     (["log.xlsx", "log.csv", "log.txt", "log"], WORKBOOK, "Excel"),
     (["log.csv", "log.zip", "log"], ZIP, "ZIP"),
     (["log.csv", "log.tsv", "log.html", "log"], PAGE, "HTML"),
-    (["log.csv.gz"], gzip.compress(PAGE), "HTML"),
+    (["log.csv.gz"], gzip.compress(PAGE, mtime=0), "HTML"),
     (["a.json", "a.csv", "a", "a.txt"], ARRAY, "JSON lines"),
 ]
 UNREAD_TABLES = [  # of files that are said to be tables
@@ -131,8 +131,8 @@ UNREAD_TABLES = [  # of files that are said to be tables
     (["log.csv.xz"], b"x", "xz"),
     (["log.jsonl"], ARRAY, "JSON lines"),
     (["log.json"], OBJECT, "JSON lines"),
-    (["log.json.gz"], gzip.compress(ARRAY), "JSON lines"),
-    (["log.parquet.gz"], gzip.compress(b"PAR1 "), "twice"),
+    (["log.json.gz"], gzip.compress(ARRAY, mtime=0), "JSON lines"),
+    (["log.parquet.gz"], gzip.compress(b"PAR1 ", mtime=0), "twice"),
     (["t.feather", "t.arrow"], b"user,item\n1,2\n", "Feather"),
     (["t.arrow"], b"", "Feather"),
 ]

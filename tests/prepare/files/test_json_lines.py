@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare.progress import LINE, BadRows
-from bert4rec.prepare.text import blocks, json_lines
+from bert4rec.prepare.text import json_lines, text_blocks
 from bert4rec.prepare.text.json_lines import json_rows
 from bert4rec.prepare.text.text_blocks import Block
 
@@ -44,7 +44,7 @@ def test_at_once_and_line_by_line_are_the_same(lines: list[bytes], first: int, e
     block = Block(Path("log.jsonl"), b"\n".join(lines) + b"\n" * ends, first, 0)
     if not block.text:
         return
-    with patch.object(blocks, "SMALL", 1):
+    with patch.object(text_blocks, "SMALL", 1):
         found, bad = rows_of(block)
     with patch.object(json_lines, "_at_once", return_value=None):
         one_by_one, also_bad = rows_of(block)
