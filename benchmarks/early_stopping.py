@@ -68,7 +68,7 @@ def outcome(curve: Sequence[Validation], least: int, share: float, steps: int) -
     now, epoch = State(), 0.0
     for now.step, epoch, ndcg in curve:
         now.note_validation(ndcg, epoch, patience=0)
-        if has_stopped := now.has_waited(epoch, least, share, steps):
+        if has_stopped := now.patience_exceeded(epoch, least, share, steps):
             break
     best = max(validation.ndcg for validation in curve)
     return Outcome(1 - now.best_ndcg / best, 1 - now.best_epoch / epoch, has_stopped)

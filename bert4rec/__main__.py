@@ -14,7 +14,7 @@ try:
     require_python()
     from bert4rec import __version__
     from bert4rec.runtime.errors import SettingsError, UserError
-    from bert4rec.runtime.signals import ending_on_broken_pipe, say_that_it_stopped, stop_with_parent
+    from bert4rec.runtime.signals import ending_on_broken_pipe, log_interrupted, stop_with_parent
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
             print(f"error: {error}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            say_that_it_stopped("stopped")
+            log_interrupted("stopped")
             return 130
 
 

@@ -100,7 +100,7 @@ def ours(shape: Shape, batches: Sequence[Batch], device: Device) -> Callable[[],
         torch.optim.Adam([weight for name, weight in named if is_of_table(name)], lr=1e-3, fused=True),
     ]
     inputs = [((batch.to(device.device),), len(batch.positions)) for batch in batches]
-    return training(model, "represent_for_catalogue", optimizers, inputs, device)
+    return training(model, "encode_for_catalogue", optimizers, inputs, device)
 
 
 def our_model(shape: Shape, dropout: float = 0.1, head: str = "tied") -> Bert4Rec:

@@ -17,7 +17,7 @@ from bert4rec.checkpoint.run_folder import BEST, UNFINISHED, found, step_folder
 from bert4rec.checkpoint.run_settings import how_to_continue
 from bert4rec.checkpoint.store import MODEL, Copies, SaveError, Tensors, load, save
 from bert4rec.models.tables.table import saved_name
-from bert4rec.runtime.collectives import all_agree, all_reduce_min, gather_objects, group_beside
+from bert4rec.runtime.collectives import all_agree, all_reduce_min, gather_objects, new_gloo_group
 from bert4rec.runtime.errors import DataError, Interrupted, in_one_line
 from bert4rec.runtime.memory import host_memory
 from bert4rec.runtime.processes import Processes
@@ -152,7 +152,7 @@ class CheckpointManager:
         self._folder, self._keep, self._about, self._world = folder, keep, about, world
         self._asynchronous, self._stops, self._seconds_on_signal = asynchronous, on_error == "stop", seconds_on_signal
         self._every_steps, self._every_seconds = every_steps, 60 * every_minutes
-        self._group = group_beside(world.minutes)  # the thread must not mix its messages with the training's
+        self._group = new_gloo_group(world.minutes)  # the thread must not mix its messages with the training's
         self._thread, self._copies = ThreadPoolExecutor(max_workers=1), Copies()
         self._writing: Future[None] | None = None
         self._bytes_per_second = BYTES_PER_SECOND
@@ -190,7 +190,7 @@ class CheckpointManager:
                 raise SaveError(f"cannot save: {error}; {self.kept()}; {advice}") from None
             logger.warning(f"cannot save: {error}; {self.kept()}")
 
-    def refuse_to_take_long(self, tensors: Tensors, number: int) -> None:
+    def require_time_to_save(self, tensors: Tensors, number: int) -> None:
         """Raise `Interrupted` if a save may take longer than the launcher waits after signal `number`.
 
         The duration is that of the slowest process at the speed of the last save. The first checkpoint is never

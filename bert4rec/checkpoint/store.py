@@ -25,7 +25,7 @@ from bert4rec.checkpoint.run_folder import METADATA, REPLACED, UNFINISHED
 from bert4rec.runtime import files
 from bert4rec.runtime.collectives import Group, gather_objects
 from bert4rec.runtime.errors import DataError, UserError
-from bert4rec.runtime.files import put_back, put_in_place, sync, write_whole
+from bert4rec.runtime.files import atomic_write, put_back, replace_directory, sync
 from bert4rec.sharding.footprint import PIECE_BYTES
 from bert4rec.sharding.torchrec_internals import Shard, ShardedTensor, ShardMetadata, sharded_like
 
@@ -149,7 +149,7 @@ def _describe(unfinished: Path, metadata: Mapping[str, Any], group: Group) -> fi
     rank = dist.get_rank(group)
     mine = [path.name for path in unfinished.glob(f"__{rank}_*")]
     if rank == 0:
-        write_whole(unfinished / METADATA, json.dumps(metadata, indent=1) + "\n")
+        atomic_write(unfinished / METADATA, json.dumps(metadata, indent=1) + "\n")
         mine += [METADATA, ".metadata"]
     return files.describe(unfinished, mine)
 
@@ -161,7 +161,7 @@ def _finish(unfinished: Path, folder: Path, described: list[files.Files]) -> Non
         raise FileNotFoundError(errno.ENOENT, why, unfinished / unseen)
     files.seal(unfinished, every)
     sync(unfinished)
-    put_in_place(unfinished, folder, replaced=folder.with_name(folder.name + REPLACED))  # one of the same step
+    replace_directory(unfinished, folder, replaced=folder.with_name(folder.name + REPLACED))  # one of the same step
 
 
 def tidy(folder: Path) -> None:

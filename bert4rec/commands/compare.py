@@ -38,19 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
     with quiet_libraries():
         from bert4rec.report.compare.comparison import compare, curves_png, has_curves, html_page, text_page
         from bert4rec.report.compare.runs import read_run
-        from bert4rec.runtime.files import write_whole
+        from bert4rec.runtime.files import atomic_write
 
         comparison = compare([read_run(folder) for folder in arguments.folders], split=arguments.split)
         print(text_page(comparison))
         if arguments.html:
-            _write("--html", arguments.html, lambda path: write_whole(path, html_page(comparison)))
+            _write("--html", arguments.html, lambda path: atomic_write(path, html_page(comparison)))
         if arguments.markdown:
             picture = arguments.markdown.with_name(f"{arguments.markdown.stem}-curves.png")
             name = picture.name if has_curves(comparison.columns) else ""
             if name:
-                _write("--markdown", picture, lambda path: write_whole(path, curves_png(comparison.columns)))
+                _write("--markdown", picture, lambda path: atomic_write(path, curves_png(comparison.columns)))
             page = text_page(comparison, picture=name)
-            _write("--markdown", arguments.markdown, lambda path: write_whole(path, page))
+            _write("--markdown", arguments.markdown, lambda path: atomic_write(path, page))
     return 0
 
 

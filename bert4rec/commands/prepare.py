@@ -9,7 +9,7 @@ from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, set
 from bert4rec.config.recognition import without_secrets
 from bert4rec.config.tables import Source
 from bert4rec.runtime.console import close_bars, log_to_terminal
-from bert4rec.runtime.signals import say_that_it_stopped
+from bert4rec.runtime.signals import log_interrupted
 
 SUMMARY = "raw interactions → dataset folder"
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         _, source = make_dataset(file, overrides, download=arguments.download)
     except KeyboardInterrupt:
         close_bars()
-        say_that_it_stopped("stopped: no dataset was written")
+        log_interrupted("stopped: no dataset was written")
         return 130
     settings = _for_training([*words, *([f"--data.source={source}"] if source else [])])
     print(f"next: {_training(arguments.prog, settings)}")

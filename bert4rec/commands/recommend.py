@@ -235,7 +235,7 @@ def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]
     """Return the items that a file lists and the column that has them, "" for a file with an item a line."""
     from bert4rec.config.recognition import format_of
     from bert4rec.inference.item_ids import UNKNOWN
-    from bert4rec.prepare.column_inference import ITEMS, words_of
+    from bert4rec.prepare.column_inference import ITEMS, name_words
     from bert4rec.prepare.progress import BadRows
     from bert4rec.prepare.tables import Table
 
@@ -249,7 +249,7 @@ def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]
     column = next((name for name in names if name in present), "")
     if not column and kind == "text" and (is_known.any() or len(present) == 1):
         return lines, ""
-    likely = [name for name in present if words_of(name) & ITEMS] or present
+    likely = [name for name in present if name_words(name) & ITEMS] or present
     column = column or (likely[0] if len(likely) == 1 else "")
     if not column:
         raise DataError(f"{path}: which column has the items? it has: {', '.join(present)}; call that column item")

@@ -64,7 +64,7 @@ def has_optimizer(name: str, updates: Updates, device_type: str) -> bool:
     return not (name == "adam" and updates == "fused" and device_type == "cpu")
 
 
-def keeps_its_arithmetic(optimizer: str, sharding_type: str) -> bool:
+def supports_column_sharding(optimizer: str, sharding_type: str) -> bool:
     """Return whether a fused `optimizer` computes on shards what it computes on whole tables.
 
     Row-wise Adagrad is another algorithm when a row is cut.

@@ -8,7 +8,7 @@ from bert4rec.config.abilities import (
     has_kernel,
     has_products,
     is_trained,
-    keeps_its_arithmetic,
+    supports_column_sharding,
 )
 from bert4rec.config.tables import Config
 from bert4rec.config.values import instant
@@ -83,7 +83,7 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     if not has_kernel(parallelism.compute_kernel, mode, device):
         valid = f'valid with mode = "{mode}", device = "{device}": "fused"'
         yield "parallelism.compute_kernel", f'only with mode = "dmp" on CUDA; {valid}'
-    if mode == "dmp" and not keeps_its_arithmetic(optimizer, parallelism.sharding_type):
+    if mode == "dmp" and not supports_column_sharding(optimizer, parallelism.sharding_type):
         valid = 'valid there: "sgd", "adagrad", on CUDA "adam"'
         yield "parallelism.sparse_optimizer", f"is another algorithm when a row is cut column_wise; {valid}"
     for name in ("table_precision", "messages") if mode == "ddp" else ():

@@ -15,7 +15,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from bert4rec.config.conflicts import conflicts
-from bert4rec.config.recognition import Recognized, recognize, without_secrets
+from bert4rec.config.recognition import DetectedSource, recognize, without_secrets
 from bert4rec.config.setting_errors import (
     ALL,
     NOWHERE,
@@ -65,7 +65,7 @@ def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = N
 
 def load_and_recognize(
     path: str | Path | None, overrides: Mapping[str, Any] | None = None
-) -> tuple[Config, Recognized | None]:
+) -> tuple[Config, DetectedSource | None]:
     """Return the settings and the source recognized at `data.path`; None if it was named or reads no file."""
     tables = _read_toml(path) if path is not None else {}
     overrides = overrides or {}

@@ -114,14 +114,14 @@ ADVICE = "say what it is: --data.source=table (columns by their names), sequence
 
 
 @dataclass(frozen=True)
-class Recognized:
+class DetectedSource:
     """Hold the `source` that reads what was found, and the reason ("log.csv is a CSV file …")."""
 
     source: str
     reason: str
 
 
-def recognize(path: str) -> Recognized:
+def recognize(path: str) -> DetectedSource:
     """Return the source of the file at `path`, of the file in the folder there, or of the first that fits a pattern.
 
     An address is recognized by its name alone: a training should not need the network for it. Raises `DataError` for a
@@ -130,11 +130,11 @@ def recognize(path: str) -> Recognized:
     if is_url(path):
         url = without_secrets(path)
         if what := _by_suffix(_unpacked_name(Path(url)))[1]:
-            return Recognized("table", f"{Path(url).name} is {what} by its name")
+            return DetectedSource("table", f"{Path(url).name} is {what} by its name")
         raise DataError(f"{url}: not recognized by its name; {ADVICE}")
     if files := matching_files(path):
         found = _of_file(files[0]) or _refuse(files[0])
-        return Recognized(found.source, found.reason + (f" (the first of {len(files)})" if len(files) > 1 else ""))
+        return DetectedSource(found.source, found.reason + (f" (the first of {len(files)})" if len(files) > 1 else ""))
     place = Path(path)
     try:
         place.stat()
@@ -166,7 +166,7 @@ def format_of(path: Path) -> Format:
     start = _first_bytes(path, FIRST_LINE, unpack=False)
     if found := _typed_format(start):
         return found
-    refuse_unread(str(path), start)
+    refuse_unsupported_format(str(path), start)
     if named := TYPED_NAMES.get(_by_suffix(path.name)[0]):
         raise DataError(f"{path}: not {named}, or damaged; bring the whole file")
     start = _first_bytes(path, FIRST_LINE)
@@ -174,7 +174,7 @@ def format_of(path: Path) -> Format:
         raise DataError(f"{path}: is packed twice: this format packs itself; unpack it")
     if _is_json_object(start.lstrip().split(b"\n", 1)[0]):
         return "json lines"
-    refuse_unread(str(path), start)
+    refuse_unsupported_format(str(path), start)
     suffixes = {suffix.lower() for suffix in path.suffixes[-2:]}
     if ".json" in suffixes and start.strip():
         raise DataError(f"{path}: {JSON_IN_ONE_PIECE}")
@@ -190,7 +190,7 @@ def compression_of(start: bytes) -> str | None:
     return next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), None)
 
 
-def refuse_unread(name: str, start: bytes = b"") -> None:
+def refuse_unsupported_format(name: str, start: bytes = b"") -> None:
     """Raise `DataError` if the file called `name`, which begins with `start`, has a format that is not read."""
     if problem := _problem_of_format(name, start):
         raise DataError(f"{name}: {problem}")
@@ -201,12 +201,12 @@ def has_sequences(file: Path) -> bool:
     return _are_sequences(_lines(_first_bytes(file, HEAD)))
 
 
-def likely_separator(line: str) -> str:
+def infer_separator(line: str) -> str:
     """Return the separator of `SEPARATORS` that `line` has most of."""
     return max(reversed(SEPARATORS), key=line.count)
 
 
-def _of_folder(folder: Path) -> Recognized:
+def _of_folder(folder: Path) -> DetectedSource:
     """Return the source of the one public file in the folder, else of the only file that is recognized."""
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
@@ -222,52 +222,52 @@ def _of_folder(folder: Path) -> Recognized:
         names = ", ".join([*known][:3]) + (", …" if len(known) > 3 else "")
         raise DataError(f"{folder}: which of {names}? name it in data.path, or several by a pattern in quotes")
     for file in files:
-        refuse_unread(str(file), _first_bytes(file, HEAD))
+        refuse_unsupported_format(str(file), _first_bytes(file, HEAD))
     raise DataError(f"{folder}: holds no file that is recognized; name it in data.path, and {ADVICE}")
 
 
-def _of_file(file: Path) -> Recognized | None:
+def _of_file(file: Path) -> DetectedSource | None:
     name = _unpacked_name(file)
     kind, what = _by_suffix(name)
     if what and kind != "text":
-        return Recognized("table", f"{file.name} is {what}")
+        return DetectedSource("table", f"{file.name} is {what}")
     if name.startswith(NOT_DATA):
         return None
     head = _first_bytes(file, HEAD)
     if typed := _typed_format(head):
-        return Recognized("table", f"{file.name} is {TYPED_NAMES[typed]}")
+        return DetectedSource("table", f"{file.name} is {TYPED_NAMES[typed]}")
     if _problem_of_format(str(file), head):
         return _refuse(file) if what else None
     lines = _lines(head)
     if public := _public(file, lines):
         return public
     if not what and _are_sequences(lines):
-        return Recognized("sequences", f"the lines of {file.name} are whole numbers with blanks between them")
+        return DetectedSource("sequences", f"the lines of {file.name} are whole numbers with blanks between them")
     if not what and not _are_rows(lines):
         return None
-    return Recognized("table", f"{file.name} is {what or 'text'}{_with_columns(lines)}")
+    return DetectedSource("table", f"{file.name} is {what or 'text'}{_with_columns(lines)}")
 
 
-def _public(file: Path, lines: Sequence[str]) -> Recognized | None:
+def _public(file: Path, lines: Sequence[str]) -> DetectedSource | None:
     """Return the source of a file of GroupLens or Goodreads."""
     if lines and (known := GROUPLENS_LINES.get(_unpacked_name(file))):
         source, form, words = known
-        return Recognized(source, f"{file.name} has lines of {words}") if form.fullmatch(lines[0]) else None
+        return DetectedSource(source, f"{file.name} has lines of {words}") if form.fullmatch(lines[0]) else None
     header = _cells(lines[0]) if lines else []
     if header[: len(GOODREADS_HEADER)] == GOODREADS_HEADER:
-        return Recognized("goodreads", f"{file.name} has the columns {', '.join(header)}")
+        return DetectedSource("goodreads", f"{file.name} has the columns {', '.join(header)}")
     if header != GROUPLENS_HEADER:
         return None
     folders = {Path(absolute(file)).parent.name for absolute in (os.path.abspath, os.path.realpath)}
     for folder in folders.intersection(GROUPLENS_FOLDERS):
-        return Recognized(folder, f"{file.name} has the columns {', '.join(header)}, in a folder {folder}")
+        return DetectedSource(folder, f"{file.name} has the columns {', '.join(header)}, in a folder {folder}")
     sets = ", ".join(GROUPLENS_FOLDERS)
     raise DataError(f"{file}: a MovieLens file, but of which set? name it with --data.source=… ({sets})")
 
 
 def _refuse(file: Path) -> NoReturn:
     head = _first_bytes(file, HEAD)
-    refuse_unread(str(file), head)
+    refuse_unsupported_format(str(file), head)
     lines = _lines(head)
     start = f'it begins with "{lines[0][:60]}"' if lines else "it is empty"
     raise DataError(f"{file}: not recognized by its name and first lines ({start}); {ADVICE}")
@@ -357,7 +357,7 @@ def _are_rows(lines: Sequence[str]) -> bool:
     is_other = not lines or lines[0].startswith(("{", "[", "<"))  # JSON, XML
     if len(lines) < 2 or is_other or _has_number(_cells(lines[0])):
         return False
-    counts = {line.count(likely_separator(lines[0])) for line in lines}
+    counts = {line.count(infer_separator(lines[0])) for line in lines}
     return len(counts) == 1 and counts != {0}
 
 
@@ -372,7 +372,7 @@ def _with_columns(lines: Sequence[str]) -> str:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip().strip('"') for cell in line.split(likely_separator(line))]
+    return [cell.strip().strip('"') for cell in line.split(infer_separator(line))]
 
 
 def _has_number(cells: Iterable[str]) -> bool:

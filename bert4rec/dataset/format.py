@@ -69,7 +69,7 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 LEFT_OUT = -1  # in the place of a rank: the user has no negatives, and no part in this protocol
 
 
-def is_ahead(scores: Any, ids: Any, target_scores: Any, targets: Any) -> Any:
+def outranks(scores: Any, ids: Any, target_scores: Any, targets: Any) -> Any:
     """Which candidates, `scores` [B, n] and `ids` [n] or [B, n], come before targets with `target_scores` [B].
 
     NumPy's arrays or torch's tensors. Ties go to the lower id: ids are a seeded shuffle of the items, so a tie is

@@ -22,8 +22,8 @@ from bert4rec.feed.pairs import TEST as TEST_PAIRS
 from bert4rec.feed.pairs import TRAINING as TRAINING_PAIRS
 from bert4rec.feed.pairs import VALIDATION as VALIDATION_PAIRS
 from bert4rec.feed.pairs import PairExamples
-from bert4rec.models.baselines import Counting
-from bert4rec.runtime.collectives import Partition, on_all, on_rank_zero
+from bert4rec.models.baselines import BaselineFactory
+from bert4rec.runtime.collectives import Partition, gather_or_raise, on_rank_zero
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.parallelize import unwrap
 
@@ -54,7 +54,7 @@ class Evaluator:
     max_len: int
     precision: str
     baselines: Sequence[str]
-    counting: Counting
+    counting: BaselineFactory
     leaves_out_seen: bool = True
     left_out: str = ""
     pairs: Mapping[str, PairExamples] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Evaluator:
         """Return the facts of the users of each split that is not empty."""
         splits = [self.dataset.splits[name] for name in EVALUATED if len(self.dataset.splits[name])]
         partition = Partition(self.world.rank, self.world.world_size)
-        parts = on_all(lambda: {split.name: HeldOut.of(split, partition) for split in splits})
+        parts = gather_or_raise(lambda: {split.name: HeldOut.of(split, partition) for split in splits})
         return {split.name: HeldOut.together([part[split.name] for part in parts]) for split in splits}
 
     def validation_metrics(self, model: nn.Module, between: Between) -> Metrics:

@@ -34,12 +34,12 @@ class Example:
     scores: npt.NDArray[np.float64]
 
 
-def spread_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.NDArray[np.int64]:
+def evenly_ranked_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.NDArray[np.int64]:
     """Return the rows of `n` users: the middle one of each n-th part, from the best rank to the worst.
 
     So hits and misses stand in the proportion in which the model makes them.
 
-    >>> spread_rows(np.array([7, 1, 4, 2, 9, 3]), 3)
+    >>> evenly_ranked_rows(np.array([7, 1, 4, 2, 9, 3]), 3)
     array([3, 2, 4])
     """
     order = np.lexsort((ranks, ranks == MISSED))  # stable
@@ -57,7 +57,7 @@ def examples(
     `leaves_out_seen`: none of these is an item that the user has seen. Ties go to the lower id. Every process makes the
     same calls.
     """
-    indices = spread_rows(ranks)
+    indices = evenly_ranked_rows(ranks)
     rows = split.read(indices)
     assert rows.targets is not None, "an evaluation split has targets"
     best = _best(scorer, rows, k, leaves_out_seen, device)

@@ -13,10 +13,10 @@ MISSED = 0  # in the place of a rank: the target is never recommended, however l
 LARGEST = 1e15  # the product of two vectors of such numbers is still finite
 
 
-def count_ahead(scores: Tensor, first: int, target_scores: Tensor, targets: Tensor) -> Tensor:
+def count_outranking(scores: Tensor, first: int, target_scores: Tensor, targets: Tensor) -> Tensor:
     """Return how many [B] of the candidates `first`, `first` + 1, …, with `scores` [B, n], outrank each target.
 
-    The same order as `is_ahead`, in one pass over the scores: among lower ids a tie is as good as a better score.
+    The same order as `outranks`, in one pass over the scores: among lower ids a tie is as good as a better score.
     `scores` [1, n] are those of all rows, and only sorted.
     """
     n = scores.shape[1]

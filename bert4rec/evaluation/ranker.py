@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
-from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT, is_ahead
+from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT, outranks
 from bert4rec.dataset.reader import Bools, Rows, Split
 from bert4rec.evaluation.lists import Lists
-from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
+from bert4rec.evaluation.metrics import MISSED, count_outranking, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.evaluation.tiles import Catalogue, Seen, assigned, chunks, gathered
 from bert4rec.evaluation.top_k import TopK
@@ -124,7 +124,7 @@ class Ranker:
         sizes = [negatives.shape[1] for negatives in sets[1:]]
         ranks = torch.ones(len(ids), len(sampled), dtype=torch.int32, device=self._device)
         for column, part in enumerate(zip(scores[:, 1:].split(sizes, 1), ids[:, 1:].split(sizes, 1), strict=True)):
-            ranks[:, column] += is_ahead(*part, scores[:, 0], ids[:, 0]).sum(1, dtype=torch.int32)
+            ranks[:, column] += outranks(*part, scores[:, 0], ids[:, 0]).sum(1, dtype=torch.int32)
             ranks[torch.from_numpy(rows.are_left_out(sampled[column])), column] = LEFT_OUT
         repeated = torch.from_numpy(rows.are_repeated()[:, None]).to(self._device)
         return torch.cat([known, scores[:, :1]], 1), torch.cat([ids[:, :1].int(), repeated.int(), ranks], 1)
@@ -151,7 +151,7 @@ class Ranker:
         ids, seen_before = FIRST_ITEM_ID + items, torch.zeros_like(ahead)
         scores = self._scorer.scores(users.known[:1], self._scorer.items(ids))[0]
         of_users = users.scores[places][rows], users.targets[places][rows]
-        is_before = is_ahead(scores[:, None], ids[:, None], *of_users)[:, 0]
+        is_before = outranks(scores[:, None], ids[:, None], *of_users)[:, 0]
         ahead -= self._partition.sum(seen_before.index_add_(0, places[rows], is_before.int()))
         if lists and best:
             unseen = self._unseen(best.of_all(self._partition), rows, items, len(places), lists.k)
@@ -198,14 +198,16 @@ class Ranker:
             scores = self._scores(users.known[where], part)
             rows, items = seen.at(part.tiles, number)
             scores[rows, items - part.first] = -torch.inf
-            ahead[where] += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores[where], users.targets[where])
+            ahead[where] += count_outranking(
+                scores, FIRST_ITEM_ID + part.first, users.scores[where], users.targets[where]
+            )
             if best:
                 best.update(where, scores, part.first)
 
     def _add_for_all(self, part: "Part", users: "Users", ahead: Tensor, best: TopK | None) -> None:
         """Do the same where all users have the same scores, which are sorted once."""
         scores = self._scores(users.known[:1], part)
-        ahead += count_ahead(scores, FIRST_ITEM_ID + part.first, users.scores, users.targets)
+        ahead += count_outranking(scores, FIRST_ITEM_ID + part.first, users.scores, users.targets)
         if best:
             best.update(slice(None), scores, part.first)
 

@@ -56,14 +56,14 @@ class ModelScorer:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
             batch = self._model.ask(rows, self._max_len, self._model.times).to(self._device)
             candidates, places = distinct(ids.flatten().cpu())
-            asking, items = self._model.represent(batch, candidates.to(self._device))
+            asking, items = self._model.encode_queries(batch, candidates.to(self._device))
         # In fp32 always: bf16 has so few digits that many scores would tie.
         asking, items = asking.float(), items.float().index_select(0, places.to(self._device))
-        return asking, self._model.score_own(asking, items.view(*ids.shape, -1))
+        return asking, self._model.score_pairs(asking, items.view(*ids.shape, -1))
 
     def items(self, ids: Tensor) -> Tensor:
         """Return the vectors of items."""
-        return self._model.represent_items(Lookup.of(ids))
+        return self._model.encode_items(Lookup.of(ids))
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """Return the model's scores."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.inference.network import Network
-from bert4rec.models.transformer import Block, Rotation, with_one
+from bert4rec.models.transformer import Block, Rotation, append_ones
 from bert4rec.runtime.errors import SettingsError
 
 PT2, ONNX = "program.pt2", "model.onnx"
@@ -65,7 +65,7 @@ class Program(nn.Module):
         return torch.where(best > -torch.inf, indices, NOTHING), best
 
     def _times(self, is_item: Tensor, times: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return time deltas [B, L], with a mask token's at the end, and query times [B], as `while_asking` does."""
+        """Return time deltas [B, L], with a mask token's at the end, and query times [B]: see `inference_time_deltas`."""
         newest = torch.where(is_item, times, -NEVER).amax(1)
         instants = newest if at is None else at
         places = torch.arange(is_item.shape[1], device=is_item.device)
@@ -85,7 +85,7 @@ class Program(nn.Module):
         """Return the hidden states [B, D] after the histories, as `Network` does."""
         gaps, instants = (None, None) if times is None else self._times(is_item, times, at)
         encoder, mask = self.network.encoder, self.network.mask
-        vectors, most = self.network.shown_vectors[items], self.network.max_len
+        vectors, most = self.network.input_vectors[items], self.network.max_len
         if mask is not None:
             vectors = torch.cat([vectors, mask.expand(items.shape[0], 1, -1)], dim=1)
             is_item, most = F.pad(is_item, (0, 1), value=True), most + 1
@@ -105,7 +105,7 @@ class Program(nn.Module):
         newest = encoder.rotation(torch.zeros_like(place[:, :1]))
         asked = final.queries(final.attention_norm(last), newest)
         hidden = encoder.norm(final.merge(last, _attend(final, asked, x, rotation, everywhere)))
-        return with_one(encoder.dated(hidden[:, 0], instants), self.network.item_vectors.shape[1])
+        return append_ones(encoder.add_time_embedding(hidden[:, 0], instants), self.network.item_vectors.shape[1])
 
 
 def save_pt2(path: Path, program: Program) -> None:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from bert4rec.dataset.format import PAD_ID
 from bert4rec.dataset.reader import Split
 from bert4rec.feed.batch import AnyBatch, Batch, Candidates, seconds_of, tensors_of
-from bert4rec.feed.loaders.parcel import Parcel
+from bert4rec.feed.loaders.parcel import FlatBatch
 from bert4rec.feed.loaders.server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.seeded import Permutation
@@ -156,7 +156,7 @@ class TrainingBatches:
 
     def batches(self, *, num_workers: int = 0, pin_memory: bool = False) -> Iterator[AnyBatch]:
         """Yield all batches in order, read ahead by `num_workers` processes that live as long as the training."""
-        loader: DataLoader[Parcel | AnyBatch | DataError] = DataLoader(
+        loader: DataLoader[FlatBatch | AnyBatch | DataError] = DataLoader(
             range(len(self)),  # type: ignore[arg-type]  # steps, of which each loader process makes the batch
             batch_size=None,
             shuffle=False,
@@ -170,7 +170,7 @@ class TrainingBatches:
         for found in loader:
             if isinstance(found, DataError):
                 raise found
-            yield found.unpack() if isinstance(found, Parcel) else found
+            yield found.unpack() if isinstance(found, FlatBatch) else found
 
     def _batch_or_error(self, step: Any) -> AnyBatch | DataError:
         """Return an error instead of its batch: raised in a loader process it would be a traceback."""
@@ -179,9 +179,9 @@ class TrainingBatches:
         except DataError as error:
             return error
 
-    def _parcel_or_error(self, step: Any) -> Parcel | DataError:
+    def _parcel_or_error(self, step: Any) -> FlatBatch | DataError:
         found = self._batch_or_error(step)
-        return found if isinstance(found, DataError) else Parcel.of(found)
+        return found if isinstance(found, DataError) else FlatBatch.of(found)
 
     def _find(self, step: int) -> tuple[int, int]:
         """Return the epoch of `step`, and the step within what is left of it."""

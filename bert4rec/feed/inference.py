@@ -10,10 +10,10 @@ from torch import Tensor
 from bert4rec.dataset.format import MASK_ID
 from bert4rec.dataset.reader import Rows
 from bert4rec.feed.batch import Batch, long, seconds_of, tensors_of
-from bert4rec.feed.masking import while_asking
+from bert4rec.feed.masking import inference_time_deltas
 
 
-def with_mask(rows: Rows, max_len: int, times: str = "none") -> Batch:
+def append_mask_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
     """Return the last `max_len` - 1 items of each history and the mask token after them, which is to be predicted."""
     items, kept, chosen = _last_items(rows, max_len - 1)
     ends = (kept + 1).cumsum(0)
@@ -25,7 +25,7 @@ def with_mask(rows: Rows, max_len: int, times: str = "none") -> Batch:
     return Batch.showing(shown, kept + 1, ends - 1, _targets(rows), gaps, instants)
 
 
-def as_they_are(rows: Rows, max_len: int, times: str = "none") -> Batch:
+def causal_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
     """Return the last `max_len` - 1 items of each history, as many as a whole window has before its last target."""
     items, kept, chosen = _last_items(rows, max_len - 1)
     gaps, instants = _times(rows, kept, chosen, times, is_causal=True)
@@ -50,7 +50,7 @@ def _times(
         return None, None
     assert rows.target_times is not None, "a split that is read with times has those of the targets"
     at = torch.from_numpy(rows.target_times) if times == "target" else None
-    return while_asking(seconds[chosen], kept, at, is_causal=is_causal)
+    return inference_time_deltas(seconds[chosen], kept, at, is_causal=is_causal)
 
 
 def _targets(rows: Rows) -> Tensor:

@@ -17,10 +17,10 @@ from bert4rec.feed.batch import Batch
 from bert4rec.feed.seeded import Words, splitmix64
 
 
-def since_previous(seconds: Tensor, lengths: Tensor) -> Tensor:
+def time_deltas(seconds: Tensor, lengths: Tensor) -> Tensor:
     """Return the seconds since the previous position [N]; 0 at the first of a sequence.
 
-    >>> since_previous(torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1])).tolist()
+    >>> time_deltas(torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1])).tolist()
     [0, 2, 13, 0]
     """
     gaps = F.pad(seconds.diff(), (1, 0))
@@ -39,7 +39,9 @@ def until_next(seconds: Tensor, lengths: Tensor) -> Tensor:
     return gaps
 
 
-def while_asking(seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_causal: bool) -> tuple[Tensor, Tensor]:
+def inference_time_deltas(
+    seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_causal: bool
+) -> tuple[Tensor, Tensor]:
     """Return the gaps of histories that query at `at` [B], and these instants [B].
 
     Without `at` nobody knows when the next item comes: they ask at the instant of their last one.
@@ -48,22 +50,22 @@ def while_asking(seconds: Tensor, lengths: Tensor, at: Tensor | None, *, is_caus
     before was. Another one has a position more behind each history, the mask token's, and gets the latter of all.
 
     >>> seconds, lengths, at = torch.tensor([5, 7, 20, 100]), torch.tensor([3, 1]), torch.tensor([50, 101])
-    >>> while_asking(seconds, lengths, at, is_causal=True)[0].tolist()
+    >>> inference_time_deltas(seconds, lengths, at, is_causal=True)[0].tolist()
     [2, 13, 30, 1]
-    >>> while_asking(seconds, lengths, at, is_causal=False)[0].tolist()
+    >>> inference_time_deltas(seconds, lengths, at, is_causal=False)[0].tolist()
     [0, 2, 13, 30, 0, 1]
     """
     ends = lengths.cumsum(0) - 1
     last = seconds[ends] if at is None else at
     if is_causal and at is None:
-        return since_previous(seconds, lengths), last
+        return time_deltas(seconds, lengths), last
     if is_causal:
         return until_next(seconds, lengths).index_copy(0, ends, last - seconds[ends]), last
     before = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
     places = torch.arange(len(seconds), device=lengths.device) + before
     whole = last.new_empty(len(seconds) + len(lengths)).index_copy(0, places, seconds)
     masks = ends + 1 + torch.arange(len(lengths), device=lengths.device)
-    return since_previous(whole.index_copy(0, masks, last), lengths + 1), last
+    return time_deltas(whole.index_copy(0, masks, last), lengths + 1), last
 
 
 Bools = npt.NDArray[np.bool_]
@@ -111,7 +113,7 @@ class Masking:
         gaps = instants = None
         if seconds is not None:
             known = seconds if self.times == "target" else seconds[_shown_before(chosen, lengths)]
-            gaps, instants = since_previous(known, lengths), known[positions]
+            gaps, instants = time_deltas(known, lengths), known[positions]
         return Batch.showing(shown, lengths, positions, items[positions], gaps, instants)
 
     def _choose(
@@ -196,4 +198,4 @@ class Shifting:
         if self.times == "target":
             gaps = until_next(seconds, lengths)
             return gaps, seconds + gaps
-        return since_previous(seconds, lengths), seconds
+        return time_deltas(seconds, lengths), seconds

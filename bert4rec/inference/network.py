@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.feed.masking import while_asking
+from bert4rec.feed.masking import inference_time_deltas
 from bert4rec.models.ranking_model import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
-from bert4rec.models.transformer import Encoder, with_one
+from bert4rec.models.transformer import Encoder, append_ones
 
 ENCODER_SETTINGS = (
     "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times",
@@ -48,7 +48,7 @@ class Network(nn.Module):
         return self.encoder.max_len - 1
 
     @property
-    def shown_vectors(self) -> Tensor:
+    def input_vectors(self) -> Tensor:
         """Return the vectors [V, d] of items in histories."""
         return self.rows[FIRST_ITEM_ID:, : self.embed_dim]
 
@@ -73,12 +73,12 @@ class Network(nn.Module):
         if self.knows_times:
             assert seconds is not None, "this network knows times"
             asked_at = at if self.times == "target" else None
-            gaps, instants = while_asking(seconds, lengths, asked_at, is_causal=self.mask is None)
-        vectors = self.shown_vectors[ids - FIRST_ITEM_ID]
+            gaps, instants = inference_time_deltas(seconds, lengths, asked_at, is_causal=self.mask is None)
+        vectors = self.input_vectors[ids - FIRST_ITEM_ID]
         if self.mask is not None:
             vectors, lengths = _with_mask(vectors, lengths, self.mask)
         hidden = self.encoder(vectors, lengths, lengths.cumsum(0) - 1, gaps, instants)
-        return with_one(hidden, self.item_vectors.shape[1])
+        return append_ones(hidden, self.item_vectors.shape[1])
 
 
 class ItemVectors(nn.Module):

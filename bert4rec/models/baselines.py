@@ -114,7 +114,7 @@ UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counting:
+class BaselineFactory:
     """Hold the dataset and the settings of [model] for these kinds."""
 
     dataset: Dataset
@@ -139,25 +139,25 @@ class Counting:
         return SCORERS[kind](self, between)
 
 
-def _popularity(counting: Counting, between: Callable[[], None]) -> PopularityScorer:
+def _popularity(counting: BaselineFactory, between: Callable[[], None]) -> PopularityScorer:
     return PopularityScorer(counting.dataset.popularity, counting.partition)
 
 
-def _recent_popularity(counting: Counting, between: Callable[[], None]) -> PopularityScorer:
+def _recent_popularity(counting: BaselineFactory, between: Callable[[], None]) -> PopularityScorer:
     """Return recent popularity; ties are broken by overall popularity."""
     recent = recent_counts(counting.histories(between), counting.recent_share)
     return PopularityScorer(in_order(recent, counting.dataset.popularity), counting.partition)
 
 
-def _markov(counting: Counting, between: Callable[[], None]) -> TransitionScorer:
+def _markov(counting: BaselineFactory, between: Callable[[], None]) -> TransitionScorer:
     return _of_transitions(counting, between, n_last_items=1)
 
 
-def _transition_graph(counting: Counting, between: Callable[[], None]) -> TransitionScorer:
+def _transition_graph(counting: BaselineFactory, between: Callable[[], None]) -> TransitionScorer:
     return _of_transitions(counting, between, n_last_items=counting.n_last_items)
 
 
-def _of_transitions(counting: Counting, between: Callable[[], None], n_last_items: int) -> TransitionScorer:
+def _of_transitions(counting: BaselineFactory, between: Callable[[], None], n_last_items: int) -> TransitionScorer:
     settings = {"decay": counting.decay}
     transitions = Transitions.count(counting.histories(between), reach=n_last_items, **settings)
     return TransitionScorer(
@@ -166,7 +166,7 @@ def _of_transitions(counting: Counting, between: Callable[[], None], n_last_item
     )  # fmt: skip
 
 
-SCORERS: dict[str, Callable[[Counting, Callable[[], None]], UntrainedScorer]] = {
+SCORERS: dict[str, Callable[[BaselineFactory, Callable[[], None]], UntrainedScorer]] = {
     POPULARITY: _popularity,
     "recent_popularity": _recent_popularity,
     "markov": _markov,

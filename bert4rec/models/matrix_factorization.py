@@ -21,7 +21,7 @@ from bert4rec.feed.pairs import TRAINING, parts_of_pairs
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import Table
-from bert4rec.models.transformer import with_one
+from bert4rec.models.transformer import append_ones
 
 NUMBERS_AT_ONCE = 2**22  # of a hidden layer, where whole tiles are scored without a gradient: 16 MiB
 
@@ -34,7 +34,7 @@ class MatrixFactorization(RankingModel):
     """
 
     title = "Matrix factorisation"
-    tables_of = ("n_items", "n_users")
+    size_arguments = ("n_items", "n_users")
     settings = ("embed_dim", "form", "mlp_layers", "dropout")
     loss_settings = (*RankingModel.loss_settings, "rating_range")
     unit = "pair"
@@ -75,11 +75,11 @@ class MatrixFactorization(RankingModel):
         assert rows.targets is not None, "an evaluation split has targets"
         return Pairs.between(long(rows.users), long(rows.targets))
 
-    def represent(self, batch: Pairs, candidates: Lookup) -> tuple[Tensor, Tensor]:
+    def encode_queries(self, batch: Pairs, candidates: Lookup) -> tuple[Tensor, Tensor]:
         """Return users [M, D] and the `candidates`, [C, D]."""
-        return self._represent_users(self._users(batch)), self.represent_items(candidates)
+        return self._represent_users(self._users(batch)), self.encode_items(candidates)
 
-    def represent_for_catalogue(self, batch: Pairs) -> tuple[Tensor, CataloguePart]:
+    def encode_for_catalogue(self, batch: Pairs) -> tuple[Tensor, CataloguePart]:
         """Return users [M, D], and this process's part of the catalogue."""
         return self._represent_users(self._users(batch)), self.item_table.catalogue(batch.targets.device)
 
@@ -89,7 +89,7 @@ class MatrixFactorization(RankingModel):
         candidates = batch.candidates
         return users if candidates is None else [*users, (self.item_table, {"candidate": candidates.items})]
 
-    def represent_items(self, items: Lookup) -> Tensor:
+    def encode_items(self, items: Lookup) -> Tensor:
         """Return the rows of the items, or in the neural form the outputs of the first layer."""
         rows = self.item_table.candidates(items)
         return rows if self.mlp is None else self.mlp.of_item(rows)
@@ -103,9 +103,9 @@ class MatrixFactorization(RankingModel):
         step = max(1, NUMBERS_AT_ONCE // max(1, items.numel()))
         return torch.cat([self.mlp(part[:, None] + items) for part in asking.split(step)])
 
-    def score_own(self, asking: Tensor, items: Tensor) -> Tensor:
+    def score_pairs(self, asking: Tensor, items: Tensor) -> Tensor:
         """Return the scores [..., n] of queries [..., D] with their own items [..., n, D]."""
-        return super().score_own(asking, items) if self.mlp is None else self.mlp(asking.unsqueeze(-2) + items)
+        return super().score_pairs(asking, items) if self.mlp is None else self.mlp(asking.unsqueeze(-2) + items)
 
     @property
     def width(self) -> int:
@@ -122,9 +122,9 @@ class MatrixFactorization(RankingModel):
     def rate(self, batch: Pairs) -> Tensor:
         """Return the ratings [M] float32 that the users would give the targets."""
         assert batch.candidates is not None, "items that are rated are looked up"
-        rows, items = self._users(batch), self.represent_items(batch.candidates.items)
+        rows, items = self._users(batch), self.encode_items(batch.candidates.items)
         items = items.index_select(0, batch.candidates.positives)
-        found = self.score_own(self._represent_users(rows), items[:, None])[:, 0].float()
+        found = self.score_pairs(self._represent_users(rows), items[:, None])[:, 0].float()
         if self.form == "bias":
             found = found + rows[:, self.item_table.embed_dim]
         if self.rating_bias is not None:
@@ -141,20 +141,20 @@ class MatrixFactorization(RankingModel):
         """Return user rows [M, …] as queries [M, D]: with a 1 at the item bias, or after the first layer."""
         if self.mlp is not None:
             return self.mlp.of_user(rows)
-        return with_one(rows[:, : self.item_table.embed_dim], self.item_table.width)
+        return append_ones(rows[:, : self.item_table.embed_dim], self.item_table.width)
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         """Return the ids of each feature of the tables in a step of a process."""
         return {"user": n_positions, "item": 0, "candidate": n_candidates}
 
-    def floats_kept(self, n_positions: int, n_targets: int) -> int:
-        """Return the numbers of encoded users; those of scores are counted by `floats_per_score`."""
+    def activation_numel(self, n_positions: int, n_targets: int) -> int:
+        """Return the numbers of encoded users; those of scores are counted by `score_numel_factor`."""
         return n_targets * self.width
 
     @property
-    def floats_per_score(self) -> int:
+    def score_numel_factor(self) -> int:
         """Return one, in the neural form also the width of each hidden layer."""
-        return 1 if self.mlp is None else 1 + self.mlp.floats_kept
+        return 1 if self.mlp is None else 1 + self.mlp.activation_numel
 
 
 class MLP(nn.Module):
@@ -165,7 +165,7 @@ class MLP(nn.Module):
 
     def __init__(self, embed_dim: int, layers: Sequence[int], dropout: float, device: torch.device | str) -> None:
         super().__init__()
-        self.width, self.floats_kept = layers[0], 2 * sum(layers)
+        self.width, self.activation_numel = layers[0], 2 * sum(layers)
         self.of_user = nn.Linear(embed_dim, self.width, device=device)
         self.of_item = nn.Linear(embed_dim, self.width, bias=False, device=device)
         self.layers = nn.ModuleList(nn.Linear(*sizes, device=device) for sizes in pairwise([*layers, 1]))

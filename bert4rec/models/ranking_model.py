@@ -26,7 +26,7 @@ class RankingModel(nn.Module):
     """
 
     title: ClassVar[str]  # in reports
-    tables_of: ClassVar[tuple[str, ...]] = ("n_items",)  # keywords that say how large its tables are
+    size_arguments: ClassVar[tuple[str, ...]] = ("n_items",)  # keywords that say how large its tables are
     settings: ClassVar[tuple[str, ...]]  # keys of [model] that are keywords of it
     loss_settings: ClassVar[tuple[str, ...]] = ("loss", "gbce_calibration")  # the same of [training]
     unit: ClassVar[str]  # what a batch counts, for people
@@ -58,15 +58,15 @@ class RankingModel(nn.Module):
         """Return rows of an evaluation split as an inference batch; `times` as the model's setting."""
         raise NotImplementedError
 
-    def represent(self, batch: Any, candidates: Lookup) -> tuple[Tensor, Tensor]:
+    def encode_queries(self, batch: Any, candidates: Lookup) -> tuple[Tensor, Tensor]:
         """Return queries [M, D] at the batch's positions, and the `candidates` [C, D]."""
         raise NotImplementedError
 
-    def represent_for_catalogue(self, batch: Any) -> tuple[Tensor, CataloguePart]:
+    def encode_for_catalogue(self, batch: Any) -> tuple[Tensor, CataloguePart]:
         """Return queries [M, D], and this process's part of the catalogue."""
         raise NotImplementedError
 
-    def represent_items(self, items: Lookup) -> Tensor:
+    def encode_items(self, items: Lookup) -> Tensor:
         """Return the vectors [C, D] of the `items`."""
         return self.item_table.candidates(items)
 
@@ -74,7 +74,7 @@ class RankingModel(nn.Module):
         """Return the scores [M, C] of items [C, D] for queries [M, D]."""
         return asking @ items.T
 
-    def score_own(self, asking: Tensor, items: Tensor) -> Tensor:
+    def score_pairs(self, asking: Tensor, items: Tensor) -> Tensor:
         """Return the scores [..., n] of queries [..., D] with their own items [..., n, D]."""
         return (items * asking.unsqueeze(-2)).sum(-1)
 
@@ -88,7 +88,7 @@ class RankingModel(nn.Module):
         return self._sampled_loss(batch) if needs_negatives(self.loss) else self._softmax_loss(batch)
 
     def _softmax_loss(self, batch: AnyBatch) -> Tensor:
-        asking, part = self.represent_for_catalogue(batch)
+        asking, part = self.encode_for_catalogue(batch)
         return softmax_loss(
             asking, part.vectors, batch.targets - FIRST_ITEM_ID, self.item_table.partition, first=part.first,
             averaged=part.is_averaged,
@@ -97,9 +97,9 @@ class RankingModel(nn.Module):
     def _sampled_loss(self, batch: AnyBatch) -> Tensor:
         candidates = batch.candidates
         assert candidates is not None, f"{self.loss} needs negatives"
-        asking, items = self.represent(batch, candidates.items)
+        asking, items = self.encode_queries(batch, candidates.items)
         own, shared = (items.index_select(0, places) for places in (candidates.positives, candidates.negatives))
-        positive = self.score_own(asking, own[:, None])[:, 0].float()
+        positive = self.score_pairs(asking, own[:, None])[:, 0].float()
         negative = self.score(asking, shared).float()
         negative = negative.masked_fill(candidates.positives[:, None] == candidates.negatives, -torch.inf)
         scores = Sampled(positive, negative, candidates.log_expected, self.item_table.n_items, self.gbce_calibration)
@@ -136,12 +136,12 @@ class RankingModel(nn.Module):
         """Return the ids of each feature of the tables in a step of a process."""
         raise NotImplementedError
 
-    def floats_kept(self, n_positions: int, n_targets: int) -> int:
+    def activation_numel(self, n_positions: int, n_targets: int) -> int:
         """Return numbers that a step keeps for backward, without vectors that are looked up and scores."""
         raise NotImplementedError
 
     @property
-    def floats_per_score(self) -> int:
+    def score_numel_factor(self) -> int:
         """Return numbers that exist at once for each score of a sampled loss."""
         return 1
 

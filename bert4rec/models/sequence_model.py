@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from bert4rec.dataset.reader import Rows, Split
 from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Examples, MakeExamples, Windows
-from bert4rec.feed.inference import as_they_are, with_mask
+from bert4rec.feed.inference import append_mask_batch, causal_batch
 from bert4rec.feed.masking import Masking, Shifting
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import Table
-from bert4rec.models.transformer import Encoder, with_one
+from bert4rec.models.transformer import Encoder, append_ones
 
 
 class SequenceModel(RankingModel):
@@ -64,18 +64,18 @@ class SequenceModel(RankingModel):
     @classmethod
     def ask(cls, rows: Rows, max_len: int, times: str = "none") -> Batch:
         """Return the histories, each with the mask token behind it if the kind has one."""
-        return with_mask(rows, max_len, times) if cls.has_mask_token else as_they_are(rows, max_len, times)
+        return append_mask_batch(rows, max_len, times) if cls.has_mask_token else causal_batch(rows, max_len, times)
 
     def n_positions(self, batch_size: int) -> int:
         """Return the positions of the longest sequences."""
         return batch_size * self.encoder.max_len
 
-    def represent(self, batch: Batch, candidates: Lookup) -> tuple[Tensor, Tensor]:
+    def encode_queries(self, batch: Batch, candidates: Lookup) -> tuple[Tensor, Tensor]:
         """Return hidden states [M, D] at the batch's positions and vectors [C, D] of the `candidates`."""
         vectors, of_candidates = self.item_table.look_up_items(batch.items, candidates)
         return self._encode(vectors, batch), of_candidates
 
-    def represent_for_catalogue(self, batch: Batch) -> tuple[Tensor, CataloguePart]:
+    def encode_for_catalogue(self, batch: Batch) -> tuple[Tensor, CataloguePart]:
         """Return hidden states [M, D], and this process's part of the catalogue."""
         vectors, part = self.item_table.look_up_catalogue(batch.items)
         return self._encode(vectors, batch), part
@@ -93,15 +93,15 @@ class SequenceModel(RankingModel):
             vectors = torch.cat([vectors, self.mask_vector[None]])
         at_positions = vectors.index_select(0, batch.places)
         hidden = self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps, batch.instants)
-        return with_one(hidden, self.item_table.width)
+        return append_ones(hidden, self.item_table.width)
 
     def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         """Return the ids of each feature of the tables in a step of a process."""
         return {"item": n_positions, "candidate": n_candidates}
 
-    def floats_kept(self, n_positions: int, n_targets: int) -> int:
+    def activation_numel(self, n_positions: int, n_targets: int) -> int:
         """Return numbers that a step keeps for backward, without vectors that are looked up and scores."""
-        return self.encoder.floats_kept(n_positions, n_targets)
+        return self.encoder.activation_numel(n_positions, n_targets)
 
 
 class Bert4Rec(SequenceModel):

@@ -17,10 +17,10 @@ BETWEEN_DATES = 122 * 86_400  # seconds; a third of a year
 N_DATES = 400  # from 1970 to 2103
 
 
-def kind_of_gap(seconds: Tensor) -> Tensor:
+def bucketize_time_delta(seconds: Tensor) -> Tensor:
     """Return the bucket of gaps [...] int64, of `N_GAPS`, each √2 times as long as the one before.
 
-    >>> kind_of_gap(torch.tensor([0, 1, 2, 60, 86_400])).tolist()
+    >>> bucketize_time_delta(torch.tensor([0, 1, 2, 60, 86_400])).tolist()
     [0, 2, 3, 11, 32]
     """
     octaves = torch.log2(1.0 + seconds.clamp(min=0))
@@ -94,22 +94,22 @@ class Encoder(nn.Module):
         from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
         x = self.placed(vectors, from_end, gaps)
         if x.device.type != "cpu":
-            return self.dated(self._encode(x, lengths, positions, from_end), instants)
+            return self.add_time_embedding(self._encode(x, lengths, positions, from_end), instants)
         n_rows = _rows_at_a_time(lengths.tolist())
         before = F.pad(ends, (1, 0))[F.pad(torch.tensor(n_rows).cumsum(0), (1, 0))]
         asked = positions.split(torch.searchsorted(positions, before).diff().tolist())
         sizes = before.diff().tolist()
         groups = zip(x.split(sizes), lengths.split(n_rows), asked, before[:-1], from_end.split(sizes), strict=True)
         hidden = [self._encode(part, own, at - first, places) for part, own, at, first, places in groups]
-        return self.dated(torch.cat(hidden), instants)
+        return self.add_time_embedding(torch.cat(hidden), instants)
 
     def placed(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
         """Return the first block's input for `vectors` [..., d] at places [...] from the end, after `gaps`."""
         x = vectors if self.positions is None else vectors + self.positions(from_end)
-        x = x if self.gaps is None or gaps is None else x + self.gaps(kind_of_gap(gaps))
+        x = x if self.gaps is None or gaps is None else x + self.gaps(bucketize_time_delta(gaps))
         return F.layer_norm(x, x.shape[-1:]) if self.input_norm else x
 
-    def dated(self, hidden: Tensor, instants: Tensor | None) -> Tensor:
+    def add_time_embedding(self, hidden: Tensor, instants: Tensor | None) -> Tensor:
         """Return hidden states [M, d] plus the time embedding of the `instants` [M] of prediction."""
         return hidden if self.dates is None or instants is None else hidden + self.dates(instants)
 
@@ -119,13 +119,13 @@ class Encoder(nn.Module):
 
     def _encode(self, x: Tensor, lengths: Tensor, positions: Tensor, from_end: Tensor) -> Tensor:
         x, rotation = self.dropout(x), self.rotation(from_end)
-        within, asked = who_sees_whom(lengths, positions, len(x), is_causal=self.is_causal)
+        within, asked = attention_masks(lengths, positions, len(x), is_causal=self.is_causal)
         for block in self.blocks[:-1]:
             x = block(x, within, rotation)
         hidden: Tensor = self.norm(self.blocks[-1](x, asked, rotation, positions))
         return hidden
 
-    def floats_kept(self, n_positions: int, n_asked: int) -> int:
+    def activation_numel(self, n_positions: int, n_asked: int) -> int:
         """Return numbers that a forward pass keeps for backward: of all positions in all blocks but the last.
 
         That one ends at the positions to predict.
@@ -296,7 +296,7 @@ class AttentionMask(NamedTuple):
     mask: Tensor | None
 
 
-def who_sees_whom(
+def attention_masks(
     lengths: Tensor, positions: Tensor, n: int, *, is_causal: bool
 ) -> tuple[AttentionMask, AttentionMask]:
     """Return masks of sequences of `lengths` [R], `n` positions: for all queries, and for `positions` [M] only.
@@ -346,7 +346,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: AttentionMask, n
     return seen.queries.unpad(padded.transpose(1, 2).flatten(2))
 
 
-def with_one(hidden: Tensor, width: int) -> Tensor:
+def append_ones(hidden: Tensor, width: int) -> Tensor:
     """Return hidden states [M, d] as [M, `width`], with a 1 at the item bias and zeros behind it."""
     if width == hidden.shape[1]:
         return hidden

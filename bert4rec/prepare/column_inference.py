@@ -27,10 +27,10 @@ WORDS = {"user": USERS, "item": ITEMS, "time": TIMES, "rating": {"rating", "star
 CLOSE = 0.75  # of 1, as difflib measures how much of two names is the same
 
 
-def words_of(name: str) -> set[str]:
+def name_words(name: str) -> set[str]:
     """Return the words in a column's name, in the singular and without "id" at the end.
 
-    >>> sorted(words_of("customerIds")), sorted(words_of("movieid")), sorted(words_of("created_at"))
+    >>> sorted(name_words("customerIds")), sorted(name_words("movieid")), sorted(name_words("created_at"))
     (['customer', 'id'], ['movie'], ['at', 'created'])
     """
     found = [word.lower() for word in WORD.findall(name)]
@@ -38,13 +38,15 @@ def words_of(name: str) -> set[str]:
     return {word.removesuffix("id") or word for word in singular}
 
 
-def look_swapped(user_column: str, item_column: str) -> bool:
+def are_columns_swapped(user_column: str, item_column: str) -> bool:
     """Return whether the column of the users is called as items are, or that of the items as users are.
 
-    >>> look_swapped("sku", "customer"), look_swapped("customer", "sku"), look_swapped("user", "followed_user")
-    (True, False, False)
+    >>> are_columns_swapped("sku", "customer"), are_columns_swapped("customer", "sku")
+    (True, False)
+    >>> are_columns_swapped("user", "followed_user")
+    False
     """
-    users, items = words_of(user_column), words_of(item_column)
+    users, items = name_words(user_column), name_words(item_column)
     return bool(
         (users & ITEMS and not users & USERS and not items & ITEMS)
         or (items & USERS and not items & ITEMS and not users & USERS)
@@ -58,7 +60,7 @@ def looks_like_time(values: pl.Series) -> bool:
         return False
     if known.dtype in (pl.Datetime, pl.Date):
         return True
-    is_named_so = bool(words_of(values.name) & TIMES)
+    is_named_so = bool(name_words(values.name) & TIMES)
     if known.dtype.is_integer() or known.dtype.is_float():
         return _are_instants(known) or (is_named_so and bool(known.min() >= 0))  # type: ignore[operator]
     if known.dtype != pl.String:
@@ -70,12 +72,12 @@ def looks_like_time(values: pl.Series) -> bool:
     return bool(known.str.contains(pattern).all())
 
 
-def excel_days(values: pl.Series) -> pl.Series:
+def find_excel_days(values: pl.Series) -> pl.Series:
     """Return the numbers among `values` if nearly all are days from 1995 to 2038 as Excel counts them, else no number.
 
     Some must have a time of day: whole numbers give the order as well.
 
-    >>> excel_days(pl.Series(["45231.5", "45232"])).to_list(), excel_days(pl.Series([45231, 45232])).to_list()
+    >>> find_excel_days(pl.Series(["45231.5", "45232"])).to_list(), find_excel_days(pl.Series([45231, 45232])).to_list()
     ([45231.5, 45232.0], [])
     """
     if not (values.dtype.is_numeric() or values.dtype == pl.String):
@@ -128,7 +130,7 @@ def _guess(field: str, named: str, present: Sequence[str]) -> str:
     if close := difflib.get_close_matches(named, present, n=1, cutoff=CLOSE):
         return close[0]
     whole = [name for name in present if not re.search(r"[;,|\t]", name)]  # else it is a row that was not cut
-    found = [name for name in whole if words_of(name) & WORDS[field]]
+    found = [name for name in whole if name_words(name) & WORDS[field]]
     return min(found, key=_doubt, default="") if field in ("user", "item") else next(iter(found), "")
 
 
@@ -138,7 +140,7 @@ def _doubt(name: str) -> int:
     >>> _doubt("user_pseudo_id"), _doubt("customer"), _doubt("user_agent"), _doubt("session_id")
     (0, 0, 1, 2)
     """
-    words = words_of(name)
+    words = name_words(name)
     if words & SESSIONS and not words & (USERS - SESSIONS):
         return 2
     return 0 if "id" in words or words <= USERS | ITEMS else 1

@@ -28,11 +28,11 @@ from bert4rec.prepare.remote import LocalFiles, local_files
 from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
 from bert4rec.prepare.sources import open_source
 from bert4rec.prepare.splitting import choose_split
-from bert4rec.prepare.survey import NumberedHistories, Survey, item_table, survey_histories
-from bert4rec.prepare.synthetic import Generated, oracle_ranks
+from bert4rec.prepare.survey import HistoryStats, NumberedHistories, history_stats, item_table
+from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.writer import (
-    Cutter,
     SplitWriter,
+    WindowBuilder,
     clear_target,
     created_from,
     new_dataset,
@@ -47,7 +47,7 @@ MOST_HASHED = 2**28  # bytes, a second: files that others have published on are 
 
 
 def describe_rows(
-    config: Config, source: Interactions | Generated, ordered: OrderedRows, survey: Survey
+    config: Config, source: Interactions | GeneratedSource, ordered: OrderedRows, survey: HistoryStats
 ) -> dict[str, Any]:
     """Return the origin of the rows, how many were read, dropped and kept, and the results of the survey."""
     n_rows, n_users, n_items = int(ordered.counts.sum()), len(survey.lengths), len(survey.train_counts)
@@ -152,12 +152,12 @@ def _make_dataset(
     histories = NumberedHistories(ordered, ids, known=known.users["original"] if known else None)
     n_users = write_table(new / USERS, histories.users())
     rule, instant = choose_split(settings, ordered.parts)
-    survey = survey_histories(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
+    survey = history_stats(histories, rule, settings, n_users=n_users, n_items=n_items, progress=progress)
     warnings += _warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items = item_table(ordered, ids, survey, titles)
     write_table(new / ITEMS, [items])
     config = _with_window_length(config, survey, progress)
-    cutter = Cutter(rule, survey, config.max_len, config.window_step, settings.n_eval_negatives, settings.seed)
+    cutter = WindowBuilder(rule, survey, config.max_len, config.window_step, settings.n_eval_negatives, settings.seed)
     splits, held_out = write_splits(new, histories, cutter, progress=progress)
     warnings += _warn(held_out.warning())
     _write_oracle(source, new, items, settings.split, progress)
@@ -167,7 +167,7 @@ def _make_dataset(
     return metadata, _finish(new, metadata, splits, progress)
 
 
-def _with_window_length(config: Config, survey: Survey, progress: Progress) -> Config:
+def _with_window_length(config: Config, survey: HistoryStats, progress: Progress) -> Config:
     """Return the settings with model.max_len decided: as in the dataset that is extended, or by the lengths of
     histories.
     """
@@ -193,9 +193,9 @@ def _without_other_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _look(name: str, source: Interactions | Generated) -> list[str]:
+def _look(name: str, source: Interactions | GeneratedSource) -> list[str]:
     """Show what can be told from the first rows, before minutes are spent on all; what is warned of."""
-    if isinstance(source, Generated):
+    if isinstance(source, GeneratedSource):
         logger.info(order_line(name, source.order))
         return []
     lines, warnings = first_look(source)
@@ -224,10 +224,10 @@ def _one_item(data: Data, item: object) -> str:
 
 
 def _write_oracle(
-    source: Interactions | Generated, new: Path, items: pl.DataFrame, split: str, progress: Progress
+    source: Interactions | GeneratedSource, new: Path, items: pl.DataFrame, split: str, progress: Progress
 ) -> None:
     """Write `oracle.parquet` for synthetic data from which nothing was dropped: the oracle knows its own walks."""
-    oracle = source.oracle if isinstance(source, Generated) else None
+    oracle = source.oracle if isinstance(source, GeneratedSource) else None
     if oracle is None or items["count"].sum() < source.n_bytes or split != "leave_one_out":
         return
     test = datasets.load_from_disk(str(new / TEST)).to_polars()

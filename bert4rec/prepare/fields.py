@@ -112,7 +112,7 @@ class Fields:
 
     def _wish(self, name: str, value: object, column: pl.Series) -> str:
         if name == "time":
-            return self.times.wish_of_value(value, column)
+            return self.times.expected_value(value, column)
         if name in IDS and isinstance(value, float) and value.is_integer():
             return "a floating-point number of this size has lost its last digits; write the ids as whole numbers"
         return _wish(name, is_text_id=not self.whole_number_ids)
@@ -120,7 +120,7 @@ class Fields:
     def _wish_of_type(self, name: str, dtype: pl.DataType) -> str:
         """Return what the field must be instead of `dtype`; "" where it can be read."""
         if name == "time":
-            return self.times.wish_of_type(dtype)
+            return self.times.expected_type(dtype)
         if name in IDS:
             is_readable = dtype.is_integer() or dtype.is_float() or dtype in (pl.String, pl.Categorical, pl.Enum)
         elif name in OPTIONAL:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bert4rec.runtime.errors import DataError
 
-Verb: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+Filter: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
 
 FILTERS = (  # the settings that ask for them
     "only_read", "min_rating", "time_from", "time_until", "repeats", "drop_consecutive_duplicates",
@@ -21,7 +21,7 @@ FILTERS = (  # the settings that ask for them
 )  # fmt: skip
 
 
-def apply(verbs: Mapping[str, Verb], frame: pl.DataFrame, dropped: Counter[str]) -> pl.DataFrame:
+def apply(verbs: Mapping[str, Filter], frame: pl.DataFrame, dropped: Counter[str]) -> pl.DataFrame:
     """Return the frame after all `verbs`, named by their settings; what each has dropped is added up in `dropped`.
 
     >>> dropped = Counter()

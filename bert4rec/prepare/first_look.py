@@ -8,10 +8,16 @@ from typing import Any
 import polars as pl
 
 from bert4rec.dataset.format import order_line
-from bert4rec.prepare.column_inference import NEARLY_ALL, excel_days, look_swapped, looks_like_time, needs_format
+from bert4rec.prepare.column_inference import (
+    NEARLY_ALL,
+    are_columns_swapped,
+    find_excel_days,
+    looks_like_time,
+    needs_format,
+)
 from bert4rec.prepare.interactions import Interactions
 from bert4rec.prepare.tables import FIRST_ROWS
-from bert4rec.prepare.times import fitting_forms
+from bert4rec.prepare.times import matching_time_formats
 from bert4rec.runtime.errors import DataError
 
 SHOWN = ("user", "item", "time", "rating", "title")
@@ -57,14 +63,14 @@ def _of_the_order(interactions: Interactions) -> Iterator[str]:
         verb = "looks like a time" if len(found) == 1 else "look like times"
         text += f"; {', '.join(found)} {verb}: {shlex.quote(f'--data.time_column={found[0]}')}"
         if needs_format(others[found[0]]):
-            forms = fitting_forms(others[found[0]])
+            forms = matching_time_formats(others[found[0]])
             text += f" {shlex.quote(f'--data.time_format={forms[0]}')}" if forms else " with --data.time_format=…"
     yield text
 
 
 def _of_the_names(interactions: Interactions) -> Iterator[str]:
     user, item = interactions.columns["user"], interactions.columns["item"]
-    if look_swapped(user, item):
+    if are_columns_swapped(user, item):
         swapped = shlex.join([f"--data.user_column={item}", f"--data.item_column={user}"])
         yield f"{user} as the column of the users and {item} as that of the items look swapped; if they are: {swapped}"
 
@@ -73,7 +79,7 @@ def _refuse_excel_days(interactions: Interactions) -> None:
     column = interactions.columns.get("time", "")
     if not column or interactions.times.unit != "auto" or interactions.times.form:
         return
-    days = excel_days(interactions.first_of({"time": column})["time"])
+    days = find_excel_days(interactions.first_of({"time": column})["time"])
     if len(days):
         day = datetime(1899, 12, 30, tzinfo=UTC) + timedelta(days=days[0])
         raise DataError(

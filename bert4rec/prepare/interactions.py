@@ -206,7 +206,7 @@ class Interactions:
         return pl.concat(parts).head(FIRST_ROWS) if parts else pl.DataFrame(schema=[*columns])
 
 
-def find_decimal_ids(interactions: Interactions, names: Collection[str]) -> list[str]:
+def decimal_id_fields(interactions: Interactions, names: Collection[str]) -> list[str]:
     """Return which of the fields `names` have ids that are all whole numbers written as "7.0".
 
     Seldom are the first ones so; only then are those of all files looked at, before anything is made of them.

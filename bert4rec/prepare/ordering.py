@@ -16,7 +16,7 @@ ROWS_PER_GROUP = 1 << 16  # of a run: what is read at least from each run for a 
 ROWS_PER_SAMPLE = 1 << 10  # rows for each of which a user is remembered, to cut the ranges evenly
 
 
-class Spool:
+class SortedRuns:
     """Hold rows with the column `user` under `folder`, in runs of about `run_bytes` of memory."""
 
     def __init__(self, folder: Path, *, run_bytes: int) -> None:

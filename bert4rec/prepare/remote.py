@@ -12,7 +12,15 @@ from typing import Literal, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from bert4rec.config.recognition import LISTED, SUFFIXES, TYPED_NAMES, Format, is_url, refuse_unread, without_secrets
+from bert4rec.config.recognition import (
+    LISTED,
+    SUFFIXES,
+    TYPED_NAMES,
+    Format,
+    is_url,
+    refuse_unsupported_format,
+    without_secrets,
+)
 from bert4rec.config.tables import Data
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.sources import named_columns
@@ -98,7 +106,7 @@ def copy_remote(url: str, folder: Path, columns: Collection[str] | None) -> Iter
     (also of a typed table where `columns` is None) as whole lines, unpacked. Raises `DataError` for what is not there,
     not allowed, not reachable or broken off.
     """
-    refuse_unread(without_secrets(url))
+    refuse_unsupported_format(without_secrets(url))
     kind = SUFFIXES.get(Path(without_secrets(url)).suffix.lower(), ("text", ""))[0]
     if columns is None or kind not in ("parquet", "arrow file"):
         yield from _copy_lines(url, folder)

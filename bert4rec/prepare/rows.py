@@ -15,7 +15,7 @@ from bert4rec.config.tables import Preprocessing
 from bert4rec.config.values import instant
 from bert4rec.prepare.filters import (
     FILTERS,
-    Verb,
+    Filter,
     apply,
     drop_consecutive_duplicates,
     drop_low_ratings,
@@ -26,9 +26,9 @@ from bert4rec.prepare.filters import (
     keep_times,
 )
 from bert4rec.prepare.interactions import Interactions
-from bert4rec.prepare.ordering import Distinct, Known, Parts, Spool, in_time_order, same_type, with_codes
+from bert4rec.prepare.ordering import Distinct, Known, Parts, SortedRuns, in_time_order, same_type, with_codes
 from bert4rec.prepare.progress import BadRows, Progress
-from bert4rec.prepare.synthetic import Generated
+from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.runtime.errors import DataError
 
 
@@ -38,8 +38,8 @@ class RawRows:
     others.
     """
 
-    known: Spool
-    new: Spool
+    known: SortedRuns
+    new: SortedRuns
     items: Distinct = field(default_factory=Distinct)
 
     def __len__(self) -> int:
@@ -52,8 +52,8 @@ class RawRows:
 
 
 def read_rows(
-    source: Interactions | Generated, settings: Preprocessing, known: Known | None, *, folder: Path, run_bytes: int,
-    progress: Progress,
+    source: Interactions | GeneratedSource, settings: Preprocessing, known: Known | None, *, folder: Path,
+    run_bytes: int, progress: Progress,
 ) -> RawRows:  # fmt: skip
     """Read every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
 
@@ -61,7 +61,7 @@ def read_rows(
     and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them,
     unless none of the first ones can be used.
     """
-    raw = RawRows(Spool(folder / "known", run_bytes=run_bytes), Spool(folder / "new", run_bytes=run_bytes))
+    raw = RawRows(SortedRuns(folder / "known", run_bytes=run_bytes), SortedRuns(folder / "new", run_bytes=run_bytes))
     before = last = 0
     is_said = False
     with progress.stage("read", source.n_bytes) as stage:
@@ -164,7 +164,7 @@ def _ordered(
     return apply(_filters_in_order(settings), in_time_order(coded, newest_first=newest_first), dropped)
 
 
-def filters_of_users(settings: Preprocessing) -> dict[str, Verb]:
+def filters_of_users(settings: Preprocessing) -> dict[str, Filter]:
     """Return the filters by how many rows a user has, by the setting that asks for them."""
     least, most = settings.min_user_interactions, settings.max_user_interactions
     return {
@@ -173,7 +173,7 @@ def filters_of_users(settings: Preprocessing) -> dict[str, Verb]:
     }
 
 
-def _filters_by_row(settings: Preprocessing) -> dict[str, Verb]:
+def _filters_by_row(settings: Preprocessing) -> dict[str, Filter]:
     """Return the filters that look at one row at a time."""
     start, end = (instant(text) if text else None for text in (settings.time_from, settings.time_until))
     return {
@@ -184,9 +184,9 @@ def _filters_by_row(settings: Preprocessing) -> dict[str, Verb]:
     }
 
 
-def _filters_in_order(settings: Preprocessing) -> dict[str, Verb]:
+def _filters_in_order(settings: Preprocessing) -> dict[str, Filter]:
     """Return the filters that look at a user's rows in order of time; those of users unless a rare item goes before."""
-    verbs: dict[str, Verb] = {"repeats": partial(keep_repeats, which=settings.repeats)}
+    verbs: dict[str, Filter] = {"repeats": partial(keep_repeats, which=settings.repeats)}
     if settings.drop_consecutive_duplicates:
         verbs["drop_consecutive_duplicates"] = drop_consecutive_duplicates
     return verbs | (filters_of_users(settings) if settings.min_item_interactions <= 1 else {})

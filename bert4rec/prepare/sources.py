@@ -8,8 +8,8 @@ from bert4rec.config.recognition import PACKED, SUFFIXES, format_of, has_sequenc
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.prepare.column_inference import column_advice
 from bert4rec.prepare.fields import IDS
-from bert4rec.prepare.interactions import FileSource, Interactions, find_decimal_ids
-from bert4rec.prepare.synthetic import GENERATORS, Generated
+from bert4rec.prepare.interactions import FileSource, Interactions, decimal_id_fields
+from bert4rec.prepare.synthetic import GENERATORS, GeneratedSource
 from bert4rec.prepare.tables import Table
 from bert4rec.prepare.times import Times
 from bert4rec.runtime.errors import DataError
@@ -35,10 +35,10 @@ SOURCES = {
 
 def open_source(
     data: Data, preprocessing: Preprocessing, *, text_ids: Collection[str] = ()
-) -> Interactions | Generated:
+) -> Interactions | GeneratedSource:
     """Return the interactions that `data` describes, in files or generated; `text_ids` as in `open_interactions`."""
     if data.source in GENERATORS:
-        return Generated(
+        return GeneratedSource(
             data.source, n_users=data.n_users, n_items=data.n_items, n_rows=data.n_rows, seed=preprocessing.seed
         )
     return open_interactions(data, preprocessing, text_ids=text_ids)
@@ -74,7 +74,7 @@ def open_interactions(data: Data, preprocessing: Preprocessing, *, text_ids: Col
         source = replace(source, separator=data.separator, has_header=data.has_header)
     found = Interactions(source, files, columns, times, block_bytes, newest_first)
     names = [name for name in IDS if name not in text_ids] if is_table else []
-    return replace(found, decimal_ids=find_decimal_ids(found, names))
+    return replace(found, decimal_ids=decimal_id_fields(found, names))
 
 
 def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_named: bool) -> Interactions:
@@ -98,7 +98,7 @@ def open_histories(path: str, data: Data, preprocessing: Preprocessing, *, is_na
             found = {"user": columns["user"], "item": columns["item"]} | ({"time": time} if time else {})
             times = Times(data.time_unit, data.time_format if time == data.time_column else "")
             rows = Interactions(source, (file,), found, times, HISTORY_BYTES, newest_first)
-            return replace(rows, decimal_ids=find_decimal_ids(rows, IDS))
+            return replace(rows, decimal_ids=decimal_id_fields(rows, IDS))
     if not is_named and (recognized := _recognized(path)) not in ("", "table"):
         return open_interactions(data.model_copy(update={"source": recognized, "path": path}), Preprocessing())
     wanted = {name: column for name, column in named.items() if column}

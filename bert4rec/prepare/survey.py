@@ -79,7 +79,7 @@ MOST = 0.75  # of the histories: of the few that are longer, windows hold the re
 
 
 @dataclass(frozen=True)
-class Survey:
+class HistoryStats:
     """Hold the results of one look at all histories.
 
     `lengths` of each user's history; `train_counts` of each item; `validated` users; the first and the last time, where
@@ -124,10 +124,10 @@ class Survey:
         return max(length, at_least), f"three quarters of the histories have at most {counted(most, 'item')}"
 
 
-def survey_histories(
+def history_stats(
     histories: NumberedHistories, rule: SplitRule, settings: Preprocessing, *, n_users: int, n_items: int,
     progress: Progress,
-) -> Survey:  # fmt: skip
+) -> HistoryStats:  # fmt: skip
     """Look at every history, marked by `rule`: how long, how popular its training items, who may be validated.
 
     Raises `DataError` where nobody could be tested and somebody should.
@@ -157,7 +157,7 @@ def survey_histories(
     validated = np.zeros(n_users, bool)
     validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
     counts -= np.bincount(targets[validated[users]] - FIRST_ITEM_ID, minlength=n_items)
-    return Survey(lengths, counts, validated, (min(times), max(times)) if times else None, are_alike)
+    return HistoryStats(lengths, counts, validated, (min(times), max(times)) if times else None, are_alike)
 
 
 def _are_all(histories: pl.Series, items: NDArray[np.int32]) -> bool:
@@ -192,7 +192,7 @@ def _no_test(split: str, n_users: int) -> str:
 
 
 def item_table(
-    ordered: OrderedRows, ids: NDArray[np.int32], survey: Survey, titles: pl.DataFrame | None
+    ordered: OrderedRows, ids: NDArray[np.int32], survey: HistoryStats, titles: pl.DataFrame | None
 ) -> pl.DataFrame:
     """Return `item`, `original`, `count`, `train_count` and, where known, `title` of every item, by dense id."""
     codes = np.flatnonzero(ids)

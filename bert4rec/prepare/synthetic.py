@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, is_ahead
+from bert4rec.dataset.format import FIRST_ITEM_ID, outranks
 from bert4rec.prepare.progress import BadRows
 from bert4rec.runtime.errors import DataError
 
@@ -182,7 +182,7 @@ Generator: TypeAlias = Callable[..., tuple[pl.DataFrame, Oracle | None]]
 GENERATORS: dict[str, Generator] = {"synthetic": structured, "random": noise}
 
 
-class Generated:
+class GeneratedSource:
     """Hold generated rows as a source: in one part, none of them bad, in memory all at once."""
 
     order: Mapping[str, Any] = {"by": "time", "column": None, "newest_first": False}
@@ -231,7 +231,7 @@ def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl
     scores = oracle.scores(numbers, history, np.concatenate([[0], np.cumsum(lengths)]))[:, original]
     target = test["target"].to_numpy() - FIRST_ITEM_ID
     own = scores[np.arange(len(test)), target]  # seen items have a score below every other
-    ranks = [pl.Series("full", 1 + is_ahead(scores, np.arange(len(items)), own, target).sum(axis=1), dtype=pl.Int32)]
+    ranks = [pl.Series("full", 1 + outranks(scores, np.arange(len(items)), own, target).sum(axis=1), dtype=pl.Int32)]
     for name in ("popular", "uniform"):
         ranks.append(_ranks_among(test[f"{name}_negatives"], scores, own, target).alias(name))
     return pl.DataFrame([test["user"], *ranks])
@@ -245,5 +245,5 @@ def _ranks_among(
     drawn = negatives.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
     drawn = drawn.reshape(len(rows), len(drawn) // max(1, len(rows)))
     candidates = np.take_along_axis(scores[rows], drawn, axis=1)
-    ranks = pl.Series(1 + is_ahead(candidates, drawn, own[rows], target[rows]).sum(axis=1), dtype=pl.Int32)
+    ranks = pl.Series(1 + outranks(candidates, drawn, own[rows], target[rows]).sum(axis=1), dtype=pl.Int32)
     return pl.Series([None] * len(negatives), dtype=pl.Int32).scatter(rows, ranks)

@@ -82,14 +82,14 @@ class Times:
         if self.form:
             self._pattern = _checked(self.form)
 
-    def wish_of_type(self, dtype: pl.DataType) -> str:
+    def expected_type(self, dtype: pl.DataType) -> str:
         """Return what a column of times must be instead of `dtype`; "" where it can be read."""
         if self.form:
             is_text = dtype.is_integer() or dtype == pl.String  # 20240319 may be a number, too
             return "" if is_text else f'data.time_format = "{self.form}" is for text; leave it empty'
         return "" if dtype.is_numeric() or dtype in (pl.String, pl.Datetime, pl.Date) else WISH
 
-    def wish_of_value(self, value: object, column: pl.Series) -> str:
+    def expected_value(self, value: object, column: pl.Series) -> str:
         """Return what `value`, which is no time, must be instead; `column`: the times beside it."""
         first = column.drop_nulls().head(DECIDING_ROWS)
         if self.form:
@@ -163,10 +163,10 @@ def _checked(form: str) -> str:
     return pattern
 
 
-def fitting_forms(values: pl.Series) -> list[str]:
+def matching_time_formats(values: pl.Series) -> list[str]:
     """Return the form of `FORMS` that reads most `values`, if nearly all; and one that reads other times from as many.
 
-    >>> fitting_forms(pl.Series(["31/12/2020", "1/2/2021"])), fitting_forms(pl.Series(["1/2/2021"]))
+    >>> matching_time_formats(pl.Series(["31/12/2020", "1/2/2021"])), matching_time_formats(pl.Series(["1/2/2021"]))
     (['%d/%m/%Y'], ['%d/%m/%Y', '%m/%d/%Y'])
     """
     shapes = {*map(_shape, values.cast(pl.String).drop_nulls().unique())}
@@ -190,7 +190,7 @@ def _shape(text: str) -> str:
 
 def _offered(values: pl.Series) -> str:
     """Return the end of a message that offers the forms that fit; "" where none does."""
-    options = [shlex.quote(f"--data.time_format={form}") for form in fitting_forms(values)]
+    options = [shlex.quote(f"--data.time_format={form}") for form in matching_time_formats(values)]
     which = ": only you know which" if len(options) > 1 else ""
     return f"; these rows fit {' or '.join(options)}{which}" if options else ""
 

@@ -32,9 +32,9 @@ from bert4rec.prepare.negatives import USERS_PER_BLOCK, HeldOutCounts, SeenItems
 from bert4rec.prepare.ordering import Chunks, chunked
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.splitting import SplitRule, cut, is_tested, windows
-from bert4rec.prepare.survey import NumberedHistories, Survey
+from bert4rec.prepare.survey import HistoryStats, NumberedHistories
 from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.files import locked, put_back, put_in_place, sample_sha256, sha256
+from bert4rec.runtime.files import locked, put_back, replace_directory, sample_sha256, sha256
 
 ROWS_PER_BATCH = 1 << 14  # each batch costs every process that opens the split some memory and time
 ROWS_PER_GROUP = 1 << 16
@@ -58,7 +58,7 @@ def new_dataset(folder: Path) -> Iterator[Path]:
             locked(lock)  # while this process lives: see _clean
             yield new
             (new / LOCK).unlink()
-            put_in_place(new, place, replaced=old)
+            replace_directory(new, place, replaced=old)
     except BrokenPipeError:  # of the output: the disk has none
         raise
     except (OSError, pa.ArrowException, pl.exceptions.ComputeError) as error:
@@ -275,14 +275,14 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Cutter:
+class WindowBuilder:
     """A cutter of blocks of histories into windows and evaluation rows with negatives.
 
     A user with fewer than `n_negatives` unseen items gets none at all, so that every other one has exactly as many.
     """
 
     rule: SplitRule
-    survey: Survey
+    survey: HistoryStats
     max_len: int
     step: int
     n_negatives: int
@@ -318,7 +318,7 @@ class Cutter:
 
 
 def write_splits(
-    folder: Path, histories: NumberedHistories, cutter: Cutter, *, progress: Progress
+    folder: Path, histories: NumberedHistories, cutter: WindowBuilder, *, progress: Progress
 ) -> tuple[dict[str, SplitWriter], HeldOutCounts]:
     """Write the splits of `histories`; their writers, which know how many rows they have, and what is counted."""
     has = {"has_times": "time" in histories.columns, "has_ratings": "rating" in histories.columns}

@@ -56,7 +56,7 @@ COLOURS = {
     "recent_popularity": OTHERS[1], "transition_graph": OTHERS[2],
 }  # fmt: skip
 """Kind → its colour, which is that of its dot in the tables."""
-MOST_POINTS = 600  # of a curve: more are not seen, and make the file large
+MAX_POINTS = 600  # of a curve: more are not seen, and make the file large
 MOST_PROCESSES = 16  # that are drawn
 
 
@@ -337,7 +337,7 @@ def _plan(contents: Contents) -> Chart | None:
 
 
 def _thinned(records: Sequence[Report]) -> Sequence[Report]:
-    step = -(-len(records) // MOST_POINTS)
+    step = -(-len(records) // MAX_POINTS)
     return [*records[::step], *([records[-1]] if (len(records) - 1) % step else [])] if records else records
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.config.abilities import POPULARITY, UNTRAINED
 from bert4rec.runtime.errors import DataError, rounded
-from bert4rec.runtime.files import write_whole
+from bert4rec.runtime.files import atomic_write
 
 FORMAT_VERSION = 1
 MODEL, BEST_POSSIBLE = "model", "best_possible"
@@ -22,7 +22,7 @@ Metrics = Mapping[str, Mapping[str, float]]
 
 def write_json(path: Path, content: Report) -> None:
     """Write indented JSON, all or nothing: a report.json that exists is complete."""
-    write_whole(path, json.dumps(content, indent=2) + "\n")
+    atomic_write(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_report(run: Path) -> dict[str, Any]:

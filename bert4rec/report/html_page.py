@@ -14,7 +14,7 @@ from bert4rec.report.summary import NO_TEST, rules, summary
 from bert4rec.report.templates import render
 from bert4rec.report.warnings import checks
 from bert4rec.runtime.errors import counted
-from bert4rec.runtime.files import write_whole
+from bert4rec.runtime.files import atomic_write
 
 MAX_PLAN = 4000  # characters: the plan of a thousand processes is shown in its own file only
 
@@ -36,7 +36,7 @@ def write_html(folder: Path, defaults: Settings) -> Path:
         write_png(chart.figure, folder / PICTURES / f"{chart.name}.png")
         svg = Markup(to_svg(chart.figure, chart.name, html.escape(chart.description)))
         pictures[chart.name] = {"title": chart.title, "description": chart.description, "svg": svg}
-    write_whole(folder / HTML_PAGE, render("report.html.j2", charts=pictures, **_values(contents, defaults)))
+    atomic_write(folder / HTML_PAGE, render("report.html.j2", charts=pictures, **_values(contents, defaults)))
     return folder / HTML_PAGE
 
 

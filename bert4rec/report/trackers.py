@@ -59,7 +59,7 @@ def require_packages(names: Sequence[str]) -> None:
 
 def open_trackers(
     names: Sequence[str], folder: Path, settings: Mapping[str, Mapping[str, Any]], *, purge_from: int
-) -> list["Guarded"]:
+) -> list["GuardedTracker"]:
     """Return the trackers `names` of the run in `folder` with its `settings` (table → key → value)."""
     flat = {f"{table}.{key}": value for table, values in settings.items() for key, value in values.items()}
     factories: dict[str, Callable[[], Tracker]] = {
@@ -67,10 +67,10 @@ def open_trackers(
         "mlflow": partial(MLflow, folder, flat),
         "wandb": partial(WeightsAndBiases, folder, flat),
     }
-    return [Guarded(name, factories[name]) for name in names]
+    return [GuardedTracker(name, factories[name]) for name in names]
 
 
-class Guarded:
+class GuardedTracker:
     """A tracker that is closed to further calls at its first failure, with one warning."""
 
     def __init__(self, name: str, factory: Callable[[], Tracker]) -> None:

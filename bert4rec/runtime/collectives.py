@@ -37,7 +37,7 @@ def on_rank_zero(function: Callable[[], T]) -> T:
     return cast(T, result)
 
 
-def on_all(function: Callable[[], T]) -> list[T]:
+def gather_or_raise(function: Callable[[], T]) -> list[T]:
     """Return on every process what `function` returns on each, by rank; raise the `UserError` of any on all."""
     outcome: T | UserError
     try:
@@ -71,7 +71,7 @@ def all_agree(value: bool) -> bool:
     return bool(all_reduce_min(int(value)))
 
 
-def group_beside(minutes: float) -> dist.ProcessGroup:
+def new_gloo_group(minutes: float) -> dist.ProcessGroup:
     """Return a gloo group of all processes, for messages apart from others that wait for `minutes` at most."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)))
 

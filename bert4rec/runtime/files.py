@@ -12,7 +12,7 @@ from typing import IO, TypeAlias
 PIECES, PIECE_BYTES = 64, 65_536  # of the sample; a file that is no larger than all of them is taken whole
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def atomic_write(path: Path, content: str | bytes) -> None:
     """Write `content` to the disk, all or nothing: neither a kill nor a loss of power leaves half of it."""
     unfinished = path.with_name(path.name + ".tmp")
     with unfinished.open("wb") as file:
@@ -22,7 +22,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     unfinished.replace(path)
 
 
-def put_in_place(new: Path, folder: Path, *, replaced: Path) -> None:
+def replace_directory(new: Path, folder: Path, *, replaced: Path) -> None:
     """Make the folder `new` the `folder`; an older one is `replaced` meanwhile, so that one of them is always there."""
     if folder.exists():
         folder.rename(replaced)
@@ -32,7 +32,7 @@ def put_in_place(new: Path, folder: Path, *, replaced: Path) -> None:
 
 
 def put_back(replaced: Path, folder: Path) -> None:
-    """Restore the older folder after a kill in `put_in_place`, unless the new one is there."""
+    """Restore the older folder after a kill in `replace_directory`, unless the new one is there."""
     if folder.exists():
         shutil.rmtree(replaced, ignore_errors=True)
     else:
@@ -97,7 +97,7 @@ def describe(folder: Path, names: Iterable[str]) -> Files:
 
 def seal(folder: Path, files: Files) -> None:
     """Write the manifest of `files`, all files of `folder`."""
-    write_whole(folder / MANIFEST, _text(files))
+    atomic_write(folder / MANIFEST, _text(files))
 
 
 def problem_of(folder: Path, *, looks_at: Callable[[int], bool] = lambda _: True) -> str:

@@ -13,7 +13,7 @@ PARENT = "BERT4REC_PARENT"  # a variable; set: a command of this program has sta
 PATIENCE = 8.0  # seconds; torchx kills ten seconds after it has asked
 
 
-def say_that_it_stopped(text: str) -> None:
+def log_interrupted(text: str) -> None:
     """Print the last line of a command that a signal has ended, unless the process that started it does."""
     if PARENT not in os.environ:
         with suppress(OSError):  # of a terminal that was closed

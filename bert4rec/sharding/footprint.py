@@ -315,7 +315,7 @@ def message_bytes(job: Job) -> int:
 
 def _passing(job: Job, shards: Sequence[Shard]) -> int:
     """Return the peak bytes within a step: lookups, then activations and scores, then gradients and the update."""
-    kept = ENCODER_COPIES * FLOAT * job.built.floats_kept(job.n_positions, job.n_targets)
+    kept = ENCODER_COPIES * FLOAT * job.built.activation_numel(job.n_positions, job.n_targets)
     at_once = math.ceil(kept)
     if job.trains:
         updating = _update_bytes(job, shards) + SHARED_COPIES * _gradients_of_groups(job, shards)
@@ -355,7 +355,7 @@ def _score_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Return the bytes of scores that exist at once, and of what is gathered or copied for them."""
     if job.loss != "softmax":
         n_scores = job.n_train_negatives + 1 if needs_negatives(job.loss) else 1
-        return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.floats_per_score
+        return SCORE_COPIES * FLOAT * job.n_targets * n_scores * job.built.score_numel_factor
     share, gathered = math.ceil(job.n_items / job.group_size), job.n_targets * job.group_size
     vectors = share * job.built.item_table.width * FLOAT
     if job.has_tied_scores and job.updates["item"] == "dense_shards":

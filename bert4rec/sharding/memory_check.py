@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert4rec.config.abilities import has_kernel, has_optimizer, keeps_its_arithmetic, needs_negatives
+from bert4rec.config.abilities import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.runtime.errors import SettingsError, counted
 from bert4rec.runtime.memory import Memory
@@ -100,7 +100,7 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
     if job.loss == "softmax" and job.n_train_negatives < job.n_items:
         yield from _first(memory, [_changed(job, {"loss": "sampled_softmax"})])
     optimizers = [
-        name for name in SMALLER_OPTIMIZERS if job.mode == "ddp" or keeps_its_arithmetic(name, job.sharding_type)
+        name for name in SMALLER_OPTIMIZERS if job.mode == "ddp" or supports_column_sharding(name, job.sharding_type)
     ]
     yield from _first(memory, (_changed(job, {"sparse_optimizer": name}) for name in optimizers))
     if needs_negatives(job.loss):

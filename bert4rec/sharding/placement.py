@@ -12,7 +12,7 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.types import CacheParams, CommOp, ShardingPlan
 
-from bert4rec.config.abilities import SHARDING_TYPES, keeps_its_arithmetic
+from bert4rec.config.abilities import SHARDING_TYPES, supports_column_sharding
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job, Shard, held, needed, shard
 from bert4rec.sharding.torchrec_internals import (
@@ -112,7 +112,7 @@ def allowed_types(sharding_type: str, sparse_optimizer: str) -> list[str]:
     """Return the sharding types that the planner may choose."""
     if sharding_type != "auto":
         return [sharding_type]
-    return [name for name in SHARDING_TYPES if keeps_its_arithmetic(sparse_optimizer, name)]
+    return [name for name in SHARDING_TYPES if supports_column_sharding(sparse_optimizer, name)]
 
 
 def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:

@@ -20,7 +20,7 @@ from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import PairExamples, parts_of_pairs
-from bert4rec.models.baselines import Counting
+from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.kinds import KINDS
 from bert4rec.report.log import MetricsLog
 from bert4rec.report.trackers import open_trackers
@@ -90,7 +90,7 @@ def _shape(config: Config, sizes: Sizes) -> dict[str, Any]:
     """The keywords of the model, but for those of its loss."""
     kind = KINDS[config.model.kind]
     of_tables = {"n_items": sizes.items, "n_users": sizes.users}
-    of_kind = {name: of_tables[name] for name in kind.tables_of}
+    of_kind = {name: of_tables[name] for name in kind.size_arguments}
     return of_kind | {name: getattr(config.model, name) for name in kind.settings}
 
 
@@ -171,7 +171,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         max_len=config.max_len,
         precision=config.training.precision,
         baselines=baselines,
-        counting=Counting(dataset=dataset, partition=partition, **config.model.counting),
+        counting=BaselineFactory(dataset=dataset, partition=partition, **config.model.counting),
         leaves_out_seen=settings.seen_items == "leave_out",
         left_out=left_out,
         pairs=make_pairs(config, dataset.splits[TRAIN]) if config.training.loss == "mse" else {},

@@ -32,8 +32,8 @@ from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.plan import headline
 from bert4rec.training.agreement import Facts, agreed, facts_of
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, resolved
-from bert4rec.training.results import Findings, find, make_report
-from bert4rec.training.step import Consensus
+from bert4rec.training.results import EvaluationResult, find, make_report
+from bert4rec.training.step import StepSync
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class RankingProgress(ProgressBar):
 
     def __init__(self, interruption: Interruption, world: Processes, *, n_batches: int) -> None:
         super().__init__(n_batches)
-        self._consensus, self._done = Consensus(interruption, world.minutes), 0
+        self._consensus, self._done = StepSync(interruption, world.minutes), 0
 
     def advance(self) -> None:
         """Count a batch."""
@@ -230,7 +230,7 @@ def _try(output: Path) -> None:
         pass
 
 
-def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], found: Findings) -> Path:
+def _write(output: Path, evaluator: Evaluator, report: Mapping[str, Any], found: EvaluationResult) -> Path:
     """Write the results, and return their folder."""
     try:
         with ResultsFolder(output) as results:

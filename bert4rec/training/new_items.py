@@ -22,7 +22,7 @@ from bert4rec.dataset.reader import Rows, Split
 from bert4rec.feed.batch import tensors_of
 from bert4rec.models import ranking_model
 
-REACH = 3  # places before and after an item from which its neighbours are taken, all of them alike
+NEIGHBOUR_WINDOW = 3  # places before and after an item from which its neighbours are taken, all of them alike
 # Chosen on the validation of MovieLens 1M, where a tenth of the items are then a tenth of what is recommended; with 1
 # they would be six tenths, with .65 nothing.
 LENGTH = 0.8
@@ -61,11 +61,11 @@ def initialize_new_items(
 
 
 def neighbours(rows: Rows, n_known: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pairs of a new item [P] and a known one [P] at most `REACH` places away in a row; from 0."""
+    """Yield pairs of a new item [P] and a known one [P] at most `NEIGHBOUR_WINDOW` places away in a row; from 0."""
     ids, lengths = tensors_of(rows)
     items, of_row = ids - FIRST_ITEM_ID, torch.repeat_interleave(lengths)
     is_new = items >= n_known
-    for distance in range(1, REACH + 1):
+    for distance in range(1, NEIGHBOUR_WINDOW + 1):
         before, after = items[:-distance], items[distance:]
         is_mixed = is_new[:-distance] != is_new[distance:]
         pairs = (of_row[:-distance] == of_row[distance:]) & is_mixed

@@ -43,7 +43,7 @@ FACTS = (
 
 
 @dataclass(frozen=True)
-class Findings:
+class EvaluationResult:
     """Holds what an evaluation found: `ranks` by their names in the report, and the `figures`."""
 
     held_out: Mapping[str, HeldOut]
@@ -53,16 +53,18 @@ class Findings:
 
 def find(
     evaluator: Evaluator, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: Between
-) -> Findings:
+) -> EvaluationResult:
     """Evaluate `model` on all that is `held_out`; every process calls this."""
     ranks = evaluator.ranks(model, held_out, between)
     figures = evaluator.results(ranks, held_out)
     if ratings := evaluator.ratings(model, between):
         figures[RATINGS] = ratings
-    return Findings(held_out, ranks, figures)
+    return EvaluationResult(held_out, ranks, figures)
 
 
-def make_report(evaluator: Evaluator, found: Findings, *, kind: str, mode: str, times: str = "none") -> dict[str, Any]:
+def make_report(
+    evaluator: Evaluator, found: EvaluationResult, *, kind: str, mode: str, times: str = "none"
+) -> dict[str, Any]:
     """Return what the report of any run says of the dataset, of the model and of what was `found`.
 
     The model is of a `kind`, and uses so much of `times`.

@@ -46,7 +46,7 @@ from bert4rec.training.build import (
 )
 from bert4rec.training.evaluate import RankingProgress
 from bert4rec.training.results import (
-    Findings,
+    EvaluationResult,
     about_origin,
     about_plan,
     about_training,
@@ -209,7 +209,7 @@ def _complete(
 
 def _fit_and_test(
     context: Context, trainer: Trainer, evaluator: Evaluator, model: nn.Module, log: MetricsLog | None, began: float
-) -> tuple[Findings, list[Example]]:
+) -> tuple[EvaluationResult, list[Example]]:
     """Train, and evaluate the best weights. Raises `Interrupted` and `DivergenceError` with what to do."""
     try:
         begin(context, trainer, log)

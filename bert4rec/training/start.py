@@ -206,7 +206,7 @@ def begin(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
     if context.resumption:
         _resume(context, context.resumption, trainer, log)
     elif context.origin:
-        trainer.checkpoints.start_from(context.origin)
+        trainer.checkpoints.load_weights_of(context.origin)
         logger.info(f"starts from the weights of {context.origin}")
 
 

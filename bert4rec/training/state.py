@@ -61,7 +61,7 @@ class State:
     def note_validation(self, ndcg: float, epoch: float, *, patience: Patience) -> None:
         """Mark the current weights as the best so far; or stop if there was no better validation for too long."""
         if ndcg > self.best_ndcg:
-            self.keep_as_best(ndcg, epoch)
+            self.mark_best(ndcg, epoch)
             return
         self.n_worse += 1
         if self.is_stuck(epoch, patience):
@@ -75,17 +75,17 @@ class State:
         what is popular, and seem to stand still before it learns more.
         """
         if patience == "auto":
-            return self.has_waited(epoch, LEAST, SHARE, STEPS)
+            return self.patience_exceeded(epoch, LEAST, SHARE, STEPS)
         return 0 < patience <= self.n_worse
 
-    def has_waited(self, epoch: float, least: int, share: float, steps: int) -> bool:
+    def patience_exceeded(self, epoch: float, least: int, share: float, steps: int) -> bool:
         """Return whether `least` validations in a row were no better, and the best is `share` of all epochs ago.
 
         Not in the first `steps`.
         """
         return self.step >= steps and self.n_worse >= least and epoch - self.best_epoch >= share * epoch
 
-    def keep_as_best(self, ndcg: float, epoch: float) -> None:
+    def mark_best(self, ndcg: float, epoch: float) -> None:
         """Mark the current weights as the best so far."""
         self.best_ndcg, self.best_epoch, self.best_step, self.n_worse = ndcg, epoch, self.step, 0
 
@@ -123,7 +123,7 @@ class WeightAverage(Owner):
             mean.copy_(weight)
 
     @contextmanager
-    def in_place_of_weights(self) -> Iterator[None]:
+    def using_average(self) -> Iterator[None]:
         """Give the model the mean as its weights for a while; nothing may be trained or saved meanwhile."""
         self.exchange()
         try:
@@ -163,7 +163,7 @@ class Checkpoints:
         self._saved = state.lasting()  # a fresh start needs no checkpoint, and one that is resumed has its own
         self.is_lost = False
 
-    def start_from(self, folder: Path) -> None:
+    def load_weights_of(self, folder: Path) -> None:
         """Load the model of a verified checkpoint, and nothing else of it."""
         self._weights.load(folder)
         if self.average:
@@ -183,7 +183,7 @@ class Checkpoints:
 
     def averaged(self) -> AbstractContextManager[None]:
         """Give the model the weights that are saved as the model for a while; nothing may be saved meanwhile."""
-        return self.average.in_place_of_weights() if self.average else nullcontext()
+        return self.average.using_average() if self.average else nullcontext()
 
     def is_due(self, step: int) -> bool:
         """Return whether a checkpoint is due after `step` steps; the first process decides."""
@@ -214,14 +214,14 @@ class Checkpoints:
         manager, step = self._manager, self.state.step
         manager.wait()
         if manager.last_step != step:
-            manager.refuse_to_take_long(self.tensors(), number)
+            manager.require_time_to_save(self.tensors(), number)
             self.save()
             manager.wait()
         if manager.last_step != step:
             raise Interrupted(number, f"not saved after step {step}: {manager.kept()}")
         raise Interrupted(number, f"saved after step {step}")
 
-    def take_best(self, epoch: float) -> None:
+    def load_best(self, epoch: float) -> None:
         """Load the best weights by validation; if they are lost, the best that are not, or the last ones."""
         state, expected = self.state, self._manager.path_of(self.state.best_step)
         best = on_rank_zero(lambda: self._manager.best(state.best_step))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bert4rec.dataset.format import PAD_ID
 from bert4rec.feed.batch import AnyBatch
 from bert4rec.models.ranking_model import RankingModel
-from bert4rec.runtime.collectives import all_agree, group_beside
+from bert4rec.runtime.collectives import all_agree, new_gloo_group
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import SIGNALS, Interruption
 from bert4rec.sharding.optimizer import Optimizers, are_finite
@@ -86,7 +86,7 @@ class Message(NamedTuple):
     tells_of_signal: bool
 
 
-class Consensus:
+class StepSync:
     """Lets one process decide for all: `ask` before a step, `answer` after it.
 
     Meanwhile a small message goes from each process to each other one, between the CPUs of the hosts and apart from
@@ -95,7 +95,7 @@ class Consensus:
     """
 
     def __init__(self, interruption: Interruption, minutes: float = 30.0) -> None:
-        self._interruption, self._group = interruption, group_beside(minutes)
+        self._interruption, self._group = interruption, new_gloo_group(minutes)
         self._message: Message | None = None
 
     def ask(
@@ -143,7 +143,7 @@ class Consensus:
             self._interruption.answered()
 
 
-class Transfer:
+class Prefetcher:
     """Brings batches to `device`, on CUDA from pinned memory and by a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:

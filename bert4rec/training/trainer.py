@@ -25,7 +25,7 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.optimizer import learning_rate_scale
 from bert4rec.training.state import Checkpoints
-from bert4rec.training.step import Consensus, Step, Transfer
+from bert4rec.training.step import Prefetcher, Step, StepSync
 
 WARM_STEPS = 10  # left out of sequences_per_second
 
@@ -126,8 +126,8 @@ class Trainer:
     ) -> None:  # fmt: skip
         self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
         self._world, self._measure, self._log = world, measure, log
-        self._consensus = Consensus(interruption, world.minutes)
-        self.state, self.meter, self._transfer = checkpoints.state, Meter(world.device), Transfer(world.device)
+        self._consensus = StepSync(interruption, world.minutes)
+        self.state, self.meter, self._transfer = checkpoints.state, Meter(world.device), Prefetcher(world.device)
         self.stopwatch = Stopwatch(self.state.seconds_by_part)
         self._n_steps, self._examples = batches.start.steps + len(batches), examples
         self._progress = ProgressBar(self._n_steps, done=self.state.step, stays=True)
@@ -159,7 +159,7 @@ class Trainer:
         logger.info(f"stopped by {state.stopped_by} after {counted(self.epoch, 'epoch')}")
         self._is_done = True
         with self.stopwatch.of("saving"):
-            self.checkpoints.take_best(self.epoch)
+            self.checkpoints.load_best(self.epoch)
 
     @property
     def epoch(self) -> float:
@@ -253,7 +253,7 @@ class Trainer:
         except _Stopped as stop:
             self.checkpoints.interrupt(stop.number)
         if not metrics:  # there is nobody to validate on
-            self.state.keep_as_best(0.0, self.epoch)
+            self.state.mark_best(0.0, self.epoch)
             return
         protocol, names, score = _judged(metrics)
         if self._log:

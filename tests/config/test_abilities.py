@@ -6,8 +6,8 @@ from bert4rec.config.abilities import (
     has_kernel,
     has_optimizer,
     has_products,
-    keeps_its_arithmetic,
     needs_negatives,
+    supports_column_sharding,
     table_updates,
 )
 
@@ -52,7 +52,7 @@ def test_there_is_no_fused_adam_on_a_cpu() -> None:
 
 def test_row_wise_adagrad_needs_whole_rows() -> None:
     pairs = [(name, kind) for name in ("rowwise_adagrad", "adagrad") for kind in ("row_wise", "column_wise")]
-    assert [pair for pair in pairs if not keeps_its_arithmetic(*pair)] == [("rowwise_adagrad", "column_wise")]
+    assert [pair for pair in pairs if not supports_column_sharding(*pair)] == [("rowwise_adagrad", "column_wise")]
 
 
 def test_tables_in_host_memory_need_shards_and_a_gpu() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from bert4rec.feed.batch import Batch
 from bert4rec.models.sequence_model import Bert4Rec
-from bert4rec.training.step import Transfer, tensors_in
+from bert4rec.training.step import Prefetcher, tensors_in
 from tests.cuda.conftest import Train, losses
 
 pytestmark = [
@@ -107,7 +107,11 @@ def test_compiled_blocks_train_the_same(train: Train) -> None:
 
 
 def test_batches_that_travel_beside_other_work_arrive_whole() -> None:
-    device, transfer, work = torch.device("cuda"), Transfer(torch.device("cuda")), torch.ones(2048, 2048, device="cuda")
+    device, transfer, work = (
+        torch.device("cuda"),
+        Prefetcher(torch.device("cuda")),
+        torch.ones(2048, 2048, device="cuda"),
+    )
     lengths, positions, targets = torch.tensor([100_000]), torch.tensor([0]), torch.tensor([2])
     batches = [Batch.showing(torch.full((100_000,), n), lengths, positions, targets) for n in range(2, 22)]
     found = []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert4rec.dataset.format import is_ahead
+from bert4rec.dataset.format import outranks
 
 # Scores of the items 2 … 6 for two users.
 SCORES = np.array([[0.9, 0.5, 0.7, 0.5, 0.1], [0.2, 0.2, 0.2, 0.2, 0.2]])
@@ -15,11 +15,11 @@ IDS = np.arange(2, 7)
 )
 def test_the_better_ones_come_first_and_ties_go_to_the_lower_id(targets: list[int], ahead: list[list[int]]) -> None:
     chosen = np.array(targets)
-    found = is_ahead(SCORES, IDS, SCORES[[0, 1], chosen - 2], chosen)
+    found = outranks(SCORES, IDS, SCORES[[0, 1], chosen - 2], chosen)
     assert [IDS[row].tolist() for row in found] == ahead
 
 
 def test_candidates_may_differ_from_row_to_row() -> None:
     ids = np.array([[6, 3], [9, 2]])
     scores = np.array([[0.1, 0.5], [0.2, 0.2]])
-    assert is_ahead(scores, ids, np.array([0.1, 0.2]), np.array([4, 5])).tolist() == [[False, True], [False, True]]
+    assert outranks(scores, ids, np.array([0.1, 0.2]), np.array([4, 5])).tolist() == [[False, True], [False, True]]

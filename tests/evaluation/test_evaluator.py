@@ -19,7 +19,7 @@ from bert4rec.evaluation.metric_names import LIST_METRICS
 from bert4rec.evaluation.ranker import Ranker, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.inference.load import load
-from bert4rec.models.baselines import Counting
+from bert4rec.models.baselines import BaselineFactory
 from bert4rec.runtime.collectives import Partition
 from bert4rec.runtime.processes import Processes
 from bert4rec.training.run import run
@@ -35,7 +35,7 @@ def test_the_model_on_both_splits_and_its_contestants_on_the_test(small_dataset:
     evaluator = Evaluator(
         dataset=small_dataset, world=Processes(0, 0, 1, 1, CPU), protocols=["full", "uniform"], ks=[10], batch_size=16,
         max_len=12, precision="fp32", baselines=["markov"],
-        counting=Counting(
+        counting=BaselineFactory(
             dataset=small_dataset, partition=Partition(), recent_share=0.1, n_last_items=2, decay=0.5, smoothing=1.0
         ),
     )  # fmt: skip

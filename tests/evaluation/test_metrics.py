@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics.retrieval import RetrievalHitRate, RetrievalMRR, RetrievalNormalizedDCG
 
-from bert4rec.dataset.format import LEFT_OUT, is_ahead
+from bert4rec.dataset.format import LEFT_OUT, outranks
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank, paired_difference, strongest_baseline
-from bert4rec.evaluation.metrics import MISSED, count_ahead, is_finite, ranking_metrics
+from bert4rec.evaluation.metrics import MISSED, count_outranking, is_finite, ranking_metrics
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.models.baselines import PopularityScorer
 from bert4rec.runtime.collectives import Partition
@@ -29,11 +29,11 @@ def test_the_count_in_one_pass_is_that_of_the_comparison(
     scores: list[float], first: int, target: int, target_score: float
 ) -> None:
     row, targets, target_scores = torch.tensor([scores]), torch.tensor([target]), torch.tensor([target_score])
-    expected = is_ahead(row, torch.arange(first, first + len(scores)), target_scores, targets).sum(1)
-    assert count_ahead(row, first, target_scores, targets).tolist() == expected.tolist()
+    expected = outranks(row, torch.arange(first, first + len(scores)), target_scores, targets).sum(1)
+    assert count_outranking(row, first, target_scores, targets).tolist() == expected.tolist()
     twice = [values.repeat(2) for values in (target_scores, targets)]
     for rows in (row.repeat(2, 1), row):
-        assert count_ahead(rows, first, *twice).tolist() == 2 * expected.tolist()
+        assert count_outranking(rows, first, *twice).tolist() == 2 * expected.tolist()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
@@ -61,7 +61,7 @@ def test_a_thousand_random_cases_as_torchmetrics_and_by_written_out_sums() -> No
     scores = torch.rand(n_cases, n_items, generator=generator, dtype=torch.float64)
     targets = torch.randint(n_items, (n_cases,), generator=generator)
     everybody = torch.arange(n_cases)
-    ranks = 1 + count_ahead(scores, 0, scores[everybody, targets], targets).numpy()
+    ranks = 1 + count_outranking(scores, 0, scores[everybody, targets], targets).numpy()
     found = Ranking({"full": ranks}).metrics(KS)["full"]
     positions = [
         sum(other >= row[target] for other in row)

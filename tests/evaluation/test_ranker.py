@@ -18,7 +18,7 @@ from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.evaluation.tiles import Catalogue, Seen, assigned
 from bert4rec.feed.batch import Lookup
-from bert4rec.feed.inference import with_mask
+from bert4rec.feed.inference import append_mask_batch
 from bert4rec.models.baselines import PopularityScorer
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.runtime.collectives import Partition
@@ -100,8 +100,8 @@ def test_a_models_ranks(
 def scores_by(network: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
     @torch.no_grad()
     def score(row: int) -> list[float]:
-        hidden, vectors = network.represent(
-            with_mask(split.read(np.array([row])), 12),
+        hidden, vectors = network.encode_queries(
+            append_mask_batch(split.read(np.array([row])), 12),
             Lookup.of(FIRST_ITEM_ID + torch.arange(network.item_table.n_items)),
         )
         return (hidden @ vectors.T)[0].tolist()

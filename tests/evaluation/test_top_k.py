@@ -14,7 +14,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation import top_k as module
-from bert4rec.evaluation.examples import examples, spread_rows
+from bert4rec.evaluation.examples import evenly_ranked_rows, examples
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.top_k import top_k
@@ -82,10 +82,10 @@ CPU = torch.device("cpu")
 
 
 def test_users_from_each_part_of_the_ranks() -> None:
-    assert spread_rows(np.arange(100, 0, -1)).tolist() == list(range(94, -1, -10))  # of ranks 6, 16, 26, …
-    assert spread_rows(np.array([3, MISSED, 1])).tolist() == [2, 0, 1]
-    assert spread_rows(np.array([3, MISSED, 1], np.int32)).tolist() == [2, 0, 1]
-    assert spread_rows(np.array([], np.int32)).tolist() == []
+    assert evenly_ranked_rows(np.arange(100, 0, -1)).tolist() == list(range(94, -1, -10))  # of ranks 6, 16, 26, …
+    assert evenly_ranked_rows(np.array([3, MISSED, 1])).tolist() == [2, 0, 1]
+    assert evenly_ranked_rows(np.array([3, MISSED, 1], np.int32)).tolist() == [2, 0, 1]
+    assert evenly_ranked_rows(np.array([], np.int32)).tolist() == []
 
 
 def test_the_best_items_of_everybody_by_hand(log_dataset: Dataset) -> None:

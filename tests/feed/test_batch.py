@@ -13,7 +13,7 @@ from torch import Tensor
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.dataset.reader import Rows
 from bert4rec.feed.batch import ID_ROWS, LARGEST_COUNTED, Batch, Candidates, Lookup, Pairs, distinct, tensors_of
-from bert4rec.feed.loaders.parcel import ALIGNMENT, Parcel
+from bert4rec.feed.loaders.parcel import ALIGNMENT, FlatBatch
 from bert4rec.feed.negatives import Negatives
 from bert4rec.training.step import tensors_in
 
@@ -111,19 +111,19 @@ BATCHES: dict[str, Any] = {
 
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 def test_what_went_in_comes_out(batch: Any) -> None:
-    found = Parcel.of(batch).unpack()
+    found = FlatBatch.of(batch).unpack()
     assert _described(found) == _described(batch)
 
 
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 def test_a_parcel_takes_one_tensor_to_another_process_however_many_are_in_it(batch: Any) -> None:
-    parcel = Parcel.of(batch)
+    parcel = FlatBatch.of(batch)
     assert list(tensors_in(parcel)) == [parcel.content]
     assert _described(pickle.loads(pickle.dumps(parcel)).unpack()) == _described(batch)
 
 
 def test_tensors_begin_where_torch_would_let_them_begin() -> None:
-    parcel = Parcel.of(BATCHES["sequences and negatives"])
+    parcel = FlatBatch.of(BATCHES["sequences and negatives"])
     first = parcel.content.data_ptr()
     assert {(tensor.data_ptr() - first) % ALIGNMENT for tensor in tensors_in(parcel.unpack()) if len(tensor)} == {0}
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from bert4rec.dataset.format import MASK_ID
 from bert4rec.dataset.reader import Rows
-from bert4rec.feed.inference import as_they_are, with_mask
-from bert4rec.feed.masking import since_previous, until_next, while_asking
+from bert4rec.feed.inference import append_mask_batch, causal_batch
+from bert4rec.feed.masking import inference_time_deltas, time_deltas, until_next
 from tests.feed.shown import shown
 
 ROWS = Rows(np.array([2, 3, 4, 5, 6, 7], np.int32), np.array([4, 1, 1]), np.array([8, 9, 10], np.int32))
 
 
 def test_the_last_items_and_the_mask_behind_them() -> None:
-    batch = with_mask(ROWS, max_len=3)
+    batch = append_mask_batch(ROWS, max_len=3)
     assert shown(batch).tolist() == [4, 5, MASK_ID, 6, MASK_ID, 7, MASK_ID]
     assert batch.lengths.tolist() == [3, 2, 2]
     assert batch.positions.tolist() == [2, 4, 6]
@@ -26,7 +26,7 @@ def test_the_last_items_and_the_mask_behind_them() -> None:
 
 
 def test_the_last_items_alone() -> None:
-    batch = as_they_are(ROWS, max_len=3)
+    batch = causal_batch(ROWS, max_len=3)
     assert shown(batch).tolist() == [4, 5, 6, 7]
     assert batch.lengths.tolist() == [2, 1, 1]
     assert batch.positions.tolist() == [1, 2, 3]
@@ -35,7 +35,11 @@ def test_the_last_items_alone() -> None:
 
 def test_histories_without_targets_have_zeros() -> None:
     rows = Rows(ROWS.items, ROWS.lengths)
-    assert with_mask(rows, max_len=3).targets.tolist() == as_they_are(rows, max_len=3).targets.tolist() == [0, 0, 0]
+    assert (
+        append_mask_batch(rows, max_len=3).targets.tolist()
+        == causal_batch(rows, max_len=3).targets.tolist()
+        == [0, 0, 0]
+    )
 
 
 def test_times_of_what_is_left_of_histories_and_of_what_is_asked() -> None:
@@ -46,12 +50,12 @@ def test_times_of_what_is_left_of_histories_and_of_what_is_asked() -> None:
         "target": ([2, 7, 1, 0], [0, 2, 7, 0, 1, 0, 0], [29, 31, 40]),
     }
     for known, (causal, masked, instants) in expected.items():
-        for batch, gaps in ((as_they_are(rows, 3, known), causal), (with_mask(rows, 3, known), masked)):
+        for batch, gaps in ((causal_batch(rows, 3, known), causal), (append_mask_batch(rows, 3, known), masked)):
             assert batch.gaps is not None
             assert batch.gaps.tolist() == gaps
             assert batch.instants is not None
             assert batch.instants.tolist() == instants
-    assert as_they_are(ROWS, 3).gaps is with_mask(ROWS, 3).gaps is None
+    assert causal_batch(ROWS, 3).gaps is append_mask_batch(ROWS, 3).gaps is None
 
 
 TIMES = st.lists(st.lists(st.integers(0, 10**10), min_size=1, max_size=6).map(sorted), min_size=1, max_size=6)
@@ -70,7 +74,7 @@ def between(history: list[int]) -> list[int]:
 @given(TIMES)
 def test_gaps_lie_within_sequences(histories: list[list[int]]) -> None:
     seconds, lengths = ragged(histories)
-    assert since_previous(seconds, lengths).tolist() == [gap for one in histories for gap in [0, *between(one)]]
+    assert time_deltas(seconds, lengths).tolist() == [gap for one in histories for gap in [0, *between(one)]]
     assert until_next(seconds, lengths).tolist() == [gap for one in histories for gap in [*between(one), 0]]
 
 
@@ -81,10 +85,10 @@ def test_the_last_gap_is_that_to_the_instant_asked_for(histories: list[list[int]
     at = torch.tensor([history[-1] for history in histories])
     seconds, lengths = ragged(before)
     asked = [[*history, time] for history, time in zip(before, at.tolist(), strict=True)]
-    causal, instants = while_asking(seconds, lengths, at, is_causal=True)
+    causal, instants = inference_time_deltas(seconds, lengths, at, is_causal=True)
     assert causal.tolist() == [gap for one in asked for gap in between(one)]
-    masked, same = while_asking(seconds, lengths, at, is_causal=False)
-    assert masked.tolist() == since_previous(*ragged(asked)).tolist()
+    masked, same = inference_time_deltas(seconds, lengths, at, is_causal=False)
+    assert masked.tolist() == time_deltas(*ragged(asked)).tolist()
     assert instants.tolist() == same.tolist() == at.tolist()
 
 
@@ -92,8 +96,8 @@ def test_the_last_gap_is_that_to_the_instant_asked_for(histories: list[list[int]
 @given(TIMES)
 def test_where_no_instant_is_known_it_is_that_of_the_last_item(histories: list[list[int]]) -> None:
     seconds, lengths = ragged(histories)
-    causal, instants = while_asking(seconds, lengths, None, is_causal=True)
-    assert causal.tolist() == since_previous(seconds, lengths).tolist()
-    masked, same = while_asking(seconds, lengths, None, is_causal=False)
-    assert masked.tolist() == since_previous(*ragged([[*one, one[-1]] for one in histories])).tolist()
+    causal, instants = inference_time_deltas(seconds, lengths, None, is_causal=True)
+    assert causal.tolist() == time_deltas(seconds, lengths).tolist()
+    masked, same = inference_time_deltas(seconds, lengths, None, is_causal=False)
+    assert masked.tolist() == time_deltas(*ragged([[*one, one[-1]] for one in histories])).tolist()
     assert instants.tolist() == same.tolist() == [one[-1] for one in histories]

@@ -54,7 +54,7 @@ def batch(sequences: list[list[int]], positions: list[list[int]]) -> Batch:
 
 
 def hidden_of(network: SequenceModel, asked: Batch) -> Tensor:
-    return network.represent(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))[0]
+    return network.encode_queries(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))[0]
 
 
 SEQUENCES = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15, 16, 17]]

@@ -49,7 +49,7 @@ def test_a_kind_names_its_settings(kind: str) -> None:
     model = KINDS[kind]
     accepted = signature(model).parameters
     takes_more = "encoder" in accepted
-    names = {*model.tables_of, *model.settings, *model.loss_settings}
+    names = {*model.size_arguments, *model.settings, *model.loss_settings}
     assert {name for name in names if name not in accepted} == (
         {"n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm"} if takes_more else set()
     )
@@ -90,7 +90,7 @@ def test_what_it_is_trained_on_is_what_it_is_asked(times: str) -> None:
     for n in range(1, len(HISTORY)):
         known = {} if taken is None else {"times": taken[:n], "target_times": taken[n : n + 1]}
         asked = SASRec.ask(Rows(np.array(HISTORY[:n], np.int32), np.array([n]), **known), 12, times)
-        hidden, _ = network.represent(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))
+        hidden, _ = network.encode_queries(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))
         expected = expected + F.cross_entropy(hidden @ vectors.T, torch.tensor([HISTORY[n] - FIRST_ITEM_ID]))
     torch.testing.assert_close(network(batch), expected)
 

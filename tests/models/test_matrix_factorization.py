@@ -55,13 +55,13 @@ def test_scores_are_those_of_the_form(form: str, monkeypatch: pytest.MonkeyPatch
     network = factors(form)
     expected = torch.stack([catalogue(network, user) for user in USERS.tolist()])
     everything = Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS))
-    users, items = network.represent(PAIRS, everything)
+    users, items = network.encode_queries(PAIRS, everything)
     assert users.shape == (4, network.width)
     torch.testing.assert_close(network.score(users, items), expected)
-    torch.testing.assert_close(network.score_own(users, items.expand(4, -1, -1)), expected)
+    torch.testing.assert_close(network.score_pairs(users, items.expand(4, -1, -1)), expected)
     monkeypatch.setattr(matrix_factorization, "NUMBERS_AT_ONCE", 3 * items.numel())
     with torch.no_grad():  # three users at a time
-        torch.testing.assert_close(network.score(users, network.represent_items(everything)), expected)
+        torch.testing.assert_close(network.score(users, network.encode_items(everything)), expected)
 
 
 @pytest.mark.parametrize("rating_range", [[], [0.0, 5.5], [1.0, 3.0]])

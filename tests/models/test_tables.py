@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.feed.batch import Lookup
-from bert4rec.models.tables.table import DeferredUpdate, DenseShard, Route, Table, is_of_table, saved_name
+from bert4rec.models.tables.table import DeferredUpdate, DenseShard, GradientRoute, Table, is_of_table, saved_name
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import FACTORS
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, WithGroups, batch, hidden_of, model
@@ -119,7 +119,7 @@ def test_a_shard_is_a_parameter_in_the_memory_of_the_table_and_its_gradients_add
     table = torch.zeros(3, 2)
     shard = DenseShard(table, first=4, partition=Partition())
     for ids, factors in (([4, 6], [1.0, 2.0]), ([6, 5, 6], [10.0, 20.0, 30.0])):
-        vectors = shard.connect(torch.zeros(len(ids), 2), Route(torch.tensor(ids) - 4))
+        vectors = shard.connect(torch.zeros(len(ids), 2), GradientRoute(torch.tensor(ids) - 4))
         (vectors * torch.tensor(factors)[:, None]).sum().backward()
     assert shard.weight.grad is not None
     assert shard.weight.grad.tolist() == [[1, 1], [20, 20], [42, 42]]

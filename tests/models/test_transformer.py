@@ -10,7 +10,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert4rec.models import transformer
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
-from bert4rec.models.transformer import BETWEEN_DATES, N_DATES, N_GAPS, Dates, Dropout, Rotation, kind_of_gap, with_one
+from bert4rec.models.transformer import (
+    BETWEEN_DATES,
+    N_DATES,
+    N_GAPS,
+    Dates,
+    Dropout,
+    Rotation,
+    append_ones,
+    bucketize_time_delta,
+)
 from tests.models.networks import HEADS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 KINDS = pytest.mark.parametrize("kind", [Bert4Rec, SASRec])
@@ -154,7 +163,7 @@ def test_a_one_is_filled_in_and_not_copied_from_the_host() -> None:
             return func(*args, **kwargs or {})
 
     with Recorder():
-        widened = with_one(torch.full((2, 3), 5.0), 6)
+        widened = append_ones(torch.full((2, 3), 5.0), 6)
     assert widened.tolist() == [[5.0, 5.0, 5.0, 1.0, 0.0, 0.0]] * 2
     assert not {"copy_", "_to_copy", "_copy_from", "lift_fresh", "_local_scalar_dense"} & set(called)
 
@@ -181,7 +190,7 @@ def test_a_gap_adds_the_vector_of_its_kind(kind: type[SequenceModel]) -> None:
     gaps = torch.arange(len(asked.places)) ** 4
     vectors = torch.randn(len(asked.places), WIDTH)
     assert network.encoder.gaps is not None
-    shifted = vectors + network.encoder.gaps.weight[kind_of_gap(gaps)]
+    shifted = vectors + network.encoder.gaps.weight[bucketize_time_delta(gaps)]
     without.encoder.load_state_dict(network.encoder.state_dict(), strict=False)
     assert torch.equal(
         network.encoder(vectors, asked.lengths, asked.positions, gaps),
@@ -201,9 +210,9 @@ def test_the_vector_of_a_date_is_added_to_each_hidden_state(kind: type[SequenceM
 
 def test_kinds_of_gaps_are_as_long_as_the_root_of_two() -> None:
     seconds = torch.tensor([0, 1, 2, 3, 7, 2**20 - 1, 2**40, -5])
-    assert kind_of_gap(seconds).tolist() == [0, 2, 3, 4, 6, 40, N_GAPS - 1, 0]
+    assert bucketize_time_delta(seconds).tolist() == [0, 2, 3, 4, 6, 40, N_GAPS - 1, 0]
     gaps = torch.arange(1, 100_000)
-    assert torch.equal(kind_of_gap(gaps), (2 * torch.log2(1 + gaps.double())).floor().long())
+    assert torch.equal(bucketize_time_delta(gaps), (2 * torch.log2(1 + gaps.double())).floor().long())
 
 
 def dates() -> Dates:

@@ -23,7 +23,7 @@ from bert4rec.models import baselines
 from bert4rec.models import baselines as module
 from bert4rec.models.baselines import (
     SCORERS,
-    Counting,
+    BaselineFactory,
     PopularityScorer,
     TrainingHistories,
     in_order,
@@ -144,7 +144,7 @@ def test_every_kind_is_known_everywhere() -> None:
 def test_what_each_kind_finds_best() -> None:
     """After 0, 0 comes most often of all, 3 most often of late, 1 directly, and 2 counts all that is near."""
     histories = [[0, 0, 0, 0, 2, 2, 3], [0, 1, 2, 2, 3], [0, 1, 2, 2, 3]]
-    counting = Counting(
+    counting = BaselineFactory(
         dataset=dataset_of(histories, n_items=5), partition=Partition(), recent_share=0.1, n_last_items=4, decay=0.9,
         smoothing=0.1,
     )  # fmt: skip
@@ -161,7 +161,7 @@ def test_what_each_kind_finds_best() -> None:
 
 
 def test_of_equally_recent_items_the_more_popular_one_is_first() -> None:
-    counting = Counting(
+    counting = BaselineFactory(
         dataset=dataset_of([[0, 0, 1], [2], [0, 2, 2, 1]], n_items=4), partition=Partition(), recent_share=0.1,
         n_last_items=1, decay=1.0, smoothing=1.0,
     )  # fmt: skip

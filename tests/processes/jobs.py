@@ -34,15 +34,22 @@ from bert4rec.evaluation.tiles import assigned, chunks, gathered
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Indices, TrainingBatches, Windows
-from bert4rec.feed.inference import with_mask
+from bert4rec.feed.inference import append_mask_batch
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.models.baselines import Counting
+from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.ranking_model import RankingModel
-from bert4rec.models.tables.table import DenseShard, Route, Table, saved_name
+from bert4rec.models.tables.table import DenseShard, GradientRoute, Table, saved_name
 from bert4rec.runtime import console
-from bert4rec.runtime.collectives import Partition, all_agree, all_reduce_min, gather_objects, on_all, on_rank_zero
+from bert4rec.runtime.collectives import (
+    Partition,
+    all_agree,
+    all_reduce_min,
+    gather_objects,
+    gather_or_raise,
+    on_rank_zero,
+)
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
 from bert4rec.runtime.processes import Processes, seed_everything, this_process
 from bert4rec.runtime.signals import Interruption
@@ -65,7 +72,7 @@ from bert4rec.training.build import (
     training_examples,
 )
 from bert4rec.training.state import State
-from bert4rec.training.step import Consensus, Decision
+from bert4rec.training.step import Decision, StepSync
 from bert4rec.training.trainer import Trainer
 from tests.models.networks import WithGroups
 
@@ -124,7 +131,7 @@ def with_groups(job: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
 
 def decided() -> Decision:
     """What is found out by a question that the processes ask one after another."""
-    rank, empty, consensus = dist.get_rank(), torch.empty(0, dtype=torch.int64), Consensus(Interruption())
+    rank, empty, consensus = dist.get_rank(), torch.empty(0, dtype=torch.int64), StepSync(Interruption())
     batch = Batch.showing(empty, empty, empty, torch.full([rank], FIRST_ITEM_ID))
     for turn in range(dist.get_world_size()):
         if turn == rank:
@@ -136,7 +143,7 @@ def decided() -> Decision:
 def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
     """What three pauses of an evaluation say, and the end of it; before the second one two processes get a signal."""
     interruption = Interruption()
-    consensus = Consensus(interruption)
+    consensus = StepSync(interruption)
     first = consensus.interrupted()
     interruption.number = (0, signal.SIGTERM, signal.SIGINT)[dist.get_rank()]
     return [first, consensus.interrupted(), consensus.interrupted()], consensus.answer()
@@ -331,7 +338,7 @@ def rank_with_model(config: Config, split: str) -> Ranks:
 def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
     """The ranks that a kind without training gives."""
     dataset, partition = _open(config), Partition(dist.get_rank(), dist.get_world_size())
-    counting = Counting(dataset=dataset, partition=partition, **config.model.counting)
+    counting = BaselineFactory(dataset=dataset, partition=partition, **config.model.counting)
     scorer = counting.scorer(kind, dist.barrier)
     with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):  # some tiles for every process
         return Ranker(scorer, batch_size=16, device=CPU).rank(dataset.splits[split], PROTOCOLS)
@@ -446,7 +453,7 @@ def counted_by_the_kernel(config: Config) -> list[int]:
     dataset = _open(config)
     config = resolved(config, _world(), dataset)
     model, optimizers = build(config, _world(), dataset.sizes)
-    batch = with_mask(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
+    batch = append_mask_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     optimizers.set_steps(1)
     for is_left_out in (False, True, False):
         optimizers.begin_step(1.0)
@@ -674,7 +681,7 @@ def fail_on_the_last(message: str) -> str | list[int]:
         return dist.get_rank()
 
     try:
-        return on_all(answer)
+        return gather_or_raise(answer)
     except SettingsError as error:
         return str(error) if error.is_on_all else "on one alone"
 
@@ -691,7 +698,7 @@ def send_gradients_back(ids: list[list[int]]) -> list[list[float]]:
     sent = torch.bincount(mine // rows_per_process, minlength=partition.n_processes).tolist()
     received = partition.exchange(torch.tensor(sent), [1] * partition.n_processes).tolist()
     rows = partition.exchange(mine[order], sent) - first
-    route = Route(rows, order.argsort() if partition.n_processes > 1 else None, sent, received)
+    route = GradientRoute(rows, order.argsort() if partition.n_processes > 1 else None, sent, received)
     (shard.connect(torch.zeros(len(mine), 1), route) * mine[:, None]).sum().backward()
     assert shard.weight.grad is not None
     return shard.weight.grad.tolist()

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
-from bert4rec.report.charts import MODEL, MOST_POINTS, charts, new_figure, to_svg
+from bert4rec.report.charts import MAX_POINTS, MODEL, charts, new_figure, to_svg
 from bert4rec.report.contents import read_contents
 from tests.report.runs_by_hand import REPORT, write_run
 
@@ -52,7 +52,7 @@ def test_of_a_long_curve_some_points_are_drawn_and_the_last_one(tmp_path: Path) 
     lines = [f'{{"kind": "train", "step": {n}, "epoch": {n}, "loss": 1.0}}\n' for n in range(1, 5001)]
     (folder / "metrics.jsonl").write_text("".join(lines))
     epochs = drawn(folder, "loss").lines[0].get_xdata()
-    assert len(epochs) <= MOST_POINTS + 1
+    assert len(epochs) <= MAX_POINTS + 1
     assert (epochs[0], epochs[-1]) == (1, 5000)
 
 

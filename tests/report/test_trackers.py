@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_multiplexer import EventMultiple
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
 from bert4rec.report import trackers
-from bert4rec.report.trackers import Guarded, MLflow, TensorBoard, WeightsAndBiases
+from bert4rec.report.trackers import GuardedTracker, MLflow, TensorBoard, WeightsAndBiases
 from bert4rec.runtime.errors import SettingsError
 
 HEADER, BLOCK = 7, 32_768  # bytes of a .wandb file: of its header and each record's, and of LevelDB's blocks
@@ -79,7 +79,7 @@ def test_after_its_first_failure_it_gets_no_more(
     capsys: pytest.CaptureFixture[str], method: str, calls: list[str]
 ) -> None:
     failing = Failing(method)
-    tracker = Guarded("one", lambda: failing)
+    tracker = GuardedTracker("one", lambda: failing)
     tracker.add(1, {"loss": 0.5})
     tracker.finish({}, [Path("report.json")])
     for _ in range(2):
@@ -93,7 +93,7 @@ def test_a_tracker_that_cannot_be_opened_gets_nothing(capsys: pytest.CaptureFixt
     def fail() -> Any:
         raise ValueError
 
-    tracker = Guarded("one", fail)
+    tracker = GuardedTracker("one", fail)
     tracker.add(1, {})
     tracker.close(is_finished=True)
     assert "one fails: ValueError;" in capsys.readouterr().out

@@ -22,7 +22,7 @@ from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.signals import Interruption
 from bert4rec.training.run import run
 from bert4rec.training.state import State
-from bert4rec.training.step import Consensus, Decision, Transfer, tensors_in
+from bert4rec.training.step import Decision, Prefetcher, StepSync, tensors_in
 from bert4rec.training.trainer import WARM_STEPS, Meter, Stopwatch
 from tests.conftest import leave_group
 from tests.processes import jobs
@@ -32,7 +32,7 @@ from tests.runs import Make, report_of
 @pytest.mark.usefixtures("group_of_one")
 def test_positions_are_those_with_a_target() -> None:
     batch = Batch.showing(torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, PAD_ID]))
-    consensus = Consensus(Interruption())
+    consensus = StepSync(Interruption())
     consensus.ask(batch, report=True, save=True)
     assert consensus.answer() == Decision(positions=1, report=True, save=True)
     assert consensus.answer() == Decision()  # to no question
@@ -41,7 +41,7 @@ def test_positions_are_those_with_a_target() -> None:
 @pytest.mark.usefixtures("group_of_one")
 def test_a_signal_is_answered_when_it_was_told_of() -> None:
     interruption = Interruption()
-    consensus = Consensus(interruption)
+    consensus = StepSync(interruption)
     consensus.ask()
     interruption.number = signal.SIGTERM  # too late for this question
     assert consensus.answer() == Decision()
@@ -162,7 +162,7 @@ def make_batch() -> Batch:
 
 
 def test_a_batch_arrives_as_it_was_sent() -> None:
-    batch, transfer = make_batch(), Transfer(torch.device("cpu"))
+    batch, transfer = make_batch(), Prefetcher(torch.device("cpu"))
     pairs = zip(tensors_in(transfer.bring(batch)), tensors_in(batch), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 

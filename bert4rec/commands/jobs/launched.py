@@ -14,7 +14,7 @@ from bert4rec.checkpoint.run_settings import how_to_continue
 from bert4rec.runtime.console import tell
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 from bert4rec.runtime.installation import exit_for_missing, importing
-from bert4rec.runtime.signals import say_that_it_stopped
+from bert4rec.runtime.signals import log_interrupted
 
 LOST_ANOTHER = "lost another process of this run; if it printed no error it was probably out of memory (see `dmesg`)"
 NO_ANSWER = (
@@ -60,7 +60,7 @@ def run(prepare: Callable[[], T | None], work: Callable[[T], None], *, resumes: 
         exit_for_missing(error)
     except KeyboardInterrupt:
         if is_first():
-            say_that_it_stopped("stopped before the first step: nothing has changed")
+            log_interrupted("stopped before the first step: nothing has changed")
         return 130
 
 
@@ -86,7 +86,7 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
     except Interrupted as interrupted:  # on all processes together: said once
         if is_first():
             tell(stopped=str(interrupted))
-            say_that_it_stopped(f"{interrupted}; {interrupted.advice}" if resumes else str(interrupted))
+            log_interrupted(f"{interrupted}; {interrupted.advice}" if resumes else str(interrupted))
         os._exit(interrupted.status)  # at once: the launcher's patience is short, and library threads may be waiting
     except UserError as error:
         return show(error)  # here: `record` would take it for a crash

@@ -23,14 +23,14 @@ class Place(NamedTuple):
     dtype: torch.dtype
 
 
-class Parcel(NamedTuple):
+class FlatBatch(NamedTuple):
     """`content` [n_bytes] uint8, the one-dimensional tensors of a batch, and `batch`, with a `Place` for each."""
 
     content: Tensor
     batch: Any
 
     @classmethod
-    def of(cls, batch: AnyBatch) -> "Parcel":
+    def of(cls, batch: AnyBatch) -> "FlatBatch":
         """Return the batch, copied."""
         parts: list[Tensor] = []
 

@@ -17,7 +17,7 @@ from bert4rec.feed.batch import ID_ROWS, Lookup
 from bert4rec.runtime.collectives import Partition
 
 
-class Route(NamedTuple):
+class GradientRoute(NamedTuple):
     """The way that ids took in a lookup, which the gradients of its vectors go back.
 
     `rows` of this process's shard, counted from its first: those that it was asked for, process after process.
@@ -86,7 +86,9 @@ class IdExchange:
         while self._open:
             self._received(self._open.pop(0))
 
-    def look_up(self, lookups: Mapping[str, Lookup], names: list[str]) -> tuple[dict[str, Tensor], Callable[[], Route]]:
+    def look_up(
+        self, lookups: Mapping[str, Lookup], names: list[str]
+    ) -> tuple[dict[str, Tensor], Callable[[], GradientRoute]]:
         """Return the vectors [U, d] of each feature; and what makes their gradients' way back, in a row-wise table."""
         if self._open and self._open[0].is_of(lookups):
             found = self._open.pop(0)
@@ -98,7 +100,7 @@ class IdExchange:
         of_features = {name: jagged.values() for name, jagged in vectors.items()}
         return of_features, partial(self._route, found.context, received)
 
-    def _route(self, context: Any, received: Any) -> Route:
+    def _route(self, context: Any, received: Any) -> GradientRoute:
         (sharding,), (features,) = context.sharding_contexts, received
         rows, n_features = features.values(), len(features.keys())
         if n_features > 1:  # by feature, then by process; gradients come by process
@@ -106,7 +108,7 @@ class IdExchange:
             parts = rows.split(counts)
             rows = torch.cat([part for rank in range(self._n_processes) for part in parts[rank :: self._n_processes]])
         places = sharding.unbucketize_permute_tensor.long()
-        return Route(rows, places, sent=sharding.input_splits, received=sharding.output_splits)
+        return GradientRoute(rows, places, sent=sharding.input_splits, received=sharding.output_splits)
 
     def _begun(self, lookups: Mapping[str, Lookup], names: list[str]) -> _Open:
         context = self._collection.create_context()
@@ -179,13 +181,13 @@ class DenseShard:
         self._partition, self._message = partition, message
         self._gradient: Tensor | None = None  # memory as large as the shard, which is not to be found anew each step
 
-    def connect(self, vectors: Tensor, route: Route) -> Tensor:
+    def connect(self, vectors: Tensor, route: GradientRoute) -> Tensor:
         """Return `vectors` [N, d] of a lookup by `route`, whose gradients go to the owners of their rows."""
         vectors = vectors.detach().requires_grad_()
-        vectors.register_hook(lambda gradient: self._take_back(gradient, route))
+        vectors.register_hook(lambda gradient: self.scatter_gradients(gradient, route))
         return vectors
 
-    def _take_back(self, gradient: Tensor, route: Route) -> None:
+    def scatter_gradients(self, gradient: Tensor, route: GradientRoute) -> None:
         """Send each row's gradient to the process that holds it; every process calls this."""
         if route.places is not None:
             sent = torch.empty_like(gradient, dtype=self._message)
@@ -253,14 +255,14 @@ class Table(nn.Module):
         if self.exchange is not None:
             self.exchange.begin(lookups, self.config.feature_names)
 
-    def _find(self, lookups: Mapping[str, Lookup]) -> tuple[dict[str, Tensor], Callable[[], Route]]:
+    def _find(self, lookups: Mapping[str, Lookup]) -> tuple[dict[str, Tensor], Callable[[], GradientRoute]]:
         """Return the vectors of each feature, and what makes the way back of their gradients to a dense shard."""
         names = self.config.feature_names
         if self.exchange is not None:
             return self.exchange.look_up(lookups, names)
         asked = features(lookups, names)
         found = {name: jagged.values() for name, jagged in self.collection(asked).items()}
-        return found, lambda: Route(asked.values())  # one process holds all rows
+        return found, lambda: GradientRoute(asked.values())  # one process holds all rows
 
 
 def set_precision(tables: Iterable[Table], precision: str) -> None:

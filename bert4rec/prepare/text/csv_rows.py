@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config.recognition import likely_separator
+from bert4rec.config.recognition import infer_separator
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.text import text_blocks
 from bert4rec.prepare.text.text_blocks import NEWLINE, QUOTE, Block, inside_quotes, parsed
@@ -238,7 +238,7 @@ def read_layout(
     if not start.strip():
         raise DataError(f"{path}: is empty; name another file in data.path")
     lines = start.decode("utf-8", "replace").split("\n")
-    bar = likely_separator(lines[0]) if separator == "auto" else separator.replace("\\t", "\t")
+    bar = infer_separator(lines[0]) if separator == "auto" else separator.replace("\\t", "\t")
     quoted = len(bar) == 1
     cells, n_lines = split_fields(lines, bar, quoted=quoted)
     header = tuple(cells) if has_header else ()

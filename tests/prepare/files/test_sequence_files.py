@@ -27,7 +27,7 @@ def test_lines_without_an_item_or_without_utf_8_are_bad() -> None:
     assert [line.partition(": ")[0] for line in bad.shown] == [f"a.txt, line {number}" for number in (4, 2, 3, 5)]
 
 
-def words_of(*texts: bytes) -> Words:
+def name_words(*texts: bytes) -> Words:
     words = Words()
     for number, text in enumerate(texts):
         words.parse(Block(FILE, text, 1 + 10 * number, 0), BadRows())
@@ -35,11 +35,11 @@ def words_of(*texts: bytes) -> Words:
 
 
 def test_pairs_and_users_that_stand_once_are_both_fine() -> None:
-    words_of(b"1 7\n1 8\n2 7\n").check(n_users=2)
-    words_of(b"1 7 8\n", b"2 7 9 9\n3 1\n").check(n_users=3)
+    name_words(b"1 7\n1 8\n2 7\n").check(n_users=2)
+    name_words(b"1 7 8\n", b"2 7 9 9\n3 1\n").check(n_users=3)
 
 
 def test_a_user_on_several_lines_of_a_file_with_long_lines_is_refused() -> None:
-    words = words_of(b"1 7\n2 8\n", b"2 7\n3 7 8 9\n4 7 8\n")
+    words = name_words(b"1 7\n2 8\n", b"2 7\n3 7 8 9\n4 7 8\n")
     with pytest.raises(DataError, match=r"^a\.txt, line 12: 4 fields"):
         words.check(n_users=4)

@@ -25,7 +25,7 @@ from bert4rec.prepare.ordering import (
     Chunks,
     Distinct,
     Parts,
-    Spool,
+    SortedRuns,
     chunked,
     in_time_order,
     item_ids,
@@ -100,7 +100,7 @@ def test_rows_come_back_user_by_user_in_the_order_in_which_they_came(
 ) -> None:
     """From frame `as_text_from` on ids are text: those before become text, and sort as such."""
     with tempfile.TemporaryDirectory() as place:
-        spool = Spool(Path(place) / "spool", run_bytes=run_bytes)
+        spool = SortedRuns(Path(place) / "spool", run_bytes=run_bytes)
         for i, rows in enumerate(frames):
             spool.add(frame_of(rows).cast({"user": pl.String} if i >= as_text_from else {}))
         parts = list(spool.partitions())

@@ -14,7 +14,7 @@ import pytest
 
 import preprocessing
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.prepare.column_inference import column_advice, look_swapped, looks_like_time, needs_format
+from bert4rec.prepare.column_inference import are_columns_swapped, column_advice, looks_like_time, needs_format
 
 NOW = 1_700_000_000
 PARSED = [datetime(2024, 3, 19, tzinfo=UTC)]
@@ -72,7 +72,7 @@ def test_which_times_need_a_form(values: list[Any], needs: bool) -> None:
     ],
 )  # fmt: skip
 def test_names_that_look_swapped(user: str, item: str, swapped: bool) -> None:
-    assert look_swapped(user, item) == swapped
+    assert are_columns_swapped(user, item) == swapped
 
 
 USUAL = {"user": "user", "item": "item"}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bert4rec.prepare.fields import Fields, all_decimal
 from bert4rec.prepare.progress import LINE, BadRows
-from bert4rec.prepare.times import FORMS, LARGEST_SECONDS, Times, fitting_forms
+from bert4rec.prepare.times import FORMS, LARGEST_SECONDS, Times, matching_time_formats
 from bert4rec.runtime.errors import DataError
 
 FILE = Path("t.csv")
@@ -342,7 +342,7 @@ def test_times_in_a_usual_form_are_read_or_told_a_form_that_reads_them(times: li
     else:
         assert "--data.time_format=" in bad.shown[0]
         assert (seconds, bad.total) in [
-            (cast_times(texts, form=fit)[0], len(texts)) for fit in fitting_forms(pl.Series(texts))
+            (cast_times(texts, form=fit)[0], len(texts)) for fit in matching_time_formats(pl.Series(texts))
         ]
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from bert4rec.prepare import negatives
 from bert4rec.prepare.negatives import HeldOutCounts, SeenItems, count_unseen, draw_negatives
 from bert4rec.prepare.splitting import leave_one_out
-from bert4rec.prepare.survey import Survey
-from bert4rec.prepare.writer import Cutter
+from bert4rec.prepare.survey import HistoryStats
+from bert4rec.prepare.writer import WindowBuilder
 from tests.conftest import LOG, prepare_log
 
 N_ITEMS = 12
@@ -114,8 +114,8 @@ def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Any:
     users = pl.Series("user", range(len(histories)), dtype=pl.Int32)
     frame = pl.DataFrame([users, pl.Series("items", histories, dtype=pl.List(pl.Int32))])
     chosen = np.array([flag and len(items) >= 3 for flag, items in zip(validated, histories, strict=True)])
-    survey = Survey(np.zeros(0, np.int64), np.arange(N_NINE), chosen, None)
-    return Cutter(leave_one_out, survey, max_len=4, step=4, n_negatives=n, seed=1)((0, frame))
+    survey = HistoryStats(np.zeros(0, np.int64), np.arange(N_NINE), chosen, None)
+    return WindowBuilder(leave_one_out, survey, max_len=4, step=4, n_negatives=n, seed=1)((0, frame))
 
 
 @settings(max_examples=100, deadline=None)

@@ -14,13 +14,13 @@ import pytest
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Preprocessing
 from bert4rec.prepare.engine import describe_rows
-from bert4rec.prepare.ordering import Known, Parts, Spool
+from bert4rec.prepare.ordering import Known, Parts, SortedRuns
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
 from bert4rec.prepare.splitting import all_for_training, choose_split, leave_one_out
-from bert4rec.prepare.survey import NumberedHistories, Survey, item_table, survey_histories
-from bert4rec.prepare.synthetic import Generated
-from bert4rec.prepare.writer import Cutter, in_order, write_splits
+from bert4rec.prepare.survey import HistoryStats, NumberedHistories, history_stats, item_table
+from bert4rec.prepare.synthetic import GeneratedSource
+from bert4rec.prepare.writer import WindowBuilder, in_order, write_splits
 from bert4rec.runtime.errors import DataError
 from tests.prepare.stages.rows import ordered
 
@@ -94,7 +94,7 @@ ROWS = pl.DataFrame({"user": [2, 1, 2, 2, 3], "item": [30, 10, 20, 10, 10], "tim
 def run_order(
     place: Path, settings: Preprocessing, *, frame: pl.DataFrame = ROWS, newest_first: bool = False
 ) -> OrderedRows:
-    raw = RawRows(Spool(place / "known", run_bytes=10**6), Spool(place / "new", run_bytes=10**6))
+    raw = RawRows(SortedRuns(place / "known", run_bytes=10**6), SortedRuns(place / "new", run_bytes=10**6))
     raw.new.add(frame)
     raw.items.add(frame.select("item"))
     progress, also = Progress(), [pl.Series([40])]
@@ -174,9 +174,9 @@ def test_the_instant_is_named_or_that_of_a_share_of_the_rows(tmp_path: Path, at:
     assert marked["before"].to_list() == [sum(time < instant for time in (10, 20, 30, 40))]
 
 
-def survey(place: Path, *users: tuple[object, list[int]], **settings: int | str) -> Survey:
+def survey(place: Path, *users: tuple[object, list[int]], **settings: int | str) -> HistoryStats:
     histories = NumberedHistories(ordered(place / "parts", [*users]), np.array([2, 3, 4, 5], np.int32), known=None)
-    return survey_histories(
+    return history_stats(
         histories, leave_one_out, Preprocessing(**settings), n_users=len(users), n_items=4, progress=Progress()
     )  # type: ignore[arg-type]
 
@@ -199,7 +199,7 @@ def test_what_is_held_out_does_not_count_as_popular(tmp_path: Path) -> None:
     ],
 )
 def test_windows_hold_most_histories_whole(lengths: list[int], step: int, length: int, longest: int) -> None:
-    found = Survey(np.array(lengths, np.int64), np.zeros(4, np.int64), np.zeros(len(lengths), bool), None)
+    found = HistoryStats(np.array(lengths, np.int64), np.zeros(4, np.int64), np.zeros(len(lengths), bool), None)
     chosen, why = found.window_length(at_least=step)
     assert chosen == length
     assert f" {longest} item" in why
@@ -209,7 +209,9 @@ NOW = 1_700_000_000
 
 
 def warnings(lengths: list[int], times: tuple[int, int] | None, *, are_alike: bool = False) -> list[str]:
-    found = Survey(np.array(lengths, np.int64), np.zeros(4, np.int64), np.zeros(len(lengths), bool), times, are_alike)
+    found = HistoryStats(
+        np.array(lengths, np.int64), np.zeros(4, np.int64), np.zeros(len(lengths), bool), times, are_alike
+    )
     return found.warnings(is_table=True, now=NOW)
 
 
@@ -249,7 +251,7 @@ def test_without_anybody_to_test_the_split_is_refused(tmp_path: Path) -> None:
 
 def test_items_stand_by_dense_id_and_those_dropped_are_left_out(tmp_path: Path) -> None:
     rows = ordered(tmp_path / "parts", [(1, [0, 0, 2, 3])])
-    survey = Survey(np.array([4]), np.array([1, 1, 0]), np.array([False]), None)
+    survey = HistoryStats(np.array([4]), np.array([1, 1, 0]), np.array([False]), None)
     ids = np.array([4, 0, 2, 3], np.int32)
     titles = pl.DataFrame({"item": ["d", "b"], "title": ["Drei", "Bee"]})
     found = item_table(rows, ids, survey, titles)
@@ -274,8 +276,8 @@ def test_threads_keep_the_order() -> None:
 def test_the_splits_hold_every_interaction_and_the_negatives(tmp_path: Path) -> None:
     parts = ordered(tmp_path / "parts", [(7, [0, 1, 2])], [(8, [3, 0]), (9, [1, 2, 3])])
     histories = NumberedHistories(parts, np.array([2, 3, 4, 5], np.int32), known=None)
-    survey = Survey(np.array([3, 2, 3]), np.array([2, 1, 1, 1]), np.array([True, False, False]), None)
-    cutter = Cutter(leave_one_out, survey, max_len=2, step=2, n_negatives=1, seed=1)
+    survey = HistoryStats(np.array([3, 2, 3]), np.array([2, 1, 1, 1]), np.array([True, False, False]), None)
+    cutter = WindowBuilder(leave_one_out, survey, max_len=2, step=2, n_negatives=1, seed=1)
     writers, held_out = write_splits(tmp_path, histories, cutter, progress=Progress())
     found = {name: datasets.load_from_disk(str(tmp_path / name)).to_list() for name in writers}
     assert [(row["user"], row["items"]) for row in found["train"]] == [(0, [2]), (1, [5, 2]), (2, [3, 4])]
@@ -289,9 +291,9 @@ def test_the_splits_hold_every_interaction_and_the_negatives(tmp_path: Path) -> 
 def test_rows_add_up_and_filters_stand_in_the_order_in_which_they_work(tmp_path: Path) -> None:
     rows = ordered(tmp_path / "parts", [(1, [0, 0, 2]), (2, [3])])
     rows.n_rows_read, rows.dropped = 9, Counter({"min_user_interactions": 2, "repeats": 3, "min_rating": 0})
-    source = Generated("random", n_users=20, n_items=20, n_rows=100, seed=1)
+    source = GeneratedSource("random", n_users=20, n_items=20, n_rows=100, seed=1)
     source.bad.add("empty line", 2)
-    survey = Survey(np.array([3, 1, 0]), np.array([1, 0, 1]), np.array([False] * 3), (5, 9))
+    survey = HistoryStats(np.array([3, 1, 0]), np.array([1, 0, 1]), np.array([False] * 3), (5, 9))
     found = describe_rows(load_config(None, {"model.max_len": 50}), source, rows, survey)
     assert (found["rows_read"], found["rows"], found["bad_rows"]) == (11, 4, {"empty line": 2})
     assert list(found["dropped"].items()) == [("repeats", 3), ("min_user_interactions", 2)]

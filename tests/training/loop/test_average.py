@@ -57,7 +57,7 @@ def test_the_weights_of_the_start_are_not_in_it() -> None:
 def test_the_model_has_it_for_a_while() -> None:
     model, average = trained(30)
     mean = mean_of(average)
-    with suppress(RuntimeError), average.in_place_of_weights():
+    with suppress(RuntimeError), average.using_average():
         seen = model.weight.item()
         raise RuntimeError("of a validation")
     assert seen == mean
