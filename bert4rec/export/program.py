@@ -65,7 +65,7 @@ class Program(nn.Module):
         return torch.where(best > -torch.inf, indices, NOTHING), best
 
     def _times(self, is_item: Tensor, times: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return time deltas [B, L], with a mask token's at the end, and query times [B]: see `inference_time_deltas`."""
+        """Return time deltas [B, L] and query times [B] of `inference_time_deltas`, with a mask token at the end."""
         newest = torch.where(is_item, times, -NEVER).amax(1)
         instants = newest if at is None else at
         places = torch.arange(is_item.shape[1], device=is_item.device)
