@@ -31,7 +31,7 @@ COMMANDS = {
     "extend": "a new run for a dataset with new items, which keeps what a run has learnt",
     "plan": "memory and embedding time of a training on any cluster, and whether it fits",
     "doctor": "whether this machine can train what the settings say: packages, devices, network, memory, plan",
-    "check": "whether a dataset folder is whole and leaks nothing, proven row by row",
+    "check": "whether a dataset folder is whole and leaks nothing, row by row",
 }
 OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # of other programs
 BENCHMARK = "benchmark: no such command; type: python -m benchmarks.published MODEL … --seeds=1,2,3 --config=FILE"

@@ -71,9 +71,7 @@ def ranks_by_sorting(
 
 def set_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     for name, size in sizes.items():
-        monkeypatch.setattr(
-            f"bert4rec.evaluation.{'ranker' if name == 'USERS_PER_PASS' else 'tiles'}.{name}", size
-        )
+        monkeypatch.setattr(f"bert4rec.evaluation.{'ranker' if name == 'USERS_PER_PASS' else 'tiles'}.{name}", size)
 
 
 def as_lists(ranks: Ranks) -> dict[str, list[int]]:

@@ -19,8 +19,7 @@ from bert4rec.config.tables import COUNTING, Evaluation, Model
 from bert4rec.dataset.columns import Indices
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Dataset, Rows, open_dataset, read_metadata
-from bert4rec.models import baselines
-from bert4rec.models import baselines as module
+from bert4rec.models import transitions
 from bert4rec.models.baselines import (
     SCORERS,
     BaselineFactory,
@@ -84,7 +83,7 @@ def dataset_of(
 @pytest.mark.parametrize(("max_len", "step"), [(50, 0), (5, 0), (5, 2), (5, 1), (2, 1), (3, 3)])
 @pytest.mark.parametrize("positions_at_once", [1, 7, 10**6])
 def test_every_position_once(monkeypatch: pytest.MonkeyPatch, max_len: int, step: int, positions_at_once: int) -> None:
-    monkeypatch.setattr(baselines, "POSITIONS_AT_ONCE", positions_at_once)
+    monkeypatch.setattr(transitions, "POSITIONS_AT_ONCE", positions_at_once)
     draw = random.Random(max_len + step)
     items = [[draw.randrange(9) for _ in range(draw.choice([0, 1, 2, 4, 5, 6, 11, 23]))] for _ in range(30)]
     times = [[100 * user + place for place in range(len(of_user))] for user, of_user in enumerate(items)]
@@ -314,7 +313,7 @@ def test_the_counts_are_those_of_whole_histories(
     """None is lost between two windows or two parts, none counts twice where windows overlap."""
     dataset = dataset_of(histories, n_items=N_ITEMS, max_len=max_len, step=min(step, max_len))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "POSITIONS_AT_ONCE", positions_at_once)
+        patch.setattr(transitions, "POSITIONS_AT_ONCE", positions_at_once)
         found = Transitions.count(TrainingHistories(dataset), reach=reach, decay=0.5)
     assert as_dict(found) == by_hand(histories, reach, 0.5)  # halves are exact
     totals = np.zeros(N_ITEMS)
