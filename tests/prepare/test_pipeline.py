@@ -207,8 +207,7 @@ FILTERED = [
 IN_PARTS = """
 import sys
 import preprocessing
-from bert4rec.prepare import pipeline
-from bert4rec.prepare.read import sources
+from bert4rec.prepare import engine, sources
 engine.RUNS, sources.BLOCKS = 50_000, 2_000_000
 sys.exit(preprocessing.main(sys.argv[1:]))
 """

@@ -328,7 +328,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from bert4rec.dataset.format import columns
-from bert4rec.prepare import pipeline, writer
+from bert4rec.prepare import engine, writer
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
