@@ -22,4 +22,4 @@ def test_every_file_that_is_no_module_is_installed_too() -> None:
     patterns = project["tool"]["setuptools"]["package-data"]["bert4rec"]
     files = {path for path in PACKAGE.rglob("*.*") if path.is_file() and path.suffix not in (".py", ".pyc")}
     assert files == {path for pattern in patterns for path in PACKAGE.glob(pattern)}
-    assert PACKAGE / "report/html/report.html.j2" in files
+    assert PACKAGE / "report/templates/report.html.j2" in files

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bert4rec.checkpoint.store import StoredTensors, load, save
+from bert4rec.checkpoint.store import load, save
+from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.memory import host_memory

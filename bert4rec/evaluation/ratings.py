@@ -11,7 +11,7 @@ import torch
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.format import table_rows
 from bert4rec.dataset.reader import Sizes, Split
-from bert4rec.evaluation.tiles import assigned, chunks
+from bert4rec.evaluation.batches import assigned, chunks
 from bert4rec.feed.batches import Indices
 from bert4rec.feed.pairs import TEST, VALIDATION, PairExamples
 from bert4rec.models.matrix_factorization import MatrixFactorization

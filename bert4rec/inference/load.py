@@ -9,14 +9,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from bert4rec.checkpoint.run_folder import ITEMS, SETTINGS, WEIGHTS, Trained, find_trained, is_package, read_settings
-from bert4rec.checkpoint.store import MODEL, StoredTensors
+from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.config.abilities import CAUSAL
 from bert4rec.dataset.format import table_rows
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.models.ranking_model import TABLE
+from bert4rec.models.names import TABLE
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, in_one_line
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.feed.masking import inference_time_deltas
-from bert4rec.models.ranking_model import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
+from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.transformer import Encoder, append_ones
 
 ENCODER_SETTINGS = (

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.config.abilities import TRANSFORMERS
-from bert4rec.evaluation.tiles import chunks
+from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.inference.histories import History, Known, items_of
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids

@@ -144,8 +144,3 @@ class RankingModel(nn.Module):
     def score_numel_factor(self) -> int:
         """Return numbers that exist at once for each score of a sampled loss."""
         return 1
-
-
-ENCODER = "encoder."  # how those of the transformer begin
-TABLE, HEAD, HEAD_BIAS = "item_table.embeddings.item.weight", "head.weight", "head.bias"
-MASK = "mask_vector"

@@ -163,4 +163,8 @@ def _clear_line() -> None:
 
 
 def _columns() -> int:
-    return (os.get_terminal_size(sys.stderr.fileno()).columns or COLUMNS) - FOR_CTRL_C
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:  # stderr was replaced by something without a terminal
+        columns = 0
+    return (columns or COLUMNS) - FOR_CTRL_C

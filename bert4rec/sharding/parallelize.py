@@ -21,7 +21,8 @@ from torchrec.distributed.model_parallel import (
 from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.dataset.format import MASK_ID
-from bert4rec.models.ranking_model import MASK, TABLE, RankingModel
+from bert4rec.models.names import MASK, TABLE
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.table import DenseShard, IdExchange, Table, is_of_table, saved_name, set_precision
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.groups import Groups, make_groups, share_gradients

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from bert4rec.checkpoint.grown import rows_of_items
-from bert4rec.checkpoint.store import LATEST, MODEL
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Rows, Split
 from bert4rec.feed.batch import tensors_of
-from bert4rec.models import ranking_model
+from bert4rec.models import names
 
 NEIGHBOUR_WINDOW = 3  # places before and after an item from which its neighbours are taken, all of them alike
 # Chosen on the validation of MovieLens 1M, where a tenth of the items are then a tenth of what is recommended; with 1
@@ -29,7 +29,7 @@ LENGTH = 0.8
 WINDOWS_AT_ONCE = 1024
 ROWS_AT_ONCE = 65_536
 
-NAMES = (ranking_model.TABLE, ranking_model.HEAD, ranking_model.HEAD_BIAS)
+NAMES = (names.TABLE, names.HEAD, names.HEAD_BIAS)
 TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in NAMES)
 DIRECTION = ".exp_avg"  # Adam's mean of gradients
 
@@ -54,7 +54,7 @@ def initialize_new_items(
     parts = {name: Part(rows[:n_known], rows[n_known:]) for name, rows in rows_of_items(tensors)}
     counts = _average([part for name, part in parts.items() if not name.endswith(DIRECTION)], windows)
     for weights in (MODEL, LATEST):
-        if weights + ranking_model.TABLE in parts:
+        if weights + names.TABLE in parts:
             own = {name: parts[weights + name] for name in NAMES if weights + name in parts}
             _complete(own, counts > 0, popularity, embed_dim=embed_dim)
     return int((counts == 0).sum())
@@ -91,14 +91,12 @@ def _average(parts: Sequence[Part], windows: Split) -> Tensor:
 
 def _complete(weights: Mapping[str, Part], is_beside_known: Tensor, popularity: Ints, *, embed_dim: int) -> None:
     """Scale the new vectors of `weights`, by parameter, and fit the new biases."""
-    for part in (weights[name] for name in (ranking_model.TABLE, ranking_model.HEAD) if name in weights):
+    for part in (weights[name] for name in (names.TABLE, names.HEAD) if name in weights):
         _stretch(Part(part.known[:, :embed_dim], part.new[:, :embed_dim]), is_beside_known)
-    if ranking_model.HEAD_BIAS in weights:
-        _fit_bias(weights[ranking_model.HEAD_BIAS], popularity)
-    elif (
-        ranking_model.HEAD not in weights and weights[ranking_model.TABLE].known.shape[1] > embed_dim
-    ):  # it stands behind the vector
-        _fit_bias(Part(*(rows[:, embed_dim] for rows in weights[ranking_model.TABLE])), popularity)
+    if names.HEAD_BIAS in weights:
+        _fit_bias(weights[names.HEAD_BIAS], popularity)
+    elif names.HEAD not in weights and weights[names.TABLE].known.shape[1] > embed_dim:  # it stands behind the vector
+        _fit_bias(Part(*(rows[:, embed_dim] for rows in weights[names.TABLE])), popularity)
 
 
 def _stretch(vectors: Part, is_beside_known: Tensor) -> None:

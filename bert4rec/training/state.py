@@ -11,7 +11,8 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from torch import nn
 
 from bert4rec.checkpoint.contents import CheckpointManager, Moments, Owner, RandomState, Weights
-from bert4rec.checkpoint.store import LATEST, MODEL, read_metadata, verify
+from bert4rec.checkpoint.store import read_metadata, verify
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.feed.batches import Position
 from bert4rec.runtime.collectives import all_agree, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, counted

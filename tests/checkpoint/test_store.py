@@ -14,17 +14,8 @@ from torch.distributed._shard.sharding_spec import ShardMetadata
 
 from bert4rec.checkpoint import store
 from bert4rec.checkpoint.run_folder import found
-from bert4rec.checkpoint.store import (
-    Copies,
-    SaveError,
-    StoredTensors,
-    in_pieces,
-    load,
-    read_metadata,
-    save,
-    tidy,
-    verify,
-)
+from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, read_metadata, save, tidy, verify
+from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
 from tests.processes import jobs

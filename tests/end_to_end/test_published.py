@@ -24,7 +24,11 @@ from tests.runs import report_of
 
 FEW = {"data.n_users": 40, "data.n_items": 60, "data.n_rows": 500, "training.n_epochs": 1}
 OPTIONS = [f"--{name}={value}" for name, value in (SMALL | FEW | {"evaluation.protocols": "['full']"}).items()]
-DATASET = {"source": "table", "users": 1200, "items": 40, "n_eval_negatives": 10, "fingerprint": "f"}
+NONE = {"test": {"users": 0, "of": 10}}
+DATASET = {
+    "source": "table", "users": 1200, "items": 40, "n_eval_negatives": 10, "fingerprint": "f", "split": "leave_one_out",
+    "repeated_targets": NONE, "left_out": NONE,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT
 from bert4rec.dataset.reader import Dataset, Split
+from bert4rec.evaluation.batches import assigned
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.evaluation.tiles import Catalogue, Seen, assigned
+from bert4rec.evaluation.tiles import Catalogue, Seen
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.inference import append_mask_batch
 from bert4rec.models.baselines import PopularityScorer

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from bert4rec import load
-from bert4rec.checkpoint.store import MODEL, StoredTensors
+from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.export import export as module
 from bert4rec.export.card import card
 from bert4rec.export.export import export, write_safetensors, write_vectors

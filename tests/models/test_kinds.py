@@ -14,7 +14,7 @@ from bert4rec.dataset.reader import Rows
 from bert4rec.feed.batch import Lookup
 from bert4rec.models.kinds import KINDS, check_kinds
 from bert4rec.models.matrix_factorization import MatrixFactorization
-from bert4rec.models.ranking_model import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
+from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.models.tables.table import saved_name
 from tests.feed.shown import shown

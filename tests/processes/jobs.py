@@ -27,10 +27,10 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID, table_rows
 from bert4rec.dataset.reader import Dataset, Ints, Rows, Sizes, open_dataset
 from bert4rec.evaluation import ratings
+from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.evaluation.tiles import assigned, chunks, gathered
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Indices, TrainingBatches, Windows

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.checkpoint.store import LATEST
+from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.dataset.format import table_rows
 from bert4rec.dataset.reader import Rows, Split, read_metadata
-from bert4rec.models import ranking_model
+from bert4rec.models import names
 from bert4rec.training import new_items
 from bert4rec.training.new_items import DIRECTION, HEAD, HEAD_BIAS, TABLE, initialize_new_items, neighbours
 
@@ -57,9 +57,9 @@ def test_the_weights_after_the_last_step_get_new_rows_like_their_mean() -> None:
     (mean,) = filled(torch.cat([KNOWN, torch.ones(3, 2)], 1), before=2)
     latest, twice = mean.clone(), 2 * mean
     initialized({TABLE: mean})
-    initialized({TABLE: mean.clone(), LATEST + ranking_model.TABLE: latest})
+    initialized({TABLE: mean.clone(), LATEST + names.TABLE: latest})
     assert torch.equal(latest, mean)
-    initialized({TABLE: latest, LATEST + ranking_model.TABLE: twice})
+    initialized({TABLE: latest, LATEST + names.TABLE: twice})
     torch.testing.assert_close(twice[5:, :2], 2 * mean[5:, :2])
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found, step_folder
-from bert4rec.checkpoint.store import LATEST, MODEL
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
 from bert4rec.training.state import WeightAverage
