@@ -1,7 +1,6 @@
 """`bert4rec check DATASET_DIR`: whether a dataset folder is whole and leaks nothing."""
 
 import argparse
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.signals import log_interrupted
 
 SUMMARY = "whether a dataset folder is whole and leaks nothing, row by row"
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise DataError(f"{error.filename or arguments.folder}: cannot be read: {error.strerror}") from None
     except KeyboardInterrupt:
-        print("stopped before the check was finished", file=sys.stderr)
+        log_interrupted("stopped before the check was finished")
         return 130
     print(summary(arguments.folder, metadata))
     print(f"whole, and nothing leaks: checked in {time.monotonic() - started:.1f} s")

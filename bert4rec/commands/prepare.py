@@ -8,7 +8,7 @@ from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, settings_help
 from bert4rec.config.recognition import without_secrets
 from bert4rec.config.tables import Source
-from bert4rec.runtime.console import close_bars, log_to_terminal
+from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.signals import log_interrupted
 
 SUMMARY = "raw interactions → dataset folder"
@@ -40,7 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _, source = make_dataset(file, overrides, download=arguments.download)
     except KeyboardInterrupt:
-        close_bars()
         log_interrupted("stopped: no dataset was written")
         return 130
     settings = _for_training([*words, *([f"--data.source={source}"] if source else [])])

@@ -94,10 +94,11 @@ class ProgressBar:
         self._began = self._shown_at = time.monotonic()
         has_events, seconds = EVENTS in os.environ, self._seconds_between_lines
         if not has_events and seconds is None and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
-            self._bar = tqdm(
-                total=self._total, initial=self._first, bar_format=self._form, ncols=_columns(), leave=self._stays
-            )
-            _bars.append(self._bar)
+            options = {"bar_format": self._form, "ncols": _columns(), "leave": self._stays}
+            self._bar = tqdm(total=self._total, initial=self._first, delay=1e-9, **options)  # draws nothing yet
+            _bars.append(self._bar)  # first, so that an interrupt while it is drawn finds it
+            self._bar.delay = 0
+            self._bar.refresh()
         self._pause = SECONDS_BETWEEN_LINES if seconds is None else seconds
         if has_events or self._bar is not None:
             self._pause = SECONDS_BETWEEN_BARS
@@ -133,10 +134,11 @@ class ProgressBar:
 
 
 def close_bars() -> None:
-    """Close the open bar: after a second interrupt, for instance, which may have come while the bar was closing."""
+    """Close the open bar, also one whose drawing or closing an interrupt has broken off."""
     while _bars:
         _clear_line()
-        _bars.pop().close()
+        _bars[-1].close()
+        _bars.pop()
 
 
 class _Terminal(logging.Handler):

@@ -8,13 +8,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from bert4rec.runtime.console import close_bars
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PARENT = "BERT4REC_PARENT"  # a variable; set: a command of this program has started this process, and says how to go on
 PATIENCE = 8.0  # seconds; torchx kills ten seconds after it has asked
 
 
 def log_interrupted(text: str) -> None:
-    """Print the last line of a command that a signal has ended, unless the process that started it does."""
+    """Print the last line of a command that a signal has ended, unless the process that started it does.
+
+    The progress bar is closed first.
+    """
+    close_bars()
     if PARENT not in os.environ:
         with suppress(OSError):  # of a terminal that was closed
             print(text, file=sys.stderr, flush=True)

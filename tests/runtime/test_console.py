@@ -6,12 +6,15 @@ import os
 import sys
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tqdm import tqdm
 
 from bert4rec.runtime import console
 from bert4rec.runtime.console import EVENT, EVENTS, ProgressBar, log_to_terminal
 from bert4rec.runtime.errors import clock, counted, rounded
+from bert4rec.runtime.signals import log_interrupted
 from tests.terminal import on_terminal, screen
 
 ROOT = Path(__file__).parents[2]
@@ -134,6 +137,26 @@ def test_the_bar_is_whole_and_stays_if_it_should() -> None:
     assert (percent, drawn) == (" 50 % ", "█" * 6 + "▌" + " " * 6)
     assert {"20.0/40", "6.543", "1,390", "3:21"} <= {*figures.split()}
     assert screen(run(stays=False)) == ["above", "warning: also above", "interrupted", ""]
+
+
+def test_an_interrupt_while_the_bar_is_drawn_for_the_first_time_takes_it_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = StringIO()
+    written.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", written)
+    draw = tqdm.refresh
+
+    def draw_and_interrupt(bar: Any, **options: Any) -> None:
+        draw(bar, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tqdm, "refresh", draw_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), ProgressBar(10):
+        pass
+    assert "0 %" in written.getvalue()
+    log_interrupted("stopped")
+    assert screen(written.getvalue().replace("\n", "\r\n")) == ["stopped", ""]
 
 
 @pytest.mark.parametrize("columns", [60, 120])
