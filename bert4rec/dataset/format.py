@@ -12,14 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-DATASET_FORMAT = 1  # version of the dataset folder
+DATASET_FORMAT = 2  # version of the dataset folder
 
 PAD_ID = 0
 MASK_ID = 1
 FIRST_ITEM_ID = 2
 MOST_IDS = 2**31 - 1 - FIRST_ITEM_ID  # users or items: ids are 32-bit
 
-TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")  # folders, as `datasets` saves them
+VALIDATION, TEST = EVALUATED = ("validation", "test")  # splits with a target for each of their users
+HISTORIES, NEGATIVE_ITEMS = FOLDERS = ("histories", "negatives")  # as `datasets` saves them
 STATE = "state.json"  # in each of them: the names of its files
 USERS, ITEMS, ORACLE = "users.parquet", "items.parquet", "oracle.parquet"
 METADATA = "metadata.json"
@@ -30,24 +31,29 @@ MIN_EVALUATED = 3  # interactions, for leave-one-out: one to train on, one for v
 PROTOCOLS = ("popular", "uniform")  # of negatives
 NEGATIVES = tuple(f"{name}_negatives" for name in PROTOCOLS)
 RATINGS = "ratings"
-TIMES, TARGET_TIME = "times", "target_time"
+TIMES = "times"
 LISTS = {"items": pa.int32(), TIMES: pa.int64(), RATINGS: pa.float32()}
 """Parallel lists of a row, oldest first → the type of an element; times and ratings only where the source has them."""
 
 
-def columns(split: str, *, has_times: bool, has_ratings: bool) -> dict[str, pa.DataType]:
-    """Return the columns of a split with their types, in their order.
+OFFSETS = ("n_train", *EVALUATED)
+"""Columns of a history: how many interactions it is trained on, and the places of its targets; `NO_TARGET`: none."""
+NO_TARGET = -1
 
-    >>> list(columns("train", has_times=True, has_ratings=False))
-    ['user', 'items', 'times']
-    >>> list(columns("test", has_times=False, has_ratings=False))
-    ['user', 'items', 'target', 'popular_negatives', 'uniform_negatives']
+
+def history_columns(*, has_times: bool, has_ratings: bool) -> dict[str, pa.DataType]:
+    """Return the columns of `histories/` with their types, in their order: a row a user.
+
+    >>> list(history_columns(has_times=True, has_ratings=False))
+    ['user', 'items', 'times', 'n_train', 'validation', 'test']
     """
     is_there = {"items": True, TIMES: has_times, RATINGS: has_ratings}
     lists = {name: pa.list_(kind) for name, kind in LISTS.items() if is_there[name]}
-    target = {"target": pa.int32(), **({TARGET_TIME: pa.int64()} if has_times else {})}
-    held_out = {**target, **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
-    return {"user": pa.int32(), **lists, **(held_out if split != TRAIN else {})}
+    return {"user": pa.int32(), **lists, **dict.fromkeys(OFFSETS, pa.int32())}
+
+
+NEGATIVE_COLUMNS = {"user": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
+"""The columns of `negatives/`: a row for each user with a target."""
 
 
 def table_rows(n_items: int) -> int:
@@ -83,7 +89,7 @@ WIDTH = 40  # characters of the longest bar
 
 
 def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
-    """Minimum, median, mean, maximum, and the users by powers of two: of each `[from, to, users]`.
+    """Return minimum, median, third quartile, mean, maximum, and users by powers of two: each `[from, to, users]`.
 
     >>> lengths_of(np.array([1, 2, 3, 3]))["histogram"]
     [[1, 1, 1], [2, 3, 3]]
@@ -93,6 +99,7 @@ def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
     return {
         "min": int(lengths.min()),
         "median": float(np.median(lengths)),
+        "third_quartile": int(np.quantile(lengths, 0.75, method="inverted_cdf")),
         "mean": round(float(lengths.mean()), 2),
         "max": int(lengths.max()),
         "histogram": [[2**power, 2 ** (power + 1) - 1, int(n)] for power, n in enumerate(users) if n],
@@ -142,7 +149,7 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
     if metadata["time_span"]:
         first, last = (datetime.fromtimestamp(time, UTC).date().isoformat() for time in metadata["time_span"])
         yield f"{'from, to':36}{first:>15}  {last}"
-    yield f"{'train windows':36}{metadata['train_windows']:>15,}"
+    yield f"{'train positions':36}{metadata['train_positions']:>15,}"
     for split in ("validation", "test"):
         yield f"{f'{split} users':36}{metadata[f'{split}_users']:>15,}"
         yield from _held_out(metadata, split)
