@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Dataset, Split, open_dataset
+from bert4rec.dataset.histories import Split
+from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.errors import SettingsError

@@ -25,7 +25,8 @@ from torch import Tensor
 from benchmarks.large_catalogue import ROOT
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve_model
-from bert4rec.dataset.reader import Dataset, Rows, Split, open_dataset, read_metadata
+from bert4rec.dataset.histories import Rows, Split
+from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer

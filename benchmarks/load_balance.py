@@ -21,7 +21,8 @@ import torch
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, table_rows
-from bert4rec.dataset.reader import Rows, open_dataset, read_metadata
+from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.reader import open_dataset, read_metadata
 from bert4rec.feed.batch import Batch, Candidates
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler

@@ -21,7 +21,8 @@ from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.reader import Rows, Sizes
+from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.reader import Sizes
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.console import log_to_terminal

@@ -27,7 +27,7 @@ from bert4rec import load
 from bert4rec.__main__ import main as bert4rec
 from bert4rec.checkpoint.stored_tensors import MODEL
 from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
-from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.histories import Rows, Split
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.export.export import export
 from bert4rec.inference.histories import UserHistories

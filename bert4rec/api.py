@@ -42,8 +42,7 @@ def prepare(
         used, _ = make_dataset(file, parse_mapping(settings or {}), download=download)
         from bert4rec.dataset.reader import open_dataset
 
-        recipe = used.preprocessing.recipe
-        return open_dataset(used.data.folder, max_len=used.model.max_len, preprocessing=recipe, verify=False)
+        return open_dataset(used.data.folder, verify=False)
 
 
 def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> tuple[Config, str]:

@@ -18,7 +18,7 @@ from benchmarks.bench.plain_model import IGNORED
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.evaluation_speed import make_folder, open_folder
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID, table_rows
-from bert4rec.dataset.reader import Split
+from bert4rec.dataset.histories import Split
 from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
 from bert4rec.runtime.collectives import Partition

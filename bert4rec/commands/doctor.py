@@ -254,16 +254,15 @@ def plan(config: Config, n_processes: int) -> Finding:
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.memory_check import refuse_unless_it_fits
     from bert4rec.sharding.plan import headline, make_plan
-    from bert4rec.training.build import facts_of_dataset, job
+    from bert4rec.training.build import facts_of_dataset, job, sizes_of
 
     try:
         dataset = open_dataset(
-            config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
-            with_times=config.model.knows_times,
-        )  # fmt: skip
+            config.data.folder, preprocessing=config.preprocessing.recipe, with_times=config.model.knows_times
+        )
         device = choose_device(config.parallelism.device, local_rank=0, local_world_size=n_processes)
         to_do = job(
-            resolve(config, device.type, facts_of_dataset(dataset), n_processes), dataset.sizes,
+            resolve(config, device.type, facts_of_dataset(config, dataset), n_processes), sizes_of(config, dataset),
             device_type=device.type, world_size=n_processes, local_world_size=n_processes,
         )  # fmt: skip
         planned = make_plan(to_do, available(device, n_processes))

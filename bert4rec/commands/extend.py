@@ -128,11 +128,13 @@ def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:
 
 def _resolved(config: Config, saved: Mapping[str, Any], dataset: "Dataset") -> Config:
     """Return settings resolved for the device and the number of processes of the run, unless overridden."""
+    from bert4rec.training.build import facts_of_dataset
+
     device = config.parallelism.device
     if device == "auto":
         device = saved["config"]["parallelism"]["device"]
-    facts = Facts(dataset.n_items, n_windows=len(dataset.splits["train"]))  # the model is that of the run
-    return resolve(config, device, facts, saved["world_size"])
+    facts = facts_of_dataset(config, dataset)  # the model is that of the run
+    return resolve(config, device, Facts(facts.n_items, n_windows=facts.n_windows), saved["world_size"])
 
 
 def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
@@ -141,9 +143,8 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
 
     saved, previous = trained.metadata, trained.dataset
     dataset = open_dataset(
-        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
-        with_times=config.model.knows_times,
-    )  # fmt: skip
+        config.data.folder, preprocessing=config.preprocessing.recipe, with_times=config.model.knows_times
+    )
     if dataset.metadata["fingerprint"] == saved["fingerprint"]:
         raise DataError(f"{dataset.folder}: nothing to extend: {run} was trained on this dataset")
     try:
@@ -169,7 +170,7 @@ def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Conf
     n_known = saved["n_items"]
     tensors = read_grown(checkpoint, dataset.n_items - n_known)
     n_alone = initialize_new_items(
-        tensors, dataset.splits["train"], dataset.popularity, n_known=n_known, embed_dim=config.model.embed_dim
+        tensors, dataset.histories, dataset.popularity, n_known=n_known, embed_dim=config.model.embed_dim
     )
     # Validated before the first step, so that training on can only replace the weights by better ones.
     state = State(updates=saved["state"]["updates"], validated=-1.0)

@@ -1,7 +1,6 @@
 """`bert4rec plan …`: the plan of a run on any cluster, computed on this machine."""
 
 import argparse
-import json
 import logging
 import warnings
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from bert4rec.config.abilities import TRANSFORMERS, is_trained
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.tables import Config
-from bert4rec.runtime.errors import SettingsError, UserError
+from bert4rec.runtime.errors import DataError, SettingsError, UserError
 from bert4rec.runtime.installation import importing
 
 if TYPE_CHECKING:  # imports torch, which takes seconds: neither help nor an error should wait for it
@@ -25,13 +24,6 @@ SUMMARY = "memory and embedding time of a training on any cluster, and whether i
 GB = 1e9
 DEFAULT_GPU_GB = 80.0
 DEFAULT_PROCESSES_PER_HOST = 8
-QUESTIONS = {  # key of metadata.json → its meaning, the option that replaces it
-    "items": ("how many items there are", "items"),
-    "users": ("how many users there are", "users"),
-    "max_len": ("how long its windows are", "model.max_len"),
-    "rows": ("how many interactions it has", "training.per_device_train_batch_size"),
-    "train_windows": ("how many windows it trains on", "training.per_device_train_batch_size"),
-}
 USUAL_FILES = 1024  # the lowest usual limit of open files
 
 
@@ -74,10 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingsError(f'model.kind = "{config.model.kind}" is not trained: it has no plan; choose a trained kind')
     if file is None:
         print(NO_FILE)
-    sizes = _sizes(config, arguments)
     warnings.simplefilter("ignore")
     logging.getLogger("torchrec").setLevel(logging.ERROR)
-    plan = _plan(config, arguments, sizes)
+    plan = _plan(config, arguments)
     from bert4rec.sharding.memory_check import refuse_unless_it_fits
     from bert4rec.sharding.plan import summary
 
@@ -93,14 +84,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Plan":
+def _plan(config: Config, arguments: argparse.Namespace) -> "Plan":
     with importing():
         from bert4rec.config.resolve import resolve
         from bert4rec.sharding.plan import make_plan
         from bert4rec.training.build import job
 
+    facts, sizes = _facts_and_sizes(config, arguments)
     planned = job(
-        resolve(config, arguments.device, _facts(config, arguments, sizes), arguments.world_size),
+        resolve(config, arguments.device, facts, arguments.world_size),
         sizes,
         device_type=arguments.device,
         world_size=arguments.world_size,
@@ -109,19 +101,29 @@ def _plan(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Pla
     return make_plan(planned, _memory(arguments))
 
 
-def _facts(config: Config, arguments: argparse.Namespace, sizes: "Sizes") -> "Facts":
-    """Return the facts that choose the settings that are "auto"; with `--items` only the number of items is known."""
-    from bert4rec.config.resolve import Facts
+def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Facts, Sizes]":
+    """Return what settings are chosen by, and the rows of the tables: by the arguments, or those of the dataset.
 
-    if arguments.items:
-        return Facts(sizes.items)
-    is_chosen = config.training.per_device_train_batch_size == "auto"
-    return Facts(
-        sizes.items,
-        max_len=_of_dataset(config, "max_len") if config.model.max_len == "auto" else 0,
-        n_rows=_of_dataset(config, "rows") if is_chosen else 0,
-        n_windows=_of_dataset(config, "train_windows") if is_chosen else 0,
-    )
+    With `--items` every window counts as full; the dataset gives their mean length.
+    """
+    from bert4rec.config.resolve import Facts
+    from bert4rec.dataset.reader import Sizes, open_dataset
+    from bert4rec.training.build import facts_of_dataset, sizes_of
+
+    n_items, n_users = arguments.items or 0, arguments.users or 0
+    has_users = config.model.kind not in TRANSFORMERS
+    if n_items and (n_users or not has_users):
+        return Facts(n_items), Sizes(n_items, n_users)
+    try:
+        dataset = open_dataset(config.data.folder, verify=False)
+    except DataError as error:
+        option = "--users=N" if n_items else "--items=N"
+        problem = str(error).partition("; ")[0]
+        raise UserError(f"{problem}; run `bert4rec prepare` with these settings first, or set {option}") from None
+    sizes = sizes_of(config, dataset)
+    if n_items or n_users:
+        sizes = Sizes(n_items or dataset.n_items, n_users or dataset.n_users)
+    return Facts(n_items) if n_items else facts_of_dataset(config, dataset), sizes
 
 
 def _check_cluster(arguments: argparse.Namespace) -> None:
@@ -152,35 +154,6 @@ def _gigabytes(option: str, text: str) -> float:
     if not 0 < value < float("inf"):
         raise SettingsError(f"{option}={text}: must be a number of GB above 0")
     return value
-
-
-def _sizes(config: Config, arguments: argparse.Namespace) -> "Sizes":
-    """Return the rows of the tables, from the arguments or from the dataset folder.
-
-    With `--items` every window counts as full; the dataset folder gives their mean length.
-    """
-    from bert4rec.dataset.format import TRAIN, table_rows
-    from bert4rec.dataset.reader import Sizes, Split  # imports Arrow
-
-    has_users = config.model.kind not in TRANSFORMERS
-    n_items = arguments.items or _of_dataset(config, "items")
-    n_users = (arguments.users or _of_dataset(config, "users")) if has_users else 0
-    if arguments.items or arguments.users or not (config.data.folder / TRAIN).is_dir():
-        return Sizes(n_items, n_users)
-    return Sizes(n_items, n_users, Split(config.data.folder / TRAIN, table_rows(n_items)).mean_length)
-
-
-def _of_dataset(config: Config, what: str) -> int:
-    from bert4rec.dataset.format import METADATA
-
-    path = config.data.folder / METADATA
-    try:
-        return int(json.loads(path.read_text())[what])
-    except (OSError, ValueError, KeyError, TypeError):
-        question, option = QUESTIONS[what]
-        raise UserError(
-            f"{path}: does not say {question}; run `bert4rec prepare` with these settings first, or set --{option}=N"
-        ) from None
 
 
 def _memory(arguments: argparse.Namespace) -> "Memory":
@@ -220,11 +193,11 @@ def _skew(config: Config, arguments: argparse.Namespace, plan: "Plan") -> tuple[
         return 1.0, []
     if arguments.items:
         return 1.0, ["  assumed: all items are equally popular (without --items the popularity in the dataset counts)"]
-    from bert4rec.dataset.reader import Dataset, read_metadata
+    from bert4rec.dataset.reader import open_dataset
     from bert4rec.sharding.memory_check import skew
 
     folder = config.data.folder
-    uneven = skew(plan.job, Dataset(folder, read_metadata(folder), {}).popularity)
+    uneven = skew(plan.job, open_dataset(folder, verify=False).popularity)
     line = (
         f"  load imbalance: the busiest process serves {uneven:.2f} times the mean lookups, for the items of {folder}"
     )

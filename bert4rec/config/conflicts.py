@@ -22,7 +22,7 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _of_the_dataset(config: Config) -> Iterator[tuple[str, str]]:
-    data, settings, max_len = config.data, config.preprocessing, config.model.max_len
+    data, settings = config.data, config.preprocessing
     if data.title_column and data.titles_path:
         reason = f'titles come from data.titles_path = "{data.titles_path}" already; leave one of them empty'
         yield "data.title_column", reason
@@ -31,9 +31,6 @@ def _of_the_dataset(config: Config) -> Iterator[tuple[str, str]]:
         yield "preprocessing.max_user_interactions", reason
     if settings.time_from and settings.time_until and instant(settings.time_from) >= instant(settings.time_until):
         yield "preprocessing.time_until", f'must be after time_from = "{settings.time_from}"'
-    if max_len != "auto" and settings.sliding_step > max_len:
-        reason = f"above model.max_len = {max_len} items between two windows would never be trained on"
-        yield "preprocessing.sliding_step", reason
 
 
 def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
@@ -50,9 +47,6 @@ def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
         yield "model.head", f'a layer of scores stands behind a transformer; valid with {kind}: "tied"'
     if is_factors and training.compile:
         yield "training.compile", f"compiles the blocks of a transformer, of which {kind} has none; set it to false"
-    if is_factors and model.max_len != "auto" and 0 < config.preprocessing.sliding_step < model.max_len:
-        reason = f"below model.max_len = {model.max_len} the windows overlap, and {kind} would take pairs several times"
-        yield "preprocessing.sliding_step", f"{reason}; set it to 0 and prepare the dataset again"
     if not is_factors and loss == "mse":
         yield (
             "training.loss",
@@ -71,6 +65,9 @@ def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
 def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     training, run, parallelism = config.training, config.run, config.parallelism
     mode, device, optimizer = parallelism.mode, parallelism.device, parallelism.sparse_optimizer
+    if config.model.max_len != "auto" and training.sliding_step > config.model.max_len:
+        reason = f"above model.max_len = {config.model.max_len} items between two windows would never be trained on"
+        yield "training.sliding_step", reason
     if training.lr_schedule == "one_cycle" and training.warmup_steps:
         yield "training.warmup_steps", 'lr_schedule = "one_cycle" has a warm-up of its own; set it to 0'
     if training.mask_token_share + training.random_token_share > 1:

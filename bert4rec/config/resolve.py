@@ -32,13 +32,14 @@ MANY_REPEATS = 0.05  # of held-out targets that their users have seen before: th
 class Facts(NamedTuple):
     """Hold the facts of a dataset that decide settings.
 
-    Items, interactions, the length of the longest window, training windows, and the share of held-out targets that
-    their users have seen before. 0 means unknown: many interactions and windows of the shortest automatic length.
+    Items, interactions, the length that three quarters of the histories do not exceed, training windows of the decided
+    length, and the share of held-out targets that their users have seen before. 0 means unknown: many interactions and
+    windows of the shortest automatic length.
     """
 
     n_items: int
     n_rows: int = 0
-    max_len: int = 0
+    typical_length: int = 0
     n_windows: int = 0
     repeats: float = 0.0
 
@@ -110,11 +111,22 @@ def resolve_model(config: Config, facts: Facts) -> Config:
     """Return the settings with [model] decided, enough to evaluate any kind of model."""
     model = config.model
     chosen = {
-        "max_len": facts.max_len or WINDOW_LENGTHS[0],
+        "max_len": max_len(config, facts.typical_length),
         "dropout": _dropout(config, facts),
         "input_norm": model.kind in CAUSAL,
     }
     return with_changes(config, "model", {name: chosen[name] for name in chosen if getattr(model, name) == "auto"})
+
+
+def max_len(config: Config, typical_length: int) -> int:
+    """Return the length of windows; "auto": the least of `WINDOW_LENGTHS` that the typical history fits into.
+
+    Where none is so long, the last one: models make little of older items.
+    """
+    if config.model.max_len != "auto":
+        return config.model.max_len
+    length = next((length for length in WINDOW_LENGTHS if typical_length <= length), WINDOW_LENGTHS[-1])
+    return max(length, config.training.sliding_step)
 
 
 def resolve_seen_items(config: Config, facts: Facts) -> Config:
@@ -138,6 +150,9 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
         yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}'
     if config.model.kind not in TRANSFORMERS:
         return
+    if config.model.max_len == "auto" and facts.typical_length:
+        lengths = f"three quarters of the histories have at most {counted(facts.typical_length, 'item')}"
+        yield f"model.max_len = {max_len(config, facts.typical_length)}: {lengths}"
     if config.model.dropout == "auto":
         an_item = f"{facts.n_rows / facts.n_items:.0f} interactions on average"
         yield f"model.dropout = {_dropout(config, facts)}: an item has {an_item}"

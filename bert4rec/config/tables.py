@@ -92,7 +92,7 @@ class Data(Table):
 
 
 class Preprocessing(Table):
-    """Filters, split, windows and evaluation negatives."""
+    """Filters, split and evaluation negatives."""
 
     min_rating: float = Field(0.0, description="rows rated lower are dropped; 0 = keep all")
     only_read: bool = Field(False, description="goodreads: only rows whose is_read is 1")
@@ -114,7 +114,6 @@ class Preprocessing(Table):
         0.1, description="time: last share of rows (below 1), or an instant: ISO 8601, seconds"
     )
     validation_users: Count | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
-    sliding_step: Whole = Field(0, description="items between the ends of two windows; 0 = model.max_len")
     n_eval_negatives: Count = Field(
         100, description="negatives per user and sampled protocol; none for a user with fewer unseen items"
     )
@@ -152,8 +151,8 @@ class Model(Table):
     ffn_dim: Count = Field(256, description="width of the feed-forward layer")
     max_len: MaxLen | Literal["auto"] = Field(
         "auto",
-        description="items; the longest sequence that the model sees; auto = in preparation 50, 100 or 200, the least "
-        "that three quarters of the histories fit into, in training that of the dataset",
+        description="items; the longest sequence that the model sees; auto = 50, 100 or 200, the least that three "
+        "quarters of the histories fit into",
     )
     positions: Literal["rotary", "learned"] = Field(
         "rotary",
@@ -207,6 +206,7 @@ class Training(Table):
     """The loop: how long, how fast, what is masked (bert4rec)."""
 
     n_epochs: Count = Field(200, description="passes over the training windows, at most")
+    sliding_step: Whole = Field(0, description="items between the ends of two windows of a history; 0 = model.max_len")
     max_minutes: float = Field(0.0, ge=0, description="minutes of training and validation, at most; 0 = no limit")
     per_device_train_batch_size: Count | Literal["auto"] = Field(
         "auto",
@@ -388,7 +388,7 @@ class Config(Table):
     @property
     def window_step(self) -> int:
         """Return items between the ends of two training windows."""
-        return self.preprocessing.sliding_step or self.max_len
+        return self.training.sliding_step or self.max_len
 
     @property
     def max_len(self) -> int:
@@ -399,7 +399,7 @@ class Config(Table):
     @property
     def shortest_window(self) -> int:
         """Return the least that model.max_len may be beside the other settings."""
-        return max(2, self.preprocessing.sliding_step)
+        return max(2, self.training.sliding_step)
 
     @property
     def run_name(self) -> str:

@@ -8,9 +8,9 @@ from bert4rec.dataset.format import describe, share_of
 
 
 def dataset_card(
-    metadata: Mapping[str, Any], splits: Mapping[str, tuple[int, Sequence[str]]], tables: Collection[str]
+    metadata: Mapping[str, Any], folders: Mapping[str, tuple[int, Sequence[str]]], tables: Collection[str]
 ) -> str:
-    """Return the card's text: the counts and settings of `metadata`, rows and columns of the `splits`, the `tables`.
+    """Return the card's text: the counts and settings of `metadata`, rows and columns of the `folders`, the `tables`.
 
     It names no time and no path of the machine: the same dataset has the same card.
     """
@@ -21,6 +21,6 @@ def dataset_card(
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters |= {"share": share_of, "thousands": "{:,}".format}
-    present = {name for _, columns in splits.values() for name in columns}
-    shown = {"splits": splits, "tables": tables, "present": present, "report": describe(metadata)}
+    present = {name for _, columns in folders.values() for name in columns}
+    shown = {"folders": folders, "tables": tables, "present": present, "report": describe(metadata)}
     return environment.get_template("card.md.j2").render({**metadata, **shown})

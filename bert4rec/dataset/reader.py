@@ -1,211 +1,41 @@
-"""Opens a dataset folder memory-mapped, after checking that it is whole and made with the settings at hand."""
+"""Opens a dataset folder, after checking that it is whole and made with the settings at hand."""
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.columns import REMAKE, Columns, Indices, Ints
+from bert4rec.dataset.columns import REMAKE, Ints
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
+    EVALUATED,
     FIRST_ITEM_ID,
     ITEMS,
     LEFT_OUT,
     METADATA,
     ORACLE,
-    PAD_ID,
-    PROTOCOLS,
-    RATINGS,
-    SPLITS,
-    STATE,
-    TARGET_TIME,
     TEST,
-    TIMES,
-    TRAIN,
     VALIDATION,
     table_rows,
 )
+from bert4rec.dataset.histories import EvaluationSplit, Histories, TrainingWindows
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
 
-Bools: TypeAlias = npt.NDArray[np.bool_]
-Floats: TypeAlias = npt.NDArray[np.float32]
-
 FIRST_IDS = 1000
-ROWS_AT_ONCE = 8192  # whose times are in memory
-NO_TIME = np.iinfo(np.int64).min  # in the place of a time, where a history has no item
 
 KEYS = {
-    "format_version", "max_len", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint",
-    "has_times", "repeated_targets", "left_out",
+    "format_version", "preprocessing", "users", "items", "rows", "source", "files", "fingerprint", "has_times",
+    "lengths", "repeated_targets", "left_out",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Some rows of a split as ragged arrays.
-
-    `items` [total] int32 holds the rows' items one after another, `lengths` [B] int64 how many each row has. The
-    other columns are there in evaluation splits only: `targets` [B], `users` [B], `negatives[protocol]` [B, n]; a user
-    who has seen too much of the catalogue has none, but PAD_ID in their n places (n is 0 where no row has any).
-    Of a split that is read with times `times` [total] and `target_times` [B] are seconds.
-    """
-
-    items: Ints
-    lengths: Indices
-    targets: Ints | None = None
-    negatives: Mapping[str, Ints] | None = None
-    users: Ints | None = None
-    times: Indices | None = None
-    target_times: Indices | None = None
-
-    def are_repeated(self) -> Bools:
-        """Which targets [B] stand in their user's own history."""
-        assert self.targets is not None, "an evaluation split has targets"
-        rows = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        return np.bincount(rows[self.items == self.targets[rows]], minlength=len(self.lengths)) > 0
-
-    def are_left_out(self, protocol: str) -> Bools:
-        """Which users [B] have no negatives for `protocol`."""
-        assert self.negatives is not None, "an evaluation split has negatives"
-        return (self.negatives[protocol] == PAD_ID).all(axis=1)
-
-
-class Split:
-    """One split of a dataset for a table of `n_rows` rows, memory-mapped: all processes share the page cache.
-
-    Opened when it is first used, and then at no cost per row. Pickled, it takes no row along. `read` takes times along
-    only `with_times`.
-    """
-
-    def __init__(self, folder: Path, n_rows: int, *, with_times: bool = False) -> None:
-        self.name = folder.name
-        self._folder, self._n_rows, self._with_times = folder, n_rows, with_times
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    @cached_property
-    def users(self) -> Ints:
-        """The user of each row [N], ascending; read whole when it is first wanted."""
-        return self._columns.numbers("user", np.arange(len(self))) if len(self) else np.empty(0, np.int32)
-
-    @cached_property
-    def last_times(self) -> Indices | None:
-        """When the last item of each row [N] was, in seconds, or `NO_TIME`; read when it is first wanted.
-
-        None where the dataset has no times.
-        """
-        if not self.has_times:
-            return None
-        found = np.full(len(self), NO_TIME)
-        for first in range(0, len(self), ROWS_AT_ONCE):
-            rows = np.arange(first, min(first + ROWS_AT_ONCE, len(self)))
-            times, lengths = self.times(rows), self.lengths(rows)
-            found[rows[lengths > 0]] = times[lengths.cumsum()[lengths > 0] - 1]
-        return found
-
-    def lengths(self, indices: Indices) -> Indices:
-        """How many items the rows at `indices` [B] have."""
-        return self._columns.lengths("items", indices)
-
-    def targets(self, indices: Indices) -> Ints:
-        """The targets of the rows at `indices` [B], of an evaluation split. Raises `DataError` as `read` does."""
-        return self._checked("target", self._columns.numbers("target", indices), indices, np.ones_like(indices))
-
-    @property
-    def has_times(self) -> bool:
-        """Whether it is known when each item was taken."""
-        return TIMES in self._columns.names
-
-    def times(self, indices: Indices) -> Indices:
-        """The seconds [total] of the items of the rows at `indices` [B], as `read` has the items."""
-        return self._columns.long_lists(TIMES, indices)[0]
-
-    def read(self, indices: Indices) -> Rows:
-        """The rows at `indices` [B], in that order; no Python object per row is made.
-
-        Raises `DataError` for an id that the item table does not have: TorchRec would accept it in silence.
-        """
-        rows = Rows(*self._lists("items", indices), times=self.times(indices) if self._with_times else None)
-        if "target" not in self._columns.names:
-            return rows
-        return replace(
-            rows,
-            targets=self.targets(indices),
-            negatives={name: self._equally_many(f"{name}_negatives", indices) for name in PROTOCOLS},
-            users=self._columns.numbers("user", indices),
-            target_times=self._columns.long_numbers(TARGET_TIME, indices) if self._with_times else None,
-        )
-
-    @cached_property
-    def n_pairs(self) -> int:
-        """Pairs of a user and an item in all rows."""
-        return self._columns.n_elements("items") if len(self) else 0
-
-    @property
-    def mean_length(self) -> float:
-        """Items of a row; 0 where there is none."""
-        return self.n_pairs / max(1, len(self))
-
-    @property
-    def has_ratings(self) -> bool:
-        """Whether it is known how users rated items."""
-        return RATINGS in self._columns.names
-
-    def pairs(self, numbers: Indices, *, with_ratings: bool = False) -> tuple[Ints, Ints, Floats | None]:
-        """Users, items and, if they are wanted, ratings of the pairs with the `numbers` [B], ascending.
-
-        A pair's number is its place in the column of items, over all rows. Raises `DataError` as `read` does.
-        """
-        rows = self._columns.rows_of("items", numbers)
-        items = self._checked("items", self._columns.elements("items", numbers), rows, np.ones_like(rows))
-        ratings = self._columns.elements(RATINGS, numbers).view(np.float32) if with_ratings else None
-        return self._columns.numbers("user", rows, maps=True), items, ratings
-
-    @cached_property
-    def _columns(self) -> Columns:
-        """Where the rows are; the folder is one that `datasets` has saved."""
-        state = self._folder / STATE
-        try:
-            files = [self._folder / file["filename"] for file in json.loads(state.read_text())["_data_files"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{state}: cannot be read ({error}); {REMAKE}") from None
-        return Columns(files)
-
-    def _lists(self, name: str, indices: Indices) -> tuple[Ints, Indices]:
-        values, lengths = self._columns.lists(name, indices)
-        return self._checked(name, values, indices, lengths), lengths
-
-    def _equally_many(self, name: str, indices: Indices) -> Ints:
-        """A column of lists as [B, n]: each has n elements, or none, and then PAD_ID in their places."""
-        values, lengths = self._lists(name, indices)
-        n, has_some = int(lengths.max(initial=0)), lengths > 0
-        if (lengths[has_some] != n).any():
-            raise DataError(f"{self._folder}: column {name} has more of some rows than of others; {REMAKE}")
-        found = np.full((len(lengths), n), PAD_ID, np.int32)
-        found[has_some] = values.reshape(has_some.sum(), n)
-        return found
-
-    def _checked(self, name: str, ids: Ints, indices: Indices, lengths: Indices) -> Ints:
-        """`ids`, of which the rows at `indices` [B] have `lengths` [B], if all of them are items."""
-        if not len(ids) or (ids.min() >= FIRST_ITEM_ID and ids.max() < self._n_rows):
-            return ids
-        wrong = int(np.flatnonzero((ids < FIRST_ITEM_ID) | (ids >= self._n_rows))[0])
-        row = indices[np.searchsorted(lengths.cumsum(), wrong, side="right")]
-        raise DataError(
-            f"{self._folder}: row {row}: column {name} has the id {ids[wrong]}, outside {FIRST_ITEM_ID}…"
-            f"{self._n_rows - 1}; `bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
-        )
 
 
 class Sizes(NamedTuple):
@@ -225,7 +55,8 @@ class Dataset:
 
     folder: Path
     metadata: Mapping[str, Any]
-    splits: Mapping[str, Split]
+    histories: Histories
+    splits: Mapping[str, EvaluationSplit]
 
     def __repr__(self) -> str:
         return f"Dataset('{self.folder}': {self.n_users:,} users, {self.n_items:,} items, {self.n_rows:,} interactions)"
@@ -253,14 +84,13 @@ class Dataset:
         return float(held_out["users"] / held_out["of"])
 
     @property
-    def max_len(self) -> int:
-        """Items of the longest window that there may be."""
-        return int(self.metadata["max_len"])
+    def typical_length(self) -> int:
+        """Return the length that three quarters of the histories do not exceed."""
+        return int(self.metadata["lengths"]["third_quartile"])
 
-    @property
-    def sizes(self) -> Sizes:
-        """Of its tables and batches."""
-        return Sizes(self.n_items, self.n_users, self.splits[TRAIN].mean_length)
+    def windows(self, *, max_len: int, step: int) -> TrainingWindows:
+        """Return the training parts of the histories, in windows of at most `max_len` items."""
+        return TrainingWindows(self.histories, max_len=max_len, step=step)
 
     @cached_property
     def first_ids(self) -> str:
@@ -302,27 +132,24 @@ def checksum(originals: list[Any]) -> str:
 
 
 def open_dataset(
-    folder: Path, *, max_len: int | Literal["auto"], preprocessing: Mapping[str, Any], verify: bool = True,
-    with_times: bool = False,
-) -> Dataset:  # fmt: skip
-    """Open `folder` for a model that sees `max_len` items, made with the settings `preprocessing`.
+    folder: Path, *, preprocessing: Mapping[str, Any] | None = None, verify: bool = True, with_times: bool = False
+) -> Dataset:
+    """Return the dataset at `folder`; raise `DataError` if it was made with other settings than `preprocessing`.
 
-    With "auto" it sees as many as the longest windows of the dataset have. `with_times`: rows are read with the times
-    of items and targets, which the dataset must have then. The time that it takes does not depend on the number of
-    rows. With `verify` a sample of each file, at most 4 MiB, is compared with its checksum; one process a host does.
-    Ids are checked when they are read. Every byte is checked by `bert4rec check FOLDER`.
+    `with_times`: rows are read with the times of items and targets, which the dataset must have then. With `verify` a
+    sample of each file, at most 4 MiB, is compared with its checksum; one process a host does. Ids are checked when
+    they are read. Every byte is checked by `bert4rec check FOLDER`.
 
-    Raises `DataError`, in one line, for a folder that is missing, incomplete, changed since it was written, of another
-    format, or made with other settings. Where the data came from does not matter: a folder may come from elsewhere.
+    Raises `DataError`, in one line, for a folder that is missing, incomplete, changed since it was written, or of
+    another format. Where the data came from does not matter: a folder may come from elsewhere.
     """
     metadata = read_metadata(folder)
-    _check_settings(folder, metadata, {"max_len": max_len, "preprocessing": dict(preprocessing)})
+    _check_settings(folder, metadata, preprocessing or {})
     _check_files(folder, metadata["files"], verify=verify)
     if with_times:
         require_times(folder, metadata)
-    n_rows = table_rows(metadata["items"])
-    splits = {name: Split(folder / name, n_rows, with_times=with_times) for name in SPLITS}
-    return Dataset(folder, metadata, splits)
+    histories = Histories(folder, table_rows(metadata["items"]), with_times=with_times)
+    return Dataset(folder, metadata, histories, {name: EvaluationSplit(name, histories, folder) for name in EVALUATED})
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -353,12 +180,8 @@ def require_times(folder: Path, metadata: Mapping[str, Any]) -> None:
         )
 
 
-def _check_settings(folder: Path, saved: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    if settings["max_len"] not in ("auto", saved["max_len"]):
-        raise DataError(
-            f"{folder}: made with model.max_len = {saved['max_len']}, the settings say {settings['max_len']}; {REMAKE}"
-        )
-    for key, value in settings["preprocessing"].items():
+def _check_settings(folder: Path, saved: Mapping[str, Any], preprocessing: Mapping[str, Any]) -> None:
+    for key, value in preprocessing.items():
         if (found := saved["preprocessing"].get(key)) != value:
             raise DataError(
                 f"{folder}: made with preprocessing.{key} = {json.dumps(found)}, the settings say "

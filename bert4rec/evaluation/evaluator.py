@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from bert4rec.config.abilities import POPULARITY
-from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, TRAIN, VALIDATION
-from bert4rec.dataset.reader import Bools, Dataset
+from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
+from bert4rec.dataset.histories import Bools, TrainingPairs
+from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.examples import Example, examples
 from bert4rec.evaluation.intervals import CONFIDENCE, RESAMPLES, Ranking, strongest_baseline
 from bert4rec.evaluation.lists import Lists
@@ -106,7 +107,7 @@ class Evaluator:
             return {}
         errors = self._rating_meter(between).errors(unwrap(model), self.pairs[TEST_PAIRS])
         n_trained = len(self.pairs[TRAINING_PAIRS])
-        of_means = on_rank_zero(lambda: mean_errors(self.dataset.splits[TRAIN], self.pairs, self.dataset.sizes))
+        of_means = on_rank_zero(lambda: mean_errors(TrainingPairs(self.dataset.histories), self.pairs, self.dataset))
         return errors | {"trained_pairs": n_trained} | of_means
 
     def n_batches(self, held_out: Mapping[str, HeldOut]) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.evaluation.tiles import Catalogue
@@ -49,7 +49,7 @@ def evenly_ranked_rows(ranks: npt.NDArray[np.integer], n: int = N_USERS) -> npt.
 
 @torch.no_grad()
 def examples(
-    scorer: Scorer, split: Split, ranks: npt.NDArray[np.integer], *, k: int, leaves_out_seen: bool,
+    scorer: Scorer, split: EvaluationSplit, ranks: npt.NDArray[np.integer], *, k: int, leaves_out_seen: bool,
     device: torch.device,
 ) -> list[Example]:  # fmt: skip
     """Return some users of `split`, whose targets have `ranks`, and their `k` best items.

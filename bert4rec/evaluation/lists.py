@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.reader import Bools
+from bert4rec.dataset.histories import Bools
 from bert4rec.evaluation.metric_names import COVERAGE, GINI, NOVELTY, POPULARITY
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.runtime.collectives import Partition

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT, outranks
-from bert4rec.dataset.reader import Bools, Rows, Split
+from bert4rec.dataset.histories import Bools, EvaluationSplit, Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.metrics import MISSED, count_outranking, is_finite, ranking_metrics
@@ -67,7 +67,7 @@ class Ranker:
         return n_encoded + len(passes) * n_lookups
 
     @torch.no_grad()
-    def rank(self, split: Split, protocols: Sequence[str], lists: Lists | None = None) -> Ranks:
+    def rank(self, split: EvaluationSplit, protocols: Sequence[str], lists: Lists | None = None) -> Ranks:
         """Return the ranks of the targets of `split`; with the protocol `full` the best items go to `lists`."""
         ranks = {name: np.zeros(len(split), np.int32) for name in protocols}
         sampled = [name for name in protocols if name != "full"]
@@ -90,7 +90,7 @@ class Ranker:
         """Return whose target [U] is never recommended: it is a seen item, and these are left out."""
         return users.repeated if self._leaves_out_seen else torch.zeros_like(users.repeated)
 
-    def _encode(self, split: Split, indices: Indices, sampled: Sequence[str]) -> tuple["Users", "Own"]:
+    def _encode(self, split: EvaluationSplit, indices: Indices, sampled: Sequence[str]) -> tuple["Users", "Own"]:
         """Encode the users of a pass, some batches on each process; return all users and what this process has read."""
         n, size, width = len(indices), min(self._batch_size, len(indices)), self._scorer.width
         batches, zeros = list(chunks(n, size)), partial(torch.zeros, device=self._device)
@@ -309,7 +309,7 @@ class HeldOut:
     left_out: Bools
 
     @classmethod
-    def of(cls, split: Split, partition: Partition) -> "HeldOut":
+    def of(cls, split: EvaluationSplit, partition: Partition) -> "HeldOut":
         """Look at the rows of `split` that fall to this process, in bounded memory."""
         own = partition.of(len(split))
         repeated, left_out = (np.zeros(len(own), bool) for _ in range(2))

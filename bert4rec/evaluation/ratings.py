@@ -10,7 +10,8 @@ import torch
 
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.format import table_rows
-from bert4rec.dataset.reader import Sizes, Split
+from bert4rec.dataset.histories import TrainingPairs
+from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import assigned, chunks
 from bert4rec.feed.batches import Indices
 from bert4rec.feed.pairs import TEST, VALIDATION, PairExamples
@@ -66,7 +67,7 @@ class RatingMeter:
         return {"pairs": n, "RMSE": math.sqrt(squares / n), "MAE": absolutes / n}
 
 
-def mean_errors(split: Split, parts: Mapping[str, PairExamples], sizes: Sizes) -> dict[str, float]:
+def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset: Dataset) -> dict[str, float]:
     """Return the test RMSE of the mean rating, and of the mean rating with differences of items and users.
 
     The difference of an item is the mean of its ratings' differences from the mean, that of a user the mean of what is
@@ -77,29 +78,29 @@ def mean_errors(split: Split, parts: Mapping[str, PairExamples], sizes: Sizes) -
     def total(value: Callable[[Rated], Floats], by: Callable[[Rated], Ints], n: int) -> tuple[Floats, Floats]:
         """Return sums [n] of a value of the training pairs and their number: all pairs but those held out."""
         sums, counts = np.zeros(n), np.zeros(n)
-        for sign, pairs in _training_pairs(split, parts):
-            sums += sign * np.bincount(by(pairs), value(pairs), n)
-            counts += sign * np.bincount(by(pairs), minlength=n)
+        for sign, rated in _training_pairs(pairs, parts):
+            sums += sign * np.bincount(by(rated), value(rated), n)
+            counts += sign * np.bincount(by(rated), minlength=n)
         return sums, counts
 
-    sums, counts = total(lambda pairs: pairs.ratings, lambda pairs: pairs.items, table_rows(sizes.items))
+    sums, counts = total(lambda p: p.ratings, lambda p: p.items, table_rows(dataset.n_items))
     mean = sums.sum() / counts.sum()
     of_items = (sums - mean * counts) / (ITEM_DAMPING + counts)
-    sums, counts = total(lambda p: p.ratings - mean - of_items[p.items], lambda p: p.users, sizes.users)
+    sums, counts = total(lambda p: p.ratings - mean - of_items[p.items], lambda p: p.users, dataset.n_users)
     of_users = sums / (USER_DAMPING + counts)
     wrong = np.zeros(2)
     for indices in _batches(len(parts[TEST])):
-        pairs = _read(parts[TEST], indices)
-        from_mean = pairs.ratings - mean
-        left = from_mean - of_items[pairs.items] - of_users[pairs.users]
+        rated = _read(parts[TEST], indices)
+        from_mean = rated.ratings - mean
+        left = from_mean - of_items[rated.items] - of_users[rated.users]
         wrong += [np.square(from_mean).sum(), np.square(left).sum()]
     of_mean, of_means = np.sqrt(wrong / len(parts[TEST])).tolist()
     return {"baseline_RMSE": of_mean, "means_RMSE": of_means}
 
 
-def _training_pairs(split: Split, parts: Mapping[str, PairExamples]) -> Iterator[tuple[int, Rated]]:
+def _training_pairs(pairs: TrainingPairs, parts: Mapping[str, PairExamples]) -> Iterator[tuple[int, Rated]]:
     """Yield all pairs in their order with 1, then those held out with -1."""
-    everything = PairExamples(split, range(split.n_pairs), seed=None, has_ratings=True)
+    everything = PairExamples(pairs, range(len(pairs)), seed=None, has_ratings=True)
     for sign, examples in ((1, everything), (-1, parts[VALIDATION]), (-1, parts[TEST])):
         for indices in _batches(len(examples)):
             yield sign, _read(examples, indices)

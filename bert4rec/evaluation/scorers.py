@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
-from bert4rec.dataset.reader import Bools, Rows, Split
+from bert4rec.dataset.histories import Bools, EvaluationSplit, Rows
 from bert4rec.feed.batch import Lookup, distinct
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import Partition
@@ -99,7 +99,7 @@ class KnownItems:
         """Return the model's ids of `items`, which have the dataset's ids."""
         return self._table[items]
 
-    def unknown(self, split: Split) -> Unknown:
+    def unknown(self, split: EvaluationSplit) -> Unknown:
         """Return what the model does not know of a `split`; its rows are read once."""
         if split.name not in self._unknown:
             found = Unknown(*(np.zeros(len(split), bool) for _ in range(2)))

@@ -1,7 +1,6 @@
 """Metrics of slices of the users: by history length, popularity and repetition of the target, and time.
 
-Of the ranking among the full catalogue. The parts of each kind have every user once, but for `time`, which only has
-those whose history tells when they were asked.
+All are about the ranking among the full catalogue. The parts of each kind have every user once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,8 @@ import pyarrow.parquet as pq
 
 from bert4rec.dataset.columns import Indices
 from bert4rec.dataset.format import FIRST_ITEM_ID, ITEMS, LEFT_OUT, USERS, one_array
-from bert4rec.dataset.reader import NO_TIME, Bools, Dataset
+from bert4rec.dataset.histories import Bools
+from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import Ranks
@@ -34,9 +34,9 @@ Parts: TypeAlias = Iterator[tuple[str, Bools]]
 class Facts(NamedTuple):
     """Hold facts of U users and their targets.
 
-    Each `history_length` [U]; how many training positions the target has, `train_count` [U]; whether the target stands
-    in the user's own history, `is_repeated` [U]; when the last item of the history was, `last_time` [U], in seconds,
-    NO_TIME of one without items; None where the dataset has no times.
+    `history_length` [U]: items before the target. `train_count` [U]: training positions of the target. `is_repeated`
+    [U]: whether the user has seen it before. `last_time` [U]: when the last item before it was taken, in seconds; None
+    where times are not known.
     """
 
     history_length: Indices
@@ -109,9 +109,9 @@ def _by_popularity(counts: Ints, popularity: Ints) -> Parts:
 
 def _by_time(times: Ints | None) -> Parts:
     """Yield thirds of the users by query time; equal times stay together."""
-    if times is None or (times == NO_TIME).all():
+    if times is None or not len(times):
         return
-    known = np.sort(times[times != NO_TIME])
+    known = np.sort(times)
     limits = [known[0] - 1, *(known[-(-len(known) * part // 3) - 1] for part in (1, 2)), known[-1]]
     for name, after, last in zip(THIRDS, limits, limits[1:], strict=False):
         part = (times > after) & (times <= last)
@@ -183,7 +183,7 @@ def _rows(
 
 
 def _times(times: Indices | None, rows: Indices) -> dict[str, pa.Array]:
-    return {} if times is None else {"last_time": pa.array(times[rows], pa.int64(), mask=times[rows] == NO_TIME)}
+    return {} if times is None else {"last_time": pa.array(times[rows], pa.int64())}
 
 
 def _nullable(ranks: Ints) -> pa.Array:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.feed.negatives import Negatives
 
 ID_ROWS = 64  # rows of a KeyedJaggedTensor over which ids are spread that belong to nobody in particular

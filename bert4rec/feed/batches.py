@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from bert4rec.dataset.format import PAD_ID
-from bert4rec.dataset.reader import Split
+from bert4rec.dataset.histories import TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Batch, Candidates, seconds_of, tensors_of
 from bert4rec.feed.loaders.parcel import FlatBatch
 from bert4rec.feed.loaders.server import fork_server
@@ -95,18 +95,18 @@ class Examples(Protocol):
 
 
 class Windows:
-    """The windows of a split, of each what `make` makes of it."""
+    """Training windows, of each what `make` makes of it."""
 
-    def __init__(self, split: Split, make: MakeExamples) -> None:
-        self._split, self._make = split, make
+    def __init__(self, windows: TrainingWindows, make: MakeExamples) -> None:
+        self._windows, self._make = windows, make
 
     def __len__(self) -> int:
-        return len(self._split)
+        return len(self._windows)
 
     def batch(self, indices: Indices, epoch: int) -> Batch:
         """Return the windows at `indices` [B], sorted by length, so that attention pads little."""
-        indices = indices[np.argsort(self._split.lengths(indices), kind="stable")]
-        rows = self._split.read(indices)
+        indices = indices[np.argsort(self._windows.lengths(indices), kind="stable")]
+        rows = self._windows.read(indices)
         return self._make(*tensors_of(rows), torch.from_numpy(indices), epoch, seconds_of(rows))
 
 

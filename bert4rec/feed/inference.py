@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import MASK_ID
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Batch, long, seconds_of, tensors_of
 from bert4rec.feed.masking import inference_time_deltas
 

@@ -1,14 +1,10 @@
-"""Pairs of a user and an item, as the windows of a dataset hold them: read where the mapped files have them.
-
-A pair's number is its place in the column of items, over all rows. Nothing is copied for it: neither the training nor
-its loader processes hold anything that grows with the pairs, and the mapped files are in memory once, for all of them.
-"""
+"""Pairs of a user and an item, as the training parts of histories hold them: read where the mapped files have them."""
 
 import numpy as np
 import torch
 
 from bert4rec.dataset.columns import Ints
-from bert4rec.dataset.reader import Floats, Split
+from bert4rec.dataset.histories import Floats, TrainingPairs
 from bert4rec.feed.batch import Pairs, long
 from bert4rec.feed.batches import Indices
 from bert4rec.feed.seeded import Permutation
@@ -18,14 +14,14 @@ STREAM = 0x52415445  # keeps the choice of held-out pairs apart from the epochs'
 
 
 class PairExamples:
-    """Hold the pairs of a `split` at `places` of their permutation by `seed`.
+    """Hold those of all `pairs` at `places` of their permutation by `seed`.
 
     Without a `seed` they stay in their order. `has_ratings`: whether their ratings are wanted.
     """
 
-    def __init__(self, split: Split, places: range, *, seed: int | None, has_ratings: bool) -> None:
-        self._split, self._places, self._has_ratings = split, places, has_ratings
-        self._order = None if seed is None else Permutation(split.n_pairs, (seed, STREAM))
+    def __init__(self, pairs: TrainingPairs, places: range, *, seed: int | None, has_ratings: bool) -> None:
+        self._pairs, self._places, self._has_ratings = pairs, places, has_ratings
+        self._order = None if seed is None else Permutation(len(pairs), (seed, STREAM))
 
     def __len__(self) -> int:
         return len(self._places)
@@ -42,19 +38,19 @@ class PairExamples:
 
     def read(self, indices: Indices) -> tuple[Ints, Ints, Floats | None]:
         """Return users, items and ratings [B] of the pairs at `indices` [B], in the order of memory."""
-        return self._split.pairs(np.sort(self.numbers(indices)), with_ratings=self._has_ratings)
+        return self._pairs.read(np.sort(self.numbers(indices)), with_ratings=self._has_ratings)
 
 
 def parts_of_pairs(
-    split: Split, *, seed: int, loss: str, rating_holdout: float, rating_validation: float, **_: object
+    pairs: TrainingPairs, *, seed: int, loss: str, rating_holdout: float, rating_validation: float, **_: object
 ) -> dict[str, PairExamples]:
     """Return the pairs to train on and, where `loss` is that of ratings, shares of all pairs held out at random.
 
     Which pairs are held out depends on `seed` and on their number alone. Each part may be empty, but for the training.
     """
     if loss != "mse":
-        return {TRAINING: PairExamples(split, range(split.n_pairs), seed=None, has_ratings=False)}
-    n_test = round(rating_holdout * split.n_pairs)
-    n_held_out = min(n_test + round(rating_validation * split.n_pairs), split.n_pairs - 1)
-    bounds = {TEST: (0, n_test), VALIDATION: (n_test, n_held_out), TRAINING: (n_held_out, split.n_pairs)}
-    return {name: PairExamples(split, range(*of_part), seed=seed, has_ratings=True) for name, of_part in bounds.items()}
+        return {TRAINING: PairExamples(pairs, range(len(pairs)), seed=None, has_ratings=False)}
+    n_test = round(rating_holdout * len(pairs))
+    n_held_out = min(n_test + round(rating_validation * len(pairs)), len(pairs) - 1)
+    bounds = {TEST: (0, n_test), VALIDATION: (n_test, n_held_out), TRAINING: (n_held_out, len(pairs))}
+    return {name: PairExamples(pairs, range(*of_part), seed=seed, has_ratings=True) for name, of_part in bounds.items()}

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, SPLITS, TEST, TRAIN, USERS, VALIDATION, one_array, table_rows
-from bert4rec.dataset.reader import Rows, Split, read_metadata, require_times
+from bert4rec.dataset.format import FIRST_ITEM_ID, USERS, one_array, table_rows
+from bert4rec.dataset.histories import Histories as DatasetHistories
+from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds
 from bert4rec.runtime.errors import DataError, counted
 
@@ -102,15 +102,12 @@ INTEGER = re.compile(r"-?[0-9]{1,18}")  # of 64 bits in any case
 
 logger = logging.getLogger(__name__)
 
-Items: TypeAlias = npt.NDArray[np.int32]
-
 
 class UserHistories:
-    """Join the histories of the users of a dataset `folder` from its splits, in the items' own `ids`.
+    """Read the histories of the users of a dataset `folder`, in the items' own `ids`.
 
-    A user who is tested has the test target as the last item; windows of others are put end to end. `with_times`: as
-    `TimedHistory`, that ask for the instant `at` (None: that of the last item). Raises `DataError` where there are no
-    times.
+    They are whole: targets of the test are items like all others. `with_times`: as `TimedHistory`, that ask for the
+    instant `at` (None: that of the last item). Raises `DataError` where there are no times.
     """
 
     def __init__(self, folder: Path, ids: ItemIds, *, with_times: bool = False, at: float | None = None) -> None:
@@ -118,9 +115,7 @@ class UserHistories:
         if with_times:
             require_times(folder, metadata)
         self._with_times, self._at = with_times, at
-        self._step = metadata["preprocessing"]["sliding_step"] or metadata["max_len"]
-        n_rows = table_rows(metadata["items"])
-        self._splits = {name: Split(folder / name, n_rows, with_times=with_times) for name in SPLITS}
+        self._histories = DatasetHistories(folder, table_rows(metadata["items"]), with_times=with_times)
         users = pq.read_table(folder / USERS, columns=["user", "original"])
         order = pc.sort_indices(users["user"])
         self._users = one_array(users["original"]).take(order)
@@ -162,61 +157,12 @@ class UserHistories:
         """Return the histories of `users`, by dense id."""
         if not len(users):
             return []
-        found = self._of_held_out(users)
-        found |= self._of_windows(np.setdiff1d(users, list(found)))
-        whole = [found[user] for user in users.tolist()]
-        flat = self._ids.of((np.concatenate([history.items for history in whole]) - FIRST_ITEM_ID).tolist())
-        ends = itertools.accumulate((len(history.items) for history in whole), initial=0)
-        items = [flat[first:last] for first, last in itertools.pairwise(ends)]
-        if not self._with_times:
-            return list(items)
-        return [
-            TimedHistory(of_user, history.seconds.tolist(), self._at)
-            for of_user, history in zip(items, whole, strict=True)
-        ]
-
-    def _of_held_out(self, users: Ints) -> dict[int, "Taken"]:
-        """Return the histories of users with a target, the last item; the test's comes after that of validation."""
-        found: dict[int, Taken] = {}
-        for split in (self._splits[VALIDATION], self._splits[TEST]):
-            present = np.intersect1d(users, split.users)
-            if len(present):
-                rows = split.read(np.searchsorted(split.users, present))
-                assert rows.targets is not None, "an evaluation split has targets"
-                times = np.zeros_like(present) if rows.target_times is None else rows.target_times
-                for user, taken, target, time in zip(present.tolist(), _split(rows), rows.targets, times, strict=True):
-                    found[user] = Taken(np.append(taken.items, target), np.append(taken.seconds, time))
-        return found
-
-    def _of_windows(self, users: Ints) -> dict[int, "Taken"]:
-        """Return the histories of users without a target, from the new items of each window."""
-        train, found = self._splits[TRAIN], {}
-        firsts, lasts = (np.searchsorted(train.users, users, side=side) for side in ("left", "right"))
-        for user, first, last in zip(users.tolist(), firsts, lasts, strict=True):
-            windows = _split(train.read(np.arange(first, last)))
-            parts = [NOTHING, *windows[:1], *(window.last(self._step) for window in windows[1:])]
-            found[user] = Taken(*map(np.concatenate, zip(*parts, strict=True)))
-        return found
-
-
-class Taken(NamedTuple):
-    """Hold some items of a user and their times; zeros without times."""
-
-    items: Items
-    seconds: Ints
-
-    def last(self, n: int) -> "Taken":
-        """Return the last `n` items."""
-        return Taken(self.items[-n:], self.seconds[-n:])
-
-
-NOTHING = Taken(np.empty(0, np.int32), np.empty(0, np.int64))
-
-
-def _split(rows: Rows) -> list[Taken]:
-    """Return the items of each row."""
-    if not len(rows.lengths):
-        return []
-    seconds = np.zeros(len(rows.items), np.int64) if rows.times is None else rows.times
-    ends = rows.lengths.cumsum()[:-1]
-    return list(map(Taken, np.split(rows.items, ends), np.split(seconds, ends)))
+        histories = self._histories
+        rows = np.minimum(np.searchsorted(histories.users, users), len(histories) - 1)
+        lengths = np.where(histories.users[rows] == users, histories.lengths[rows], 0)  # a user may have none
+        found = histories.read(rows, np.zeros_like(lengths), lengths)
+        flat = self._ids.of((found.items - FIRST_ITEM_ID).tolist())
+        bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))
+        if found.times is None:
+            return [flat[first:last] for first, last in bounds]
+        return [TimedHistory(flat[first:last], found.times[first:last].tolist(), self._at) for first, last in bounds]

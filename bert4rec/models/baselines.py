@@ -12,7 +12,8 @@ from torch import Tensor
 from bert4rec.config.abilities import POPULARITY
 from bert4rec.dataset.columns import Indices
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.reader import Dataset, Rows
+from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.reader import Dataset
 from bert4rec.models.transitions import Part, TrainingHistories, Transitions, TransitionScorer
 from bert4rec.runtime.collectives import Partition
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.dataset.format import PAD_ID
-from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.histories import Rows, TrainingPairs, TrainingWindows
 from bert4rec.feed.batch import Lookup, Pairs, long
 from bert4rec.feed.batches import Examples
 from bert4rec.feed.pairs import TRAINING, parts_of_pairs
@@ -55,9 +55,9 @@ class MatrixFactorization(RankingModel):
         self.rating_bias = nn.Parameter(torch.empty(1, device=device)) if is_rating else None
 
     @classmethod
-    def examples(cls, split: Split, **settings: Any) -> Examples:
-        """Return the pairs of the split, but for those that are held out where ratings are learnt."""
-        return parts_of_pairs(split, **settings)[TRAINING]
+    def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
+        """Return the pairs of the histories, but for those that are held out where ratings are learnt."""
+        return parts_of_pairs(TrainingPairs(windows.histories), **settings)[TRAINING]
 
     def n_positions(self, batch_size: int) -> int:
         """Return `batch_size`: a pair is one position."""

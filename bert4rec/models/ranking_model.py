@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bert4rec.config.abilities import needs_negatives
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
-from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Lookup
 from bert4rec.feed.batches import Examples
 from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
@@ -37,8 +37,8 @@ class RankingModel(nn.Module):
         self.item_table, self.loss, self.gbce_calibration = item_table, loss, gbce_calibration
 
     @classmethod
-    def examples(cls, split: Split, **settings: Any) -> Examples:
-        """Return what the model is trained on, of the training's `split`.
+    def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
+        """Return what the model is trained on: the `windows`, or the pairs in their histories.
 
         `settings`: `loss`, `rating_holdout`, `rating_validation`, and the keywords of `Masking`; `times` among them.
         """

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Examples, MakeExamples, Windows
 from bert4rec.feed.inference import append_mask_batch, causal_batch
@@ -57,9 +57,9 @@ class SequenceModel(RankingModel):
         raise NotImplementedError
 
     @classmethod
-    def examples(cls, split: Split, **settings: Any) -> Examples:
-        """Return the windows of the split."""
-        return Windows(split, cls.make_examples(**settings))
+    def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
+        """Return the windows as sequences."""
+        return Windows(windows, cls.make_examples(**settings))
 
     @classmethod
     def ask(cls, rows: Rows, max_len: int, times: str = "none") -> Batch:

@@ -1,5 +1,6 @@
 """Count which item follows which in training histories: sorted pairs with decayed counts, a sparse graph."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
-from bert4rec.dataset.format import FIRST_ITEM_ID, TRAIN
-from bert4rec.dataset.reader import Dataset, Rows
+from bert4rec.dataset.format import FIRST_ITEM_ID
+from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.reader import Dataset
 from bert4rec.runtime.collectives import Partition
 
 Floats32 = npt.NDArray[np.float32]
@@ -37,67 +39,42 @@ class Part:
 
 
 class TrainingHistories:
-    """The positions that `dataset` trains on, each once, however its windows overlap.
-
-    Windows of a user follow one another and end `sliding_step` items apart, so that of each but the first one only the
-    last so many items are new. `between` is called before each part. Takes memory for three numbers a window and one a
-    user, beside a part.
-    """
+    """The positions that `dataset` trains on, in parts of some histories each; `between` is called before each part."""
 
     def __init__(self, dataset: Dataset, between: Callable[[], None] = lambda: None) -> None:
-        self._windows, self._between = dataset.splits[TRAIN], between
-        self.n_items, self.has_times = dataset.n_items, self._windows.has_times
-        max_len = dataset.metadata["max_len"]
-        self._step = dataset.metadata["preprocessing"]["sliding_step"] or max_len
-        self._at_once = max(1, POSITIONS_AT_ONCE // max_len)
+        self._histories, self._between = dataset.histories, between
+        self.n_items, self.has_times = dataset.n_items, self._histories.has_times
 
     @property
     def n_parts(self) -> int:
         """Return parts of one pass."""
-        return -(-len(self._windows) // self._at_once)
+        return len(self._bounds) - 1
 
     @property
     def n_positions(self) -> int:
         """Return positions of all histories."""
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return int(self._histories.n_train.sum())
 
     def parts(self) -> Iterator[Part]:
         """Yield all positions, in order; every call is a pass over the files."""
-        first_position = 0
-        for windows in self._windows_in_parts():
+        for first, last in itertools.pairwise(self._bounds.tolist()):
             self._between()
-            part = self._read(windows, first_position)
-            first_position += len(part.items)
-            yield part
+            yield self._read(np.arange(first, last))
 
-    def _windows_in_parts(self) -> Iterator[Indices]:
-        n = len(self._windows)
-        return (np.arange(first, min(first + self._at_once, n)) for first in range(0, n, self._at_once))
-
-    def _read(self, windows: Indices, first_position: int) -> Part:
-        rows = self._windows.read(windows)
-        ends = rows.lengths.cumsum()
-        from_end = np.repeat(ends, rows.lengths) - np.arange(len(rows.items))
-        is_new = from_end <= np.repeat(self._n_new[windows], rows.lengths)
-        users = np.repeat(self._windows.users[windows], self._n_new[windows]).astype(np.int64)
-        left = self._ends[users] - 1 - np.arange(first_position, first_position + len(users))
-        lengths = self._ends[users] - np.where(users > 0, self._ends[users - 1], 0)
-        times = self._windows.times(windows)[is_new] if self.has_times else None
-        return Part(users, rows.items[is_new].astype(np.int64) - FIRST_ITEM_ID, lengths, left, times)
+    def _read(self, rows: Indices) -> Part:
+        n_train = self._histories.n_train[rows]
+        items = self._histories.read(rows, np.zeros_like(rows), n_train).items.astype(np.int64) - FIRST_ITEM_ID
+        users, lengths = (np.repeat(of, n_train) for of in (self._histories.users[rows].astype(np.int64), n_train))
+        left = np.repeat(n_train.cumsum(), n_train) - 1 - np.arange(len(items))
+        times = self._histories.times(rows, np.zeros_like(rows), n_train) if self.has_times else None
+        return Part(users, items, lengths, left, times)
 
     @cached_property
-    def _n_new(self) -> Indices:
-        """Return how many items of each window [N] are in none before."""
-        users = self._windows.users
-        lengths = np.concatenate([self._windows.lengths(windows) for windows in self._windows_in_parts()])
-        follows = np.zeros(len(users), bool)
-        follows[1:] = users[1:] == users[:-1]
-        return np.where(follows, np.minimum(self._step, lengths), lengths)
-
-    @cached_property
-    def _ends(self) -> Indices:
-        """Return the end of each user's history among all positions."""
-        return np.bincount(self._windows.users, self._n_new).astype(np.int64).cumsum()
+    def _bounds(self) -> Indices:
+        """Return the first row of each part, and the end."""
+        n_before = self._histories.n_train.cumsum() - self._histories.n_train
+        starts = np.flatnonzero(np.diff(n_before // POSITIONS_AT_ONCE, prepend=-1))
+        return np.append(starts, len(self._histories))
 
 
 DENSE = 1 / 16  # of all pairs of items: from so many on a matrix takes some times the memory, and much less time

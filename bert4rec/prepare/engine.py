@@ -4,7 +4,7 @@ import hashlib
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,20 @@ from typing import Any
 import datasets
 import polars as pl
 
-from bert4rec.config.load import with_changes
 from bert4rec.config.recognition import is_url
 from bert4rec.config.tables import OWN_DATA, Config, Data
 from bert4rec.dataset.card import dataset_card
-from bert4rec.dataset.format import CARD, FIRST_ITEM_ID, ITEMS, ORACLE, TEST, USERS, describe, lengths_of, order_line
-from bert4rec.dataset.reader import read_metadata
+from bert4rec.dataset.format import (
+    CARD,
+    FIRST_ITEM_ID,
+    FOLDERS,
+    ITEMS,
+    ORACLE,
+    USERS,
+    describe,
+    lengths_of,
+    order_line,
+)
 from bert4rec.prepare.fields import DECIMAL
 from bert4rec.prepare.filters import FILTERS
 from bert4rec.prepare.first_look import first_look
@@ -31,14 +39,14 @@ from bert4rec.prepare.splitting import choose_split
 from bert4rec.prepare.survey import HistoryStats, NumberedHistories, history_stats, item_table
 from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.writer import (
-    SplitWriter,
-    WindowBuilder,
+    FolderWriter,
+    HistorySplitter,
     clear_target,
     created_from,
     new_dataset,
     refuse_another_input,
+    write_histories,
     write_metadata,
-    write_splits,
     write_table,
 )
 from bert4rec.runtime.errors import DataError
@@ -55,7 +63,6 @@ def describe_rows(
     return {
         "created_from": created_from(config.data.source, config.data.path) | _checksum(config.data.path),
         "source": config.data.source,
-        "max_len": config.max_len,
         "preprocessing": config.preprocessing.recipe,
         "extends": bool(config.data.extends),
         "order": dict(source.order),
@@ -87,7 +94,6 @@ def _checksum(name: str) -> dict[str, str]:
 
 
 WORK = ".work"  # folder, beside the new splits, of what goes over the disk
-SIZES = {"train": "train_windows", "validation": "validation_users", "test": "test_users"}  # split → key
 RUNS = 24  # runs fit into the memory: one is held some six times while it is sorted or cut
 
 
@@ -156,29 +162,14 @@ def _make_dataset(
     warnings += _warn(*survey.warnings(is_table=data.source == "table", now=time.time()))
     items = item_table(ordered, ids, survey, titles)
     write_table(new / ITEMS, [items])
-    config = _with_window_length(config, survey, progress)
-    cutter = WindowBuilder(rule, survey, config.max_len, config.window_step, settings.n_eval_negatives, settings.seed)
-    splits, held_out = write_splits(new, histories, cutter, progress=progress)
+    splitter = HistorySplitter(rule, survey, settings.n_eval_negatives, settings.seed)
+    writers, held_out = write_histories(new, histories, splitter, progress=progress)
     warnings += _warn(held_out.warning())
     _write_oracle(source, new, items, settings.split, progress)
 
     rows = describe_rows(config, source, ordered, survey) | ({} if instant is None else {"split_instant": instant})
-    metadata = rows | {name: splits[split].n_rows for split, name in SIZES.items()} | held_out.metadata()
-    return metadata, _finish(new, metadata, splits, progress)
-
-
-def _with_window_length(config: Config, survey: HistoryStats, progress: Progress) -> Config:
-    """Return the settings with model.max_len decided: as in the dataset that is extended, or by the lengths of
-    histories.
-    """
-    if config.model.max_len != "auto":
-        return config
-    if config.data.extends:
-        max_len, why = int(read_metadata(Path(config.data.extends))["max_len"]), f"as in {config.data.extends}"
-    else:
-        max_len, why = survey.window_length(at_least=config.preprocessing.sliding_step)
-    progress.log(f"model.max_len = {max_len}: {why}")
-    return with_changes(config, "model", {"max_len": max_len})
+    metadata = rows | {f"{split}_users": n for split, n in held_out.users.items()} | held_out.metadata()
+    return metadata, _finish(new, metadata, writers, progress)
 
 
 @contextmanager
@@ -230,7 +221,10 @@ def _write_oracle(
     oracle = source.oracle if isinstance(source, GeneratedSource) else None
     if oracle is None or items["count"].sum() < source.n_bytes or split != "leave_one_out":
         return
-    test = datasets.load_from_disk(str(new / TEST)).to_polars()
+    histories, negatives = (datasets.load_from_disk(str(new / name)).to_polars() for name in FOLDERS)
+    target = pl.col("items").list.get(pl.col("test"))
+    tested = histories.filter(pl.col("test") >= 0).select("user", pl.col("items").list.head("test"), target=target)
+    test = tested.join(negatives, on="user", maintain_order="left")
     ranks = oracle_ranks(oracle, test, users=pl.read_parquet(new / USERS, glob=False), items=items)
     if ranks is None:
         progress.log(f"left {ORACLE} out: too many users × items to rank")
@@ -238,11 +232,11 @@ def _write_oracle(
     write_table(new / ORACLE, [ranks])
 
 
-def _finish(new: Path, metadata: dict[str, Any], splits: Mapping[str, SplitWriter], progress: Progress) -> int:
+def _finish(new: Path, metadata: dict[str, Any], writers: Sequence[FolderWriter], progress: Progress) -> int:
     """Write the card and the checksums; return the size of the folder in bytes."""
     shutil.rmtree(new / WORK)
     tables = {path.stem for path in new.glob("*.parquet")}
-    written = {name: (split.n_rows, split.columns) for name, split in splits.items()}
+    written = {name: (rows.n_rows, rows.columns) for name, rows in zip(FOLDERS, writers, strict=True)}
     (new / CARD).write_text(dataset_card(metadata, written, tables), encoding="utf-8")
     size = write_metadata(new, metadata)
     progress.log("checksums")

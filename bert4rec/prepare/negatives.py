@@ -1,7 +1,6 @@
 """Sampled negatives of held-out users, and who has too few unseen items for them."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -9,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.dataset.format import FIRST_ITEM_ID
+from bert4rec.dataset.format import EVALUATED, FIRST_ITEM_ID
 
 USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
 MAX_ROUNDS = 16  # rounds of rejection before the rest is drawn from a dense table of keys
@@ -161,9 +160,6 @@ def _draw_rest(rng: np.random.Generator, drawn: Ints, filled: Ints, taken: Ints,
         drawn[rows] = np.where(missing, np.take_along_axis(best, behind, axis=1), drawn[rows])
 
 
-EVALUATED = ("validation", "test")
-
-
 @dataclass(frozen=True)
 class HeldOutCounts:
     """Hold counts of the evaluation splits, or of a part of them; parts add up.
@@ -180,17 +176,19 @@ class HeldOutCounts:
     unseen: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, rows: Mapping[str, pl.DataFrame], unseen: Ints, n_negatives: int) -> "HeldOutCounts":
-        """Return the counts of `rows`, split → frame; `unseen` [users] items of each user in one of them."""
-        is_repeated = pl.col("items").list.contains(pl.col("target"))
-        is_left_out = pl.col("popular_negatives").list.len() == 0
-        return cls(
-            n_negatives,
-            Counter({name: len(rows[name]) for name in EVALUATED}),
-            Counter({name: rows[name].filter(is_repeated).height for name in EVALUATED}),
-            Counter({name: rows[name].filter(is_left_out).height for name in EVALUATED}),
-            Counter(np.minimum(unseen, n_negatives).tolist()),
-        )
+    def of(cls, histories: pl.DataFrame, unseen: Ints, n_negatives: int) -> "HeldOutCounts":
+        """Return the counts of `histories` with targets, each of which has so many `unseen` items [users]."""
+        is_left_out = pl.Series("is_left_out", unseen < n_negatives)
+        counts: dict[str, tuple[int, int, int]] = {}
+        for name in EVALUATED:
+            items, place = pl.col("items"), pl.col(name)
+            held_out = histories.with_columns(is_left_out).filter(place >= 0)
+            is_repeated = items.list.head(place).list.contains(items.list.get(place))
+            counts[name] = held_out.select(pl.len(), repeated=is_repeated.sum(), left=pl.col("is_left_out").sum()).row(
+                0
+            )
+        users, repeated, left_out = (Counter({name: row[at] for name, row in counts.items()}) for at in range(3))
+        return cls(n_negatives, users, repeated, left_out, Counter(np.minimum(unseen, n_negatives).tolist()))
 
     def add(self, other: "HeldOutCounts") -> None:
         """Add the counts of another part."""

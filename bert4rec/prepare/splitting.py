@@ -6,13 +6,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from bert4rec.config.tables import Preprocessing
 from bert4rec.config.values import instant
-from bert4rec.dataset.format import MIN_EVALUATED, TARGET_TIME, TIMES
-from bert4rec.prepare.ordering import LISTS, Parts
+from bert4rec.dataset.format import MIN_EVALUATED, NO_TARGET
+from bert4rec.prepare.ordering import Parts
 from bert4rec.runtime.errors import DataError
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -98,65 +97,23 @@ def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) 
     return np.random.default_rng([seed, 2]).choice(users, n_users, replace=False)
 
 
-def cut(histories: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return training, validation and test of histories with `before` and `validated` (a Boolean).
+def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
+    """Return histories with `before` and `validated` (a Boolean) with the columns `OFFSETS` of a dataset folder.
 
-    Test: the `target` is the interaction at `before`. Validation, of the validated ones: the last before it. Train:
-    what comes before both. Where there are times, a target has its `target_time`.
+    Test: the target is the interaction at `before`. Validation, of the validated ones: the last before it. Training:
+    what comes before both.
 
-    >>> frame = pl.DataFrame({"user": [0], "items": [[5, 2, 3]], "before": [2], "validated": [True]})
-    >>> [split.rows() for split in cut(frame)]
-    [[(0, [5])], [(0, [5], 2)], [(0, [5, 2], 3)]]
+    >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5, 2]], "before": [2, 2], "validated": [True, False]})
+    >>> with_offsets(frame).select("n_train", "validation", "test").rows()
+    [(1, 1, 2), (2, -1, -1)]
     """
     before = pl.col("before")
-    n_train = before - pl.col("validated")
-    return (
-        _up_to(histories.filter(n_train > 0), n_train),
-        _with_target(histories.filter("validated"), before - 1),
-        _with_target(histories.filter(is_tested()), before),
-    )
-
-
-def _up_to(histories: pl.DataFrame, length: pl.Expr) -> pl.DataFrame:
-    lists = [name for name in LISTS.values() if name in histories.columns]
-    return histories.select("user", *[pl.col(name).list.head(length) for name in lists])
-
-
-def _with_target(histories: pl.DataFrame, place: pl.Expr) -> pl.DataFrame:
-    of_target = {"target": "items", TARGET_TIME: TIMES}
-    found = {name: pl.col(many).list.get(place) for name, many in of_target.items() if many in histories.columns}
-    return _up_to(histories, place).with_columns(histories.select(**found))
-
-
-def windows(histories: pl.DataFrame, *, max_len: int, step: int) -> pl.DataFrame:
-    """Return windows of at most `max_len` items of each history, `step` items apart from its end, the earliest first.
-
-    Columns as `histories`, a row a window. Every position is in a window: raises `ValueError` where `step` is not
-    from 1 to `max_len`.
-
-    >>> windows(pl.DataFrame({"user": [0], "items": [[2, 3, 4, 5, 6]]}), max_len=3, step=2)["items"].to_list()
-    [[2, 3, 4], [4, 5, 6]]
-    """
-    if not 1 <= step <= max_len:
-        raise ValueError(f"step = {step} must be from 1 to max_len = {max_len}")
-    lengths = histories["items"].list.len().to_numpy().astype(np.int64)
-    counts = 1 + np.maximum(0, -(-(lengths - max_len) // step))
-    rows = np.repeat(np.arange(len(histories)), counts)
-    before = np.repeat(np.cumsum(counts) - counts, counts)  # windows of earlier histories
-    ends = lengths[rows] - (counts[rows] - 1 - (np.arange(len(rows)) - before)) * step
-    starts = np.maximum(0, ends - max_len) + (np.cumsum(lengths) - lengths)[rows]
-    lists = [
-        _slices(histories[name], starts, np.minimum(ends, max_len)) for name in histories.columns if name != "user"
-    ]
-    return pl.DataFrame([histories["user"].gather(rows), *lists])
-
-
-def _slices(lists: pl.Series, starts: Ints, lengths: Ints) -> pl.Series:
-    """Return slices of all the lists' values put end to end, again as lists; memory grows with the slices only."""
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    values = lists.explode(empty_as_null=False).gather(index).to_arrow()
-    return pl.Series(lists.name, pa.LargeListArray.from_arrays(pa.array(offsets), values), dtype=lists.dtype)
+    offsets = {
+        "n_train": before - pl.col("validated"),
+        "validation": pl.when("validated").then(before - 1).otherwise(NO_TARGET),
+        "test": pl.when(is_tested()).then(before).otherwise(NO_TARGET),
+    }
+    return histories.with_columns(**{name: place.cast(pl.Int32) for name, place in offsets.items()})
 
 
 SplitRule: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config.tables import WINDOW_LENGTHS, Preprocessing
+from bert4rec.config.tables import Preprocessing
 from bert4rec.dataset.format import FIRST_ITEM_ID, MIN_EVALUATED
 from bert4rec.prepare.negatives import Ints, train_counts
 from bert4rec.prepare.ordering import to_histories
@@ -75,7 +75,6 @@ class NumberedHistories:
 
 
 DAY = 86_400  # seconds: local times are up to 14 hours ahead of UTC
-MOST = 0.75  # of the histories: of the few that are longer, windows hold the rest
 
 
 @dataclass(frozen=True)
@@ -113,15 +112,6 @@ class HistoryStats:
             same = counted(n_rows // n_users, "item")
             found.append(f"all {n_users:,} users have the same history of {same}: no user differs from another{advice}")
         return found
-
-    def window_length(self, *, at_least: int) -> tuple[int, str]:
-        """Return the least of `WINDOW_LENGTHS`, and no less than `at_least`, that most histories fit into; and why.
-
-        Where none is so long, the last one: of an older item models make little.
-        """
-        most = int(np.quantile(self.lengths[self.lengths > 0], MOST, method="inverted_cdf"))
-        length = next((length for length in WINDOW_LENGTHS if most <= length), WINDOW_LENGTHS[-1])
-        return max(length, at_least), f"three quarters of the histories have at most {counted(most, 'item')}"
 
 
 def history_stats(

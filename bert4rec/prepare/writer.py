@@ -27,11 +27,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import is_url, without_secrets
-from bert4rec.dataset.format import DATASET_FORMAT, METADATA, SPLITS, STATE, columns
+from bert4rec.dataset.format import (
+    DATASET_FORMAT,
+    EVALUATED,
+    HISTORIES,
+    METADATA,
+    NEGATIVE_COLUMNS,
+    NEGATIVE_ITEMS,
+    STATE,
+    history_columns,
+)
 from bert4rec.prepare.negatives import USERS_PER_BLOCK, HeldOutCounts, SeenItems, count_unseen, draw_negatives
 from bert4rec.prepare.ordering import Chunks, chunked
 from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.splitting import SplitRule, cut, is_tested, windows
+from bert4rec.prepare.splitting import SplitRule, with_offsets
 from bert4rec.prepare.survey import HistoryStats, NumberedHistories
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import locked, put_back, replace_directory, sample_sha256, sha256
@@ -121,10 +130,10 @@ def _input_name(origin: Mapping[str, str]) -> str:
     return f"{origin['name']} ({origin['source']})" if "name" in origin else origin["source"]
 
 
-class SplitWriter:
-    """Writes a split as `datasets` saves it, in record batches and files of fixed sizes, from frames of any size.
+class FolderWriter:
+    """Writes rows as `datasets` saves them, in record batches and files of fixed sizes, from frames of any size.
 
-    `columns`: as from `schema.columns`.
+    `columns`: their names and types.
     """
 
     def __init__(self, folder: Path, columns: Mapping[str, pa.DataType]) -> None:
@@ -139,7 +148,7 @@ class SplitWriter:
 
     @property
     def columns(self) -> list[str]:
-        """Return the columns of the split."""
+        """Return the names of the columns."""
         return list(self._schema.names)
 
     def add(self, frame: pl.DataFrame) -> None:
@@ -148,7 +157,7 @@ class SplitWriter:
             self._write(rows)
 
     def close(self) -> None:
-        """Write what is left, and what `datasets` wants to know about the split."""
+        """Write what is left, and what `datasets` wants to know about them."""
         for rows in self._rows.rest():
             self._write(rows)
         self._end()
@@ -158,7 +167,6 @@ class SplitWriter:
         digest = hashlib.sha256("".join(sha256(self._folder / name) for name in names).encode()).hexdigest()
         empty = datasets.Dataset(
             datasets.table.InMemoryTable(self._schema.empty_table()),
-            split=datasets.Split(self._folder.name),
             fingerprint=digest[:16],  # of the content, in place of a random one
         )
         _describe(self._folder, empty, names)
@@ -262,48 +270,41 @@ def _in_use(new: Path) -> bool:
 T = TypeVar("T")
 R = TypeVar("R")
 
-N_THREADS = 2  # blocks of users cut at once
+N_THREADS = 2  # blocks of users split at once
 
 
 @dataclass(frozen=True)
 class Block:
-    """Hold the result of a block of users: the number of interactions, the rows of the splits and the counts."""
+    """Hold the result of a block of users: the rows of both folders, and the counts of held-out users."""
 
-    n_rows: int
-    rows: dict[str, pl.DataFrame]
+    histories: pl.DataFrame
+    negatives: pl.DataFrame
     held_out: HeldOutCounts
 
 
 @dataclass(frozen=True)
-class WindowBuilder:
-    """A cutter of blocks of histories into windows and evaluation rows with negatives.
+class HistorySplitter:
+    """Split blocks of histories by a rule, and draw the negatives of users with a target.
 
     A user with fewer than `n_negatives` unseen items gets none at all, so that every other one has exactly as many.
     """
 
     rule: SplitRule
     survey: HistoryStats
-    max_len: int
-    step: int
     n_negatives: int
     seed: int
 
     def __call__(self, numbered: tuple[int, pl.DataFrame]) -> Block:
-        """Return the splits of `(number, histories)` of a block of users."""
+        """Return the rows of `(number, histories)` of a block of users."""
         block, histories = numbered
         validated = pl.Series("validated", self.survey.validated[histories["user"].to_numpy()])
-        marked = self.rule(histories).with_columns(validated)
-        train, validation, test = cut(marked)
-        evaluated = marked.filter(is_tested() | pl.col("validated"))
+        split = with_offsets(self.rule(histories).with_columns(validated))
+        evaluated = split.filter(pl.max_horizontal(EVALUATED) >= 0)
         unseen = count_unseen(evaluated, n_items=len(self.survey.train_counts))
         negatives = self._negatives(evaluated.filter(pl.Series(unseen >= self.n_negatives)), block)
-        rows = {
-            "train": windows(train, max_len=self.max_len, step=self.step),
-            "validation": _with_negatives(validation, negatives),
-            "test": _with_negatives(test, negatives),
-        }
-        n_rows = int(histories["items"].list.len().sum())
-        return Block(n_rows, rows, HeldOutCounts.of(rows, unseen, self.n_negatives))
+        rows = evaluated.select("user").join(negatives, on="user", how="left", maintain_order="left")
+        rows = rows.with_columns(pl.col(name).fill_null([]) for name in negatives.columns if name != "user")
+        return Block(split, rows, HeldOutCounts.of(evaluated, unseen, self.n_negatives))
 
     def _negatives(self, whole: pl.DataFrame, block: int) -> pl.DataFrame:
         """Return `user` and the negatives of whole histories: of a user they are the same in validation and test."""
@@ -317,20 +318,25 @@ class WindowBuilder:
         return whole.select("user", *[pl.Series(name, rows).arr.to_list() for name, rows in drawn.items()])
 
 
-def write_splits(
-    folder: Path, histories: NumberedHistories, cutter: WindowBuilder, *, progress: Progress
-) -> tuple[dict[str, SplitWriter], HeldOutCounts]:
-    """Write the splits of `histories`; their writers, which know how many rows they have, and what is counted."""
-    has = {"has_times": "time" in histories.columns, "has_ratings": "rating" in histories.columns}
-    writers = {name: SplitWriter(folder / name, columns(name, **has)) for name in SPLITS}
-    held_out = HeldOutCounts(cutter.n_negatives)
+def write_histories(
+    folder: Path, histories: NumberedHistories, splitter: HistorySplitter, *, progress: Progress
+) -> tuple[list[FolderWriter], HeldOutCounts]:
+    """Write the histories and the negatives; return their writers, which know how many rows they have, and counts."""
+    names = histories.columns
+    of_histories = history_columns(has_times="time" in names, has_ratings="rating" in names)
+    writers = [
+        FolderWriter(folder / HISTORIES, of_histories),
+        FolderWriter(folder / NEGATIVE_ITEMS, NEGATIVE_COLUMNS),
+    ]
+    held_out = HeldOutCounts(splitter.n_negatives)
     with progress.stage("write", histories.n_rows) as stage:
-        for block in in_order(cutter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
-            for name, writer in writers.items():
-                writer.add(block.rows[name])
+        for block in in_order(splitter, enumerate(chunked(histories, USERS_PER_BLOCK)), n_threads=N_THREADS):
+            for writer, rows in zip(writers, (block.histories, block.negatives), strict=True):
+                writer.add(rows)
             held_out.add(block.held_out)
-            stage.advance(stage.n_rows + block.n_rows, block.n_rows)
-        for writer in writers.values():
+            n_rows = int(block.histories["items"].list.len().sum())
+            stage.advance(stage.n_rows + n_rows, n_rows)
+        for writer in writers:
             writer.close()
     return writers, held_out
 
@@ -345,9 +351,3 @@ def in_order(function: Callable[[T], R], arguments: Iterable[T], *, n_threads: i
             running.append(pool.submit(function, argument))
         while running:
             yield running.popleft().result()
-
-
-def _with_negatives(rows: pl.DataFrame, negatives: pl.DataFrame) -> pl.DataFrame:
-    """Return `rows` with the `negatives` of their users; empty lists for a user who has none."""
-    joined = rows.join(negatives, on="user", how="left", maintain_order="left")
-    return joined.with_columns(pl.col(name).fill_null([]) for name in negatives.columns if name != "user")

@@ -217,8 +217,8 @@ def data_facts(dataset: Mapping[str, Any]) -> Iterator[Fact]:
     if span := dataset.get("time_span"):
         first, last = (datetime.fromtimestamp(time, UTC).date().isoformat() for time in span)
         yield Fact("from, to", f"{first}, {last}")
-    if n_windows := dataset.get("train_windows"):
-        yield Fact("training windows", f"{n_windows:,}", f"of at most {dataset['max_len']:,} items")
+    if n_positions := dataset.get("train_positions"):
+        yield Fact("training positions", f"{n_positions:,}")
     yield Fact("split", dataset["split"].replace("_", " "))
     for split in ("validation", "test"):
         if count := dataset["repeated_targets"].get(split):

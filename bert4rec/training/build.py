@@ -11,10 +11,11 @@ from torch import nn
 from bert4rec.checkpoint.contents import CheckpointManager
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
 from bert4rec.config.abilities import POPULARITY, UNTRAINED, examples_of, is_trained, needs_negatives
-from bert4rec.config.resolve import Facts, resolve
+from bert4rec.config.resolve import Facts, max_len, resolve
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config
-from bert4rec.dataset.format import TEST, TRAIN, table_rows
-from bert4rec.dataset.reader import Dataset, Sizes, Split
+from bert4rec.dataset.format import TEST, table_rows
+from bert4rec.dataset.histories import TrainingPairs, TrainingWindows
+from bert4rec.dataset.reader import Dataset, Sizes
 from bert4rec.evaluation.evaluator import Between, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
@@ -45,12 +46,24 @@ OF_EXAMPLES = (
 
 def resolved(config: Config, world: Processes, dataset: Dataset) -> Config:
     """Return `config` with every "auto" decided for a dataset. Raises `SettingsError` for what the device cannot do."""
-    return resolve(config, world.device.type, facts_of_dataset(dataset), world.world_size)
+    return resolve(config, world.device.type, facts_of_dataset(config, dataset), world.world_size)
 
 
-def facts_of_dataset(dataset: Dataset) -> Facts:
+def facts_of_dataset(config: Config, dataset: Dataset) -> Facts:
     """Return what settings are chosen by."""
-    return Facts(dataset.n_items, dataset.n_rows, dataset.max_len, len(dataset.splits[TRAIN]), dataset.share_of_repeats)
+    n_windows = len(training_windows(config, dataset))
+    return Facts(dataset.n_items, dataset.n_rows, dataset.typical_length, n_windows, dataset.share_of_repeats)
+
+
+def training_windows(config: Config, dataset: Dataset) -> TrainingWindows:
+    """Return the windows that are trained on; the settings need not be resolved."""
+    length = max_len(config, dataset.typical_length)
+    return dataset.windows(max_len=length, step=config.training.sliding_step or length)
+
+
+def sizes_of(config: Config, dataset: Dataset) -> Sizes:
+    """Return the sizes of the tables and of a window."""
+    return Sizes(dataset.n_items, dataset.n_users, training_windows(config, dataset).mean_length)
 
 
 def job(
@@ -174,7 +187,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         counting=BaselineFactory(dataset=dataset, partition=partition, **config.model.counting),
         leaves_out_seen=settings.seen_items == "leave_out",
         left_out=left_out,
-        pairs=make_pairs(config, dataset.splits[TRAIN]) if config.training.loss == "mse" else {},
+        pairs=make_pairs(config, dataset) if config.training.loss == "mse" else {},
     )
 
 
@@ -197,14 +210,15 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
     )
 
 
-def training_examples(config: Config, windows: Split, *, n_items: int) -> Examples:
-    """Return the examples of the training's split by resolved settings."""
-    return KINDS[config.model.kind].examples(windows, n_rows=table_rows(n_items), **_of_examples(config))
+def training_examples(config: Config, dataset: Dataset) -> Examples:
+    """Return what is trained on by resolved settings."""
+    windows, n_rows = training_windows(config, dataset), table_rows(dataset.n_items)
+    return KINDS[config.model.kind].examples(windows, n_rows=n_rows, **_of_examples(config))
 
 
-def make_pairs(config: Config, windows: Split) -> dict[str, PairExamples]:
-    """Return the parts of the pairs of the training's split."""
-    return parts_of_pairs(windows, **_of_examples(config))
+def make_pairs(config: Config, dataset: Dataset) -> dict[str, PairExamples]:
+    """Return the parts of the pairs that are trained on and held out."""
+    return parts_of_pairs(TrainingPairs(dataset.histories), **_of_examples(config))
 
 
 def _of_examples(config: Config) -> dict[str, Any]:

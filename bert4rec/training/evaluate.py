@@ -17,7 +17,7 @@ from bert4rec.checkpoint.store import verify
 from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, METADATA, PAD_ID
-from bert4rec.dataset.reader import Dataset, open_dataset, problem_of, read_metadata
+from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
 from bert4rec.inference.item_ids import UNKNOWN, ItemIds
@@ -89,9 +89,8 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
     if not (folder / METADATA).is_file():
         advice = "name it with --data.dataset_dir=FOLDER, where it was moved"
         raise DataError(f"{folder}: no dataset folder (no {METADATA}); {advice}")
-    metadata = read_metadata(folder)
     dataset = open_dataset(
-        folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"], verify=verify,
+        folder, verify=verify,
         with_times=config.model.knows_times,
     )  # fmt: skip
     if trained.model["kind"] not in TRANSFORMERS and dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
@@ -146,7 +145,7 @@ def _complete(
     config: Config, trained: Trained, world: Processes, dataset: Dataset, known: KnownItems | None, output: Path
 ) -> Evaluation:
     config = resolved(config, world, dataset)
-    plan = plan_of_all(config, world, dataset.sizes._replace(items=trained.n_items), trains=False)
+    plan = plan_of_all(config, world, Sizes(trained.n_items, dataset.n_users), trains=False)
     logger.info(headline(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
     model = build_model(config, world, plan)

@@ -18,7 +18,7 @@ from bert4rec.checkpoint.grown import rows_of_items
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.reader import Rows, Split
+from bert4rec.dataset.histories import Histories, Rows
 from bert4rec.feed.batch import tensors_of
 from bert4rec.models import names
 
@@ -26,7 +26,7 @@ NEIGHBOUR_WINDOW = 3  # places before and after an item from which its neighbour
 # Chosen on the validation of MovieLens 1M, where a tenth of the items are then a tenth of what is recommended; with 1
 # they would be six tenths, with .65 nothing.
 LENGTH = 0.8
-WINDOWS_AT_ONCE = 1024
+HISTORIES_AT_ONCE = 1024
 ROWS_AT_ONCE = 65_536
 
 NAMES = (names.TABLE, names.HEAD, names.HEAD_BIAS)
@@ -42,17 +42,18 @@ class Part(NamedTuple):
 
 
 def initialize_new_items(
-    tensors: Mapping[str, Tensor], windows: Split, popularity: Ints, *, n_known: int, embed_dim: int
+    tensors: Mapping[str, Tensor], histories: Histories, popularity: Ints, *, n_known: int, embed_dim: int
 ) -> int:
     """Fill the zero rows of the items behind the `n_known` ones; return how many have no known neighbour.
 
-    `windows` are the new dataset's, `popularity` [V + n] how often its items occur in them. Adam's second moments and
-    Adagrad's sums become the neighbours' mean as well, so that a step moves a new row about as far as theirs: from
-    zero, Adagrad's first step would be as long as in a new model, and Adam's, whose number of steps is common to all
-    rows, several times that. First moments stay zero: no direction is known. Biases follow the popularity.
+    `histories` are the new dataset's, `popularity` [V + n] how often their training parts have each item. Adam's second
+    moments and Adagrad's sums become the neighbours' mean as well, so that a step moves a new row about as far as
+    theirs: from zero, Adagrad's first step would be as long as in a new model, and Adam's, whose number of steps is
+    common to all rows, several times that. First moments stay zero: no direction is known. Biases follow the
+    popularity.
     """
     parts = {name: Part(rows[:n_known], rows[n_known:]) for name, rows in rows_of_items(tensors)}
-    counts = _average([part for name, part in parts.items() if not name.endswith(DIRECTION)], windows)
+    counts = _average([part for name, part in parts.items() if not name.endswith(DIRECTION)], histories)
     for weights in (MODEL, LATEST):
         if weights + names.TABLE in parts:
             own = {name: parts[weights + name] for name in NAMES if weights + name in parts}
@@ -73,13 +74,14 @@ def neighbours(rows: Rows, n_known: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield torch.maximum(before, after) - n_known, torch.minimum(before, after)
 
 
-def _average(parts: Sequence[Part], windows: Split) -> Tensor:
+def _average(parts: Sequence[Part], histories: Histories) -> Tensor:
     """Fill the new rows of `parts` with the means of their known neighbours, or of all; return their number [n]."""
     n_known, n_new = len(parts[0].known), len(parts[0].new)
     counts = torch.zeros(n_new, dtype=torch.int64)
-    for start in range(0, len(windows), WINDOWS_AT_ONCE):
-        rows = windows.read(np.arange(start, min(start + WINDOWS_AT_ONCE, len(windows))))
-        for new, known in neighbours(rows, n_known):
+    for start in range(0, len(histories), HISTORIES_AT_ONCE):
+        where = np.arange(start, min(start + HISTORIES_AT_ONCE, len(histories)))
+        n_train = histories.n_train[where]
+        for new, known in neighbours(histories.read(where, np.zeros_like(n_train), n_train), n_known):
             counts += torch.bincount(new, minlength=n_new)
             for part in parts:
                 part.new.index_add_(0, new, part.known[known])

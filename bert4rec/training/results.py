@@ -16,7 +16,8 @@ from bert4rec.checkpoint.store import read_metadata
 from bert4rec.config.abilities import TRANSFORMERS, UNTRAINED
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, RATINGS, USERS
-from bert4rec.dataset.reader import Bools, Dataset
+from bert4rec.dataset.histories import Bools
+from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import Between, Evaluator
 from bert4rec.evaluation.examples import Example
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
@@ -36,8 +37,8 @@ from bert4rec.training.trainer import Trainer
 
 WITH_TIMES = {"none": "", "history": " with times", "target": " with the target's time"}  # behind a model's name
 FACTS = (
-    "users_read", "items_read", "rows_read", "bad_rows", "dropped", "density", "lengths", "time_span", "max_len",
-    "train_windows",
+    "users_read", "items_read", "rows_read", "bad_rows", "dropped", "density", "lengths", "time_span",
+    "train_positions",
 )  # fmt: skip
 """What a report repeats of the dataset's metadata, so that it can be read where that is not."""
 

@@ -41,6 +41,7 @@ from bert4rec.training.build import (
     make_trainer,
     metrics_log,
     sampler,
+    sizes_of,
     training_batches,
     training_examples,
 )
@@ -70,7 +71,7 @@ def complete_untrained(
     Every process of the launch calls this. The folder is locked as long as `resources` are open.
     """
     kind, began = config.model.kind, time.monotonic()
-    facts = facts_of_dataset(dataset)
+    facts = facts_of_dataset(config, dataset)
     config = resolve_seen_items(resolve_model(config, facts), facts)
     config = with_changes(config, "parallelism", {"device": world.device.type})
     evaluator = make_evaluator(config, world, dataset)
@@ -154,12 +155,12 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
     require_packages(config.run.trackers)
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = open_dataset(
-        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
+        config.data.folder, preprocessing=config.preprocessing.recipe,
         verify=world.local_rank == 0, with_times=config.model.knows_times,
     )  # fmt: skip
-    if not len(dataset.splits["train"]):
-        raise DataError(f"{dataset.folder}: the training split is empty; loosen the filters of [preprocessing]")
-    if config.training.loss == "mse" and not dataset.splits["train"].has_ratings:
+    if not dataset.histories.n_train.any():
+        raise DataError(f"{dataset.folder}: no interaction is for training; loosen the filters of [preprocessing]")
+    if config.training.loss == "mse" and not dataset.histories.has_ratings:
         raise DataError(
             f'{dataset.folder}: has no ratings, which training.loss = "mse" learns; prepare data that have some (of a '
             "table: --data.rating_column=NAME), or choose another loss"
@@ -178,7 +179,7 @@ def _complete(
     if world.is_first:
         describe(context, evaluator)
     seed_everything(context.config.training.seed, world.rank)
-    model, optimizers = build(context.config, world, dataset.sizes, context.plan)
+    model, optimizers = build(context.config, world, sizes_of(context.config, dataset), context.plan)
     log = None
     if world.is_first:
         log = metrics_log(context.config, context.folder, purge_from=context.state().step)
@@ -246,7 +247,7 @@ def _trainer(
 ) -> Trainer:  # fmt: skip
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
     batches = training_batches(
-        config, training_examples(config, dataset.splits["train"], n_items=dataset.n_items), world,
+        config, training_examples(config, dataset), world,
         sampler=sampler(config, dataset, world), start=state.position,
     )  # fmt: skip
     metadata = context.checkpoint_metadata()

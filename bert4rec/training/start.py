@@ -34,7 +34,7 @@ from bert4rec.config.abilities import needs_negatives
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import choices
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Dataset, Split, problem_of
+from bert4rec.dataset.reader import Dataset, problem_of
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.models.kinds import KINDS
 from bert4rec.report.environment import environment
@@ -46,7 +46,7 @@ from bert4rec.runtime.errors import DataError, SettingsError, counted, rounded
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.memory_check import few_steps
 from bert4rec.sharding.plan import Plan, headline, page
-from bert4rec.training.build import facts_of_dataset, make_pairs, plan_of_all, resolved, training_examples
+from bert4rec.training.build import facts_of_dataset, make_pairs, plan_of_all, resolved, sizes_of, training_examples
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Trainer
 
@@ -120,9 +120,9 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
 
     run = config.run
     resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
-    chosen = [*choices(config, facts_of_dataset(dataset), world.world_size)]
+    chosen = [*choices(config, facts_of_dataset(config, dataset), world.world_size)]
     config = _resolved(config, world, dataset, resumption)
-    plan = plan_of_all(config, world, dataset.sizes)
+    plan = plan_of_all(config, world, sizes_of(config, dataset))
     if resumption:
         settings, fingerprint = config.model_dump(mode="json"), dataset.metadata["fingerprint"]
         check_settings(resumption.metadata, settings, fingerprint, reset_optimizer=run.reset_optimizer)
@@ -146,12 +146,11 @@ def describe(context: Context, evaluator: Evaluator) -> None:
     for choice in context.chosen:
         logger.info(choice)
     logger.info(headline(context.plan))
-    windows, unit = context.dataset.splits["train"], KINDS[config.model.kind].unit
-    n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
+    n_examples, unit = len(training_examples(config, context.dataset)), KINDS[config.model.kind].unit
     if warning := few_steps(n_examples, config.training.per_device, world.world_size, unit=unit):
         logger.warning(warning)
     if config.training.loss == "mse":
-        logger.info(_held_out_pairs(config, windows))
+        logger.info(_held_out_pairs(config, context.dataset))
     elif not context.holds_out("validation"):
         what = "validation" if context.holds_out("test") else "validation or test"
         logger.info(f"this dataset holds nothing out for {what}: the last weights are kept")
@@ -162,9 +161,9 @@ def describe(context: Context, evaluator: Evaluator) -> None:
     tell(run=str(folder))
 
 
-def _held_out_pairs(config: Config, windows: Split) -> str:
+def _held_out_pairs(config: Config, dataset: Dataset) -> str:
     """Return in words how many pairs are trained on, and how many are held out for what."""
-    n = {name: len(pairs) for name, pairs in make_pairs(config, windows).items()}
+    n = {name: len(pairs) for name, pairs in make_pairs(config, dataset).items()}
     chosen = f"{n['validation']:,} to choose the best epoch by" if n["validation"] else "none to choose an epoch by"
     return f"{counted(n['training'], 'rated pair')} to train on, {n['test']:,} held out for the report, {chosen}"
 

@@ -14,7 +14,8 @@ import pytest
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset import reader
-from bert4rec.dataset.reader import NO_TIME, Dataset, Split, open_dataset
+from bert4rec.dataset.histories import Split
+from bert4rec.dataset.reader import NO_TIME, Dataset, open_dataset
 from bert4rec.runtime.errors import DataError
 from tests.folders import rewrite
 

@@ -13,7 +13,8 @@ import torch
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
-from bert4rec.dataset.reader import Dataset, Split
+from bert4rec.dataset.histories import Split
+from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.metric_names import LIST_METRICS
 from bert4rec.evaluation.ranker import Ranker, to_metrics

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.reader import Dataset, Split
+from bert4rec.dataset.histories import Split
+from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.lists import Lists, coverage, gini
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer

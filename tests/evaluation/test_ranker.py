@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT
-from bert4rec.dataset.reader import Dataset, Split
+from bert4rec.dataset.histories import Split
+from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import assigned
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import HeldOut, Ranker, Ranks, to_metrics

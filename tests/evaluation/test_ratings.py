@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.reader import Sizes, Split
+from bert4rec.dataset.histories import Split
+from bert4rec.dataset.reader import Sizes
 from bert4rec.evaluation import ratings
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.feed.pairs import TEST, TRAINING, PairExamples, parts_of_pairs

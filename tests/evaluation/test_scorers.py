@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.evaluation.scorers import UNKNOWN_SCORE, KnownItems, KnownItemsScorer, ModelScorer, Scorer
 from bert4rec.models.baselines import PopularityScorer
 from bert4rec.models.transitions import Pairs, Transitions, TransitionScorer

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.dataset.format import LEFT_OUT
-from bert4rec.dataset.reader import NO_TIME, Dataset, Split
+from bert4rec.dataset.histories import Split
+from bert4rec.dataset.reader import NO_TIME, Dataset
 from bert4rec.evaluation import slices as slices_module
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics

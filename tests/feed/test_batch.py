@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import ID_ROWS, LARGEST_COUNTED, Batch, Candidates, Lookup, Pairs, distinct, tensors_of
 from bert4rec.feed.loaders.parcel import ALIGNMENT, FlatBatch
 from bert4rec.feed.negatives import Negatives

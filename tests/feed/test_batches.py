@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.dataset.format import MASK_ID, PAD_ID, table_rows
-from bert4rec.dataset.reader import Dataset, Split
+from bert4rec.dataset.histories import Split
+from bert4rec.dataset.reader import Dataset
 from bert4rec.feed.batches import START, EpochOrder, Position, TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
@@ -47,7 +48,7 @@ from multiprocessing import active_children
 from pathlib import Path
 from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
-from bert4rec.dataset.reader import Split
+from bert4rec.dataset.histories import Split
 from bert4rec.runtime.collectives import Partition
 if __name__ == "__main__":
     batches = TrainingBatches(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.dataset.format import MASK_ID
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.feed.inference import append_mask_batch, causal_batch
 from bert4rec.feed.masking import inference_time_deltas, time_deltas, until_next
 from tests.feed.shown import shown

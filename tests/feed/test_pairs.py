@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 import pytest
 
-from bert4rec.dataset.reader import Split
+from bert4rec.dataset.histories import Split
 from bert4rec.feed.batch import AnyBatch, Pairs
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.pairs import TEST, TRAINING, VALIDATION, PairExamples, parts_of_pairs

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Lookup
 from bert4rec.inference.network import Network, make_network
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import Model
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Lookup
 from bert4rec.models.kinds import KINDS, check_kinds
 from bert4rec.models.matrix_factorization import MatrixFactorization

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
-from bert4rec.dataset.reader import Rows
+from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Candidates, Lookup, Pairs
 from bert4rec.feed.negatives import Negatives
 from bert4rec.models import matrix_factorization

@@ -18,7 +18,8 @@ from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import COUNTING, Evaluation, Model
 from bert4rec.dataset.columns import Indices
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.reader import Dataset, Rows, open_dataset, read_metadata
+from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
 from bert4rec.models import transitions
 from bert4rec.models.baselines import (
     SCORERS,

@@ -25,7 +25,8 @@ from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID, table_rows
-from bert4rec.dataset.reader import Dataset, Ints, Rows, Sizes, open_dataset
+from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.reader import Dataset, Ints, Sizes, open_dataset
 from bert4rec.evaluation import ratings
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.examples import Example, examples

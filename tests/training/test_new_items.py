@@ -10,7 +10,8 @@ import torch
 
 from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.dataset.format import table_rows
-from bert4rec.dataset.reader import Rows, Split, read_metadata
+from bert4rec.dataset.histories import Rows, Split
+from bert4rec.dataset.reader import read_metadata
 from bert4rec.models import names
 from bert4rec.training import new_items
 from bert4rec.training.new_items import DIRECTION, HEAD, HEAD_BIAS, TABLE, initialize_new_items, neighbours

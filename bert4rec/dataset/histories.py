@@ -1,0 +1,280 @@
+"""The rows of a dataset: histories memory-mapped, training windows and pairs cut from them, held-out users."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bert4rec.dataset.columns import REMAKE, Columns, Indices, Ints
+from bert4rec.dataset.format import (
+    FIRST_ITEM_ID,
+    HISTORIES,
+    NEGATIVE_ITEMS,
+    NO_TARGET,
+    PAD_ID,
+    PROTOCOLS,
+    RATINGS,
+    TIMES,
+)
+from bert4rec.runtime.errors import DataError
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a split as ragged arrays.
+
+    `items` [total] int32 holds the rows' items one after another, `lengths` [B] int64 how many each row has. The
+    other columns are there in evaluation splits only: `targets` [B], `users` [B], `negatives[protocol]` [B, n]; a user
+    who has seen too much of the catalogue has none, but PAD_ID in their n places (n is 0 where no row has any).
+    Of a dataset that is read with times `times` [total] and `target_times` [B] are seconds.
+    """
+
+    items: Ints
+    lengths: Indices
+    targets: Ints | None = None
+    negatives: Mapping[str, Ints] | None = None
+    users: Ints | None = None
+    times: Indices | None = None
+    target_times: Indices | None = None
+
+    def are_repeated(self) -> Bools:
+        """Return which targets [B] stand in their user's own history."""
+        assert self.targets is not None, "an evaluation split has targets"
+        rows = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return np.bincount(rows[self.items == self.targets[rows]], minlength=len(self.lengths)) > 0
+
+    def are_left_out(self, protocol: str) -> Bools:
+        """Return which users [B] have no negatives for `protocol`."""
+        assert self.negatives is not None, "an evaluation split has negatives"
+        return (self.negatives[protocol] == PAD_ID).all(axis=1)
+
+
+class Histories:
+    """The histories of a dataset folder, a row a user, the users ascending; all interactions, the oldest first.
+
+    Items are checked against a table of `n_rows` rows when they are read. `read` reads times only `with_times`.
+    """
+
+    def __init__(self, folder: Path, n_rows: int, *, with_times: bool = False) -> None:
+        self._folder, self._n_rows, self.with_times = folder / HISTORIES, n_rows, with_times
+        self._columns = Columns(self._folder)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @property
+    def has_times(self) -> bool:
+        """Return whether the time of each interaction is known."""
+        return TIMES in self._columns.names
+
+    @property
+    def has_ratings(self) -> bool:
+        """Return whether the rating of each interaction is known."""
+        return RATINGS in self._columns.names
+
+    @cached_property
+    def users(self) -> Ints:
+        """Return the user of each row [N]."""
+        return self._columns.numbers("user")
+
+    @cached_property
+    def lengths(self) -> Indices:
+        """Return the number of interactions of each row [N]."""
+        return self._columns.lengths("items")
+
+    @cached_property
+    def n_train(self) -> Indices:
+        """Return how many interactions of each row [N] are trained on."""
+        return self._places("n_train", lowest=0)
+
+    def targets(self, split: str) -> Indices:
+        """Return the place of each row's target [N] of an evaluation split, `NO_TARGET` where there is none."""
+        return self._places(split, lowest=NO_TARGET)
+
+    def read(self, rows: Indices, starts: Indices, stops: Indices) -> Rows:
+        """Return the interactions `starts` to `stops` [B] of the histories at `rows` [B].
+
+        Raises `DataError` for an id that the item table does not have: TorchRec would accept it in silence.
+        """
+        items = self.items(self._columns.slices("items", rows, starts, stops))
+        times = self.times(rows, starts, stops) if self.with_times else None
+        return Rows(items, stops - starts, times=times)
+
+    def times(self, rows: Indices, starts: Indices, stops: Indices) -> Indices:
+        """Return the seconds [total] of the interactions that `read` returns."""
+        return self._columns.slices(TIMES, rows, starts, stops)
+
+    def items_at(self, rows: Indices, places: Indices) -> Ints:
+        """Return the item [B] at each of `places` [B] in the histories at `rows` [B]. Raises `DataError` as `read`."""
+        return self.items(self._columns.elements("items", rows, places))
+
+    def times_at(self, rows: Indices, places: Indices) -> Indices:
+        """Return the seconds [B] at `places` [B] in the histories at `rows` [B]."""
+        return self._columns.elements(TIMES, rows, places)
+
+    def ratings_at(self, rows: Indices, places: Indices) -> Floats:
+        """Return the ratings [B] at `places` [B] in the histories at `rows` [B]."""
+        return self._columns.elements(RATINGS, rows, places)
+
+    def items(self, ids: Ints) -> Ints:
+        """Return `ids`, if all of them are items."""
+        if not len(ids) or (ids.min() >= FIRST_ITEM_ID and ids.max() < self._n_rows):
+            return ids
+        wrong = ids[(ids < FIRST_ITEM_ID) | (ids >= self._n_rows)][0]
+        raise DataError(
+            f"{self._folder}: column items has the id {wrong}, outside {FIRST_ITEM_ID}…{self._n_rows - 1}; "
+            f"`bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
+        )
+
+    def _places(self, name: str, *, lowest: int) -> Indices:
+        places = self._columns.numbers(name).astype(np.int64)
+        if ((places < lowest) | (places > self.lengths)).any():
+            raise DataError(f"{self._folder}: column {name} is damaged; {REMAKE}")
+        return places
+
+
+class TrainingWindows:
+    """The training parts of `histories` in windows of at most `max_len` items, whose ends are `step` items apart.
+
+    The windows of a history begin at its end, and are in order of time; so every interaction is in a window. Raises
+    `ValueError` where `step` is not from 1 to `max_len`. Takes memory for two numbers a user.
+    """
+
+    def __init__(self, histories: Histories, *, max_len: int, step: int) -> None:
+        if not 1 <= step <= max_len:
+            raise ValueError(f"step = {step} must be from 1 to max_len = {max_len}")
+        self.histories, self._max_len, self._step = histories, max_len, step
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Return the mean number of items of a window; 0 where there is none."""
+        n_train = self.histories.n_train
+        n_overlaps = (self._counts - (n_train > 0)).sum()
+        return float(n_train.sum() + n_overlaps * (self._max_len - self._step)) / max(1, len(self))
+
+    def lengths(self, indices: Indices) -> Indices:
+        """Return how many items the windows at `indices` [B] have."""
+        _, starts, stops = self._bounds(indices)
+        return stops - starts
+
+    def read(self, indices: Indices) -> Rows:
+        """Return the windows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
+        return self.histories.read(*self._bounds(indices))
+
+    @cached_property
+    def _counts(self) -> Indices:
+        n_train = self.histories.n_train
+        n_more = np.maximum(0, -(-(n_train - self._max_len) // self._step))
+        return np.where(n_train > 0, 1 + n_more, 0)
+
+    @cached_property
+    def _ends(self) -> Indices:
+        """Return the number of windows up to each history, and with it [N]."""
+        return np.cumsum(self._counts)
+
+    def _bounds(self, indices: Indices) -> tuple[Indices, Indices, Indices]:
+        """Return the row of each window [B], and where it starts and stops in the history."""
+        rows = np.searchsorted(self._ends, indices, side="right")
+        n_later = self._ends[rows] - 1 - indices
+        stops = self.histories.n_train[rows] - n_later * self._step
+        return rows, np.maximum(0, stops - self._max_len), stops
+
+
+class TrainingPairs:
+    """The pairs of a user and an item in the training parts of `histories`, in their order.
+
+    Takes memory for two numbers a user.
+    """
+
+    def __init__(self, histories: Histories) -> None:
+        self.histories = histories
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, numbers: Indices, *, with_ratings: bool = False) -> tuple[Ints, Ints, Floats | None]:
+        """Return users, items and, if they are wanted, ratings of the pairs with the `numbers` [B].
+
+        Raises `DataError` for an id that is no item.
+        """
+        rows = np.searchsorted(self._ends, numbers, side="right")
+        places = numbers - self._ends[rows] + self.histories.n_train[rows]
+        ratings = self.histories.ratings_at(rows, places) if with_ratings else None
+        return self.histories.users[rows], self.histories.items_at(rows, places), ratings
+
+    @cached_property
+    def _ends(self) -> Indices:
+        """Return the number of pairs up to each history, and with it [N]."""
+        return np.cumsum(self.histories.n_train)
+
+
+class EvaluationSplit:
+    """The users of an evaluation split `name`, ascending: their histories before the target, targets and negatives."""
+
+    def __init__(self, name: str, histories: Histories, folder: Path) -> None:
+        self.name, self._histories, self._negatives = name, histories, Columns(folder / NEGATIVE_ITEMS)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @cached_property
+    def users(self) -> Ints:
+        """Return the user of each row [N]."""
+        return self._histories.users[self._rows]
+
+    @property
+    def last_times(self) -> Indices | None:
+        """Return the time of the last item before each target [N], in seconds; None where times are not known."""
+        return self._histories.times_at(self._rows, self._places - 1) if self._histories.has_times else None
+
+    def lengths(self, indices: Indices) -> Indices:
+        """Return how many items the histories at `indices` [B] have before the target."""
+        return self._places[indices]
+
+    def targets(self, indices: Indices) -> Ints:
+        """Return the targets [B] of the rows at `indices` [B]. Raises `DataError` for an id that is no item."""
+        return self._histories.items_at(self._rows[indices], self._places[indices])
+
+    def read(self, indices: Indices) -> Rows:
+        """Return the rows at `indices` [B], in that order. Raises `DataError` for an id that is no item."""
+        histories, rows, places = self._histories, self._rows[indices], self._places[indices]
+        before = histories.read(rows, np.zeros_like(places), places)
+        at = np.searchsorted(self._users_with_negatives, self.users[indices])
+        return replace(
+            before,
+            targets=self.targets(indices),
+            negatives={name: self._equally_many(f"{name}_negatives", at) for name in PROTOCOLS},
+            users=self.users[indices],
+            target_times=histories.times_at(rows, places) if histories.with_times else None,
+        )
+
+    def _equally_many(self, name: str, rows: Indices) -> Ints:
+        """Return a column of lists as [B, n]: each has n elements, or none, and then PAD_ID in their places."""
+        lengths = self._negatives.lengths_at(name, rows)
+        n, has_some = int(lengths.max(initial=0)), lengths > 0
+        values = self._negatives.slices(name, rows, np.zeros_like(lengths), lengths)
+        found = np.full((len(rows), n), PAD_ID, np.int32)
+        found[has_some] = self._histories.items(values).reshape(has_some.sum(), n)
+        return found
+
+    @cached_property
+    def _rows(self) -> Indices:
+        return np.flatnonzero(self._histories.targets(self.name) != NO_TARGET)
+
+    @cached_property
+    def _places(self) -> Indices:
+        return self._histories.targets(self.name)[self._rows]
+
+    @cached_property
+    def _users_with_negatives(self) -> Ints:
+        return self._negatives.numbers("user")
