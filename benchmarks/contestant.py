@@ -12,12 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch.distributed as dist
 
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
-from bert4rec.dataset.histories import Split
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
@@ -33,8 +31,10 @@ from bert4rec.training.build import (
     plan_of_all,
     resolved,
     sampler,
+    sizes_of,
     training_batches,
     training_examples,
+    training_windows,
 )
 from bert4rec.training.trainer import WARM_STEPS, Trainer
 
@@ -50,7 +50,7 @@ def main() -> None:
     world = this_process(config.parallelism.device)
     # Not verified: the processes of a benchmark read what it has just written.
     preprocessing = config.preprocessing.recipe
-    dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=preprocessing, verify=False)
+    dataset = open_dataset(config.data.folder, preprocessing=preprocessing, verify=False)
     config = resolved(config, world, dataset)
     with process_group(world), PeakMemory(world.device) as peak_memory:
         figures = measure(config, world, dataset, float(seconds), peak_memory)
@@ -65,10 +65,10 @@ def measure(
     seed_everything(config.training.seed, world.rank)
     figures = {
         "sparse_optimizer": config.parallelism.sparse_optimizer,
-        "mean_length": _mean_length(dataset.splits["train"]),
+        "mean_length": sizes_of(config, dataset).window_length,
     }
     try:
-        plan = plan_of_all(config, world, dataset.sizes)
+        plan = plan_of_all(config, world, sizes_of(config, dataset))
     except SettingsError:
         return figures | {"needs": _needed(config, world, dataset.n_items)}
     log = MetricsLog(Path(config.run.dir)) if world.is_first else None
@@ -80,17 +80,12 @@ def measure(
     return figures
 
 
-def _mean_length(windows: Split) -> float:
-    return float(windows.lengths(np.arange(len(windows))).mean())
-
-
 def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log: MetricsLog | None) -> Trainer:
     """As a run has it, but nobody validates."""
-    model, optimizers = build(config, world, dataset.sizes, plan)
-    windows, drawn = dataset.splits["train"], sampler(config, dataset, world)
-    batches = training_batches(
-        config, training_examples(config, windows, n_items=dataset.n_items), world, sampler=drawn
-    )
+    model, optimizers = build(config, world, sizes_of(config, dataset), plan)
+    drawn = sampler(config, dataset, world)
+    examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
+    batches = training_batches(config, examples, world, sampler=drawn)
     manager = checkpoint_manager(config, world, Path(config.run.dir), about={})
     return make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=log)
 

@@ -25,8 +25,8 @@ from torch import Tensor
 from benchmarks.large_catalogue import ROOT
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve_model
-from bert4rec.dataset.histories import Rows, Split
-from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
+from bert4rec.dataset.histories import EvaluationSplit, Rows
+from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.lists import Lists
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
@@ -49,7 +49,7 @@ class Remembered(ModelScorer):
     _states: "list[Tensor] | None" = None
     _turn: "Iterator[Tensor] | None" = None
 
-    def remember(self, split: Split, batch_size: int) -> None:
+    def remember(self, split: EvaluationSplit, batch_size: int) -> None:
         """Compute the hidden states of the batches as the ranker makes them."""
         self._states = [hidden for hidden, _ in map(self.forward, batches(split, batch_size))]
 
@@ -122,13 +122,13 @@ def measure(dataset: Dataset, max_len: int, n_rounds: int) -> None:
         print(f"{name:32} {median:6.2f} s ({spread}; {work:.2f} of the processor)  {len(split) / median:8,.0f} users/s")
 
 
-def rank(scorer: Scorer, dataset: Dataset, split: Split, batch_size: int) -> None:
+def rank(scorer: Scorer, dataset: Dataset, split: EvaluationSplit, batch_size: int) -> None:
     """As the evaluation at the end of a run does it."""
     lists = Lists(len(split), [1, 5, 10], dataset.popularity, Partition())
     Ranker(scorer, batch_size=batch_size, device=CPU).rank(split, PROTOCOLS, lists)
 
 
-def batches(split: Split, batch_size: int) -> Iterator[Rows]:
+def batches(split: EvaluationSplit, batch_size: int) -> Iterator[Rows]:
     """Rows of like length together, as the ranker has them, of a split that it ranks in one pass."""
     order = np.argsort(split.lengths(np.arange(len(split))), kind="stable")
     for first in range(0, len(order), batch_size):
@@ -137,7 +137,7 @@ def batches(split: Split, batch_size: int) -> Iterator[Rows]:
 
 def random_model(n_items: int, max_len: int) -> Bert4Rec:
     """Of the shape of config.toml."""
-    settings = resolve_model(load_config("config.toml"), Facts(n_items, max_len=max_len)).model
+    settings = resolve_model(load_config("config.toml"), Facts(n_items, typical_length=max_len)).model
     model = Bert4Rec(n_items=n_items, device="cpu", **settings.model_dump(include=SHAPE_OF_MODEL))
     initialize(model, seed=1)
     return model.eval()
@@ -155,8 +155,7 @@ def make_folder(folder: Path, max_len: int, **sizes: int) -> Path:
 
 def open_folder(folder: Path) -> Dataset:
     """A dataset, whatever its settings."""
-    metadata = read_metadata(folder)
-    return open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+    return open_dataset(folder)
 
 
 if __name__ == "__main__":

@@ -22,21 +22,19 @@ from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, table_rows
 from bert4rec.dataset.histories import Rows
-from bert4rec.dataset.reader import open_dataset, read_metadata
+from bert4rec.dataset.reader import open_dataset
 from bert4rec.feed.batch import Batch, Candidates
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import Partition
-from bert4rec.training.build import training_examples
+from bert4rec.training.build import training_examples, training_windows
 
 Ids = npt.NDArray[np.int64]
 LENGTH = 50
 
 
 class ZipfWindows:
-    """Stands where the training split stands: windows of items by Zipf's law, with ids in no order of popularity."""
-
-    name = "train"
+    """Training windows of items by Zipf's law, with ids in no order of popularity."""
 
     def __init__(self, n_items: int) -> None:
         self._n_items = n_items
@@ -79,9 +77,8 @@ def main() -> None:
 def _batches(config: Config, folder: Path | None, n_zipf: int | None) -> tuple[TrainingBatches, int]:
     """Those of a process, one after another over many epochs, and how many items there are."""
     if folder:
-        metadata = read_metadata(folder)
-        dataset = open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
-        windows, n_items = dataset.splits["train"], dataset.n_items
+        dataset = open_dataset(folder)
+        windows, n_items = training_windows(config, dataset), dataset.n_items
     else:
         assert n_zipf, "name a dataset folder, or --zipf=N"
         windows, n_items = ZipfWindows(n_zipf), n_zipf  # type: ignore[assignment]

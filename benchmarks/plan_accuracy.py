@@ -40,9 +40,7 @@ from bert4rec.training.build import (
 
 
 class RandomWindows:
-    """Stands where the training split stands: `n` windows of `max_len` random items."""
-
-    name = "train"
+    """`n` training windows of `max_len` random items."""
 
     def __init__(self, n: int, max_len: int, n_items: int) -> None:
         self._n, self._max_len, self._n_items = n, max_len, n_items
@@ -65,7 +63,7 @@ def main() -> None:
     path, overrides = parse_command_line([a for a in sys.argv[1:] if a not in _own(sys.argv)])
     world = this_process("cpu")
     n_items = own.get("items", 20_000)
-    config = resolve(load_config(path, {"training.n_epochs": 1} | overrides), "cpu", Facts(n_items, max_len=50))
+    config = resolve(load_config(path, {"training.n_epochs": 1} | overrides), "cpu", Facts(n_items, typical_length=50))
     with process_group(world):
         lines = _measure(config, world, n_items, own.get("steps", 6))
         if world.is_first:

@@ -4,7 +4,7 @@
 
 The file is made up: 261 rows a user in the mean, heavy-tailed (log-normal), as grouped by user, newest first, as the
 real one; items by Zipf's law, as many for each row as in Goodreads (2.4 million in the full file). It is written once a
-size, 20 bytes a row, and read by preprocessing.py with model.max_len = 20, sliding_step = 10, 100 + 100 negatives. The
+size, 20 bytes a row, and read by preprocessing.py with 100 + 100 negatives. The
 first limits keep users of 20 to 200 interactions, a fifth of the rows; the second those of 5 and more, nearly all.
 
 Seconds are those that preprocessing.py says of its stages; the total is that of the whole process, from its start.
@@ -111,7 +111,7 @@ def measure(path: Path, dataset: Path, least: int, most: int) -> Figures:
     """The figures of one preparation of the file at `path`, for users of `least` to `most` interactions (0: any)."""
     command = [
         sys.executable, "preprocessing.py", "--config=/dev/null", "--data.source=goodreads", f"--data.path={path}",
-        f"--data.dataset_dir={dataset}", "--model.max_len=20", "--preprocessing.sliding_step=10",
+        f"--data.dataset_dir={dataset}",
         f"--preprocessing.min_user_interactions={least}", f"--preprocessing.max_user_interactions={most}",
     ]  # fmt: skip
     started = time.monotonic()

@@ -26,8 +26,9 @@ from torch import Tensor
 from bert4rec import load
 from bert4rec.__main__ import main as bert4rec
 from bert4rec.checkpoint.stored_tensors import MODEL
-from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
-from bert4rec.dataset.histories import Rows, Split
+from bert4rec.dataset.format import FIRST_ITEM_ID
+from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.export.export import export
 from bert4rec.inference.histories import UserHistories
@@ -140,7 +141,7 @@ def _by_onnx(folder: Path, indices: Sequence[np.ndarray]) -> Found:
 
 def _compare_hits(run: Path, source: Source, ids: Any, place: str) -> bool:
     """HR@10 from the command's file for the histories before the test targets, beside the report's."""
-    split = Split(source.dataset / "test", table_rows(len(ids)))
+    split = open_dataset(source.dataset).splits["test"]
     rows = split.read(np.arange(len(split)))
     assert rows.targets is not None
     path, output = Path(place, "histories.jsonl"), Path(place, "tested.parquet")

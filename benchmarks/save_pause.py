@@ -45,7 +45,7 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if not _take(word, own)]
     _, overrides = parse_command_line(words)
     world = this_process("cpu")
-    config = resolve(load_config(None, USUAL | overrides), "cpu", Facts(own["items"], max_len=50))
+    config = resolve(load_config(None, USUAL | overrides), "cpu", Facts(own["items"], typical_length=50))
     with process_group(world):
         figures = measure(config, world, own["items"], own["rounds"])
         if world.is_first:

@@ -100,7 +100,7 @@ def prepare(folder: Path, n_sequences: int) -> Path:
         {
             "data.source": "table", "data.path": str(folder / "log.parquet"),
             "data.dataset_dir": str(folder / "dataset"),
-            "preprocessing.sliding_step": 1, "preprocessing.validation_users": 100,
+            "training.sliding_step": 1, "preprocessing.validation_users": 100,
             "preprocessing.n_eval_negatives": 10, "model.max_len": WINDOW, "model.embed_dim": 16, "model.ffn_dim": 32,
             "training.per_device_train_batch_size": 64, "parallelism.device": "cpu", "run.dir": str(folder / "runs"),
         },

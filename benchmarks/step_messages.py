@@ -89,7 +89,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     path, overrides = parse_command_line(sys.argv[1:])
     world = this_process("cpu")
-    config = resolve(load_config(path, SMALL | overrides), "cpu", Facts(N_ITEMS, max_len=50))
+    config = resolve(load_config(path, SMALL | overrides), "cpu", Facts(N_ITEMS, typical_length=50))
     with process_group(world):
         clock = Clock()
         _train(config, world, clock)

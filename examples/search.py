@@ -174,7 +174,7 @@ def dataset_of(config: Config) -> Any:
         from bert4rec.dataset.reader import open_dataset
 
         recipe = config.preprocessing.recipe
-        dataset = open_dataset(config.data.folder, max_len=config.model.max_len, preprocessing=recipe)
+        dataset = open_dataset(config.data.folder, preprocessing=recipe)
     if not len(dataset.splits["validation"]):
         raise SettingsError(f"{dataset.folder}: holds nothing out for validation, by which trials are compared")
     return dataset

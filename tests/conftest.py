@@ -3,7 +3,6 @@
 torch is imported where it is needed: the tests left of the disk run without it.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,8 +148,7 @@ def rated_config(small_config: Callable[..., Config], rated_folder: Path) -> Cal
 
 @pytest.fixture
 def small_dataset(small_folder: Path) -> Dataset:
-    metadata = json.loads((small_folder / "metadata.json").read_text())
-    return open_dataset(small_folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+    return open_dataset(small_folder)
 
 
 @pytest.fixture

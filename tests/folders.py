@@ -2,19 +2,42 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import datasets
+import pyarrow as pa
 
+from bert4rec.dataset.format import FIRST_ITEM_ID, HISTORIES, history_columns
+from bert4rec.dataset.histories import Histories
 from bert4rec.runtime.files import sample_sha256, sha256
 
 
-def rewrite(folder: Path, split: str, change: Callable[[datasets.Dataset], datasets.Dataset]) -> None:
-    """Save a split again after `change`, and its checksums."""
-    rows = change(datasets.load_from_disk(str(folder / split), keep_in_memory=True))
-    shutil.rmtree(folder / split)
-    rows.save_to_disk(str(folder / split))
+def histories_of(
+    place: Path, items: Sequence[Sequence[int]], *, times: Sequence[Sequence[int]] | None = None, n_rows: int = 10**6,
+    per_batch: int = 2, **offsets: Sequence[int],
+) -> Histories:  # fmt: skip
+    """The histories of users 0, 1, …, whose `items` count from 0, in a folder at `place`; all of them for training."""
+    columns: dict[str, Any] = {"user": range(len(items))}
+    columns["items"] = [[FIRST_ITEM_ID + item for item in of_user] for of_user in items]
+    columns |= {"times": times} if times is not None else {}
+    nowhere = [-1] * len(items)
+    columns |= {"n_train": [*map(len, items)], "validation": nowhere, "test": nowhere} | offsets
+    schema = pa.schema(list(history_columns(has_times=times is not None, has_ratings=False).items()))
+    table = pa.table({name: list(values) for name, values in columns.items()}, schema=schema)
+    (place / HISTORIES).mkdir(parents=True)
+    with pa.OSFile(str(place / HISTORIES / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        stream.write_table(table, max_chunksize=per_batch)
+    (place / HISTORIES / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    return Histories(place, n_rows, with_times=times is not None)
+
+
+def rewrite(folder: Path, name: str, change: Callable[[datasets.Dataset], datasets.Dataset]) -> None:
+    """Save the rows of `histories` or `negatives` again after `change`, and its checksums."""
+    rows = change(datasets.load_from_disk(str(folder / name), keep_in_memory=True))
+    shutil.rmtree(folder / name)
+    rows.save_to_disk(str(folder / name))
     path = folder / "metadata.json"
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "metadata.json"]
     files = {
@@ -26,6 +49,11 @@ def rewrite(folder: Path, split: str, change: Callable[[datasets.Dataset], datas
         for path in paths
     }
     path.write_text(json.dumps(json.loads(path.read_text()) | {"files": files}))
+
+
+def remove_targets(folder: Path, *splits: str) -> None:
+    """Let nobody have a target of these evaluation splits, and save the folder whole."""
+    rewrite(folder, HISTORIES, lambda rows: rows.map(lambda row: row | dict.fromkeys(splits, -1)))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

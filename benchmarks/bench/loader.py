@@ -18,7 +18,7 @@ from benchmarks.bench.plain_model import IGNORED
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.evaluation_speed import make_folder, open_folder
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID, table_rows
-from bert4rec.dataset.histories import Split
+from bert4rec.dataset.histories import TrainingWindows
 from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
 from bert4rec.runtime.collectives import Partition
@@ -33,7 +33,7 @@ def loader_case(n_workers: int, n_batches: int, **sizes: int) -> Iterator[Case]:
     """The next `n_batches`, from as many loader processes; the dataset has the `sizes` of random data."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = open_folder(make_folder(Path(folder, "dataset"), MAX_LEN, **sizes))
-        windows = dataset.splits["train"]
+        windows = dataset.windows(max_len=MAX_LEN, step=MAX_LEN)
         endless = {
             OURS: our_batches(windows, dataset.n_items).batches(num_workers=n_workers),
             LISTS: plain_batches(windows, n_workers),
@@ -50,7 +50,9 @@ def _take(batches: Iterator[Any], n: int) -> None:
         next(batches)
 
 
-def our_batches(windows: Split, n_items: int, *, n_epochs: int = EPOCHS, mask_prob: float = 0.2) -> TrainingBatches:
+def our_batches(
+    windows: TrainingWindows, n_items: int, *, n_epochs: int = EPOCHS, mask_prob: float = 0.2
+) -> TrainingBatches:
     """Those of a training on one process."""
     masking = Masking(
         1, table_rows(n_items), mask_prob=mask_prob, last_item_mask_prob=0.1, mask_token_share=1.0,
@@ -60,7 +62,7 @@ def our_batches(windows: Split, n_items: int, *, n_epochs: int = EPOCHS, mask_pr
 
 
 def plain_batches(
-    windows: Split, n_workers: int, *, n_epochs: int = EPOCHS, mask_prob: float = 0.2
+    windows: TrainingWindows, n_workers: int, *, n_epochs: int = EPOCHS, mask_prob: float = 0.2
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The same from Python lists, which are a Dataset as they are."""
     rows = windows.read(np.arange(len(windows)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.bench.plain_preparation import FEWEST, MAX_LEN, NEGATIVES, STEP
+from benchmarks.bench.plain_preparation import FEWEST, NEGATIVES
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.large_catalogue import ROOT
 from benchmarks.preprocessing import write_goodreads
@@ -18,7 +18,7 @@ PANDAS = "plain, pandas"
 
 @contextmanager
 def preparing_case(n_rows: int) -> Iterator[Case]:
-    """A made-up file of Goodreads' shape → windows of 20 items, all users held out, 100 + 100 negatives each."""
+    """A made-up file of Goodreads' shape → histories, all users held out, 100 + 100 negatives each."""
     with tempfile.TemporaryDirectory() as folder:
         file, target = Path(folder, "interactions.csv"), Path(folder, "dataset")
         write_goodreads(file, n_rows)
@@ -33,7 +33,7 @@ def prepare(file: Path, folder: Path) -> None:
     """By preprocessing.py."""
     _run(
         folder, "preprocessing.py", "--config=/dev/null", "--data.source=goodreads", f"--data.path={file}",
-        f"--data.dataset_dir={folder}", f"--model.max_len={MAX_LEN}", f"--preprocessing.sliding_step={STEP}",
+        f"--data.dataset_dir={folder}",
         f"--preprocessing.min_user_interactions={FEWEST}", "--preprocessing.validation_users=all",
         f"--preprocessing.n_eval_negatives={NEGATIVES}",
     )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.evaluation_speed import CPU, batches, make_folder, open_folder, random_model
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.histories import Split
+from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer
@@ -36,7 +36,7 @@ def ranking_case(**sizes: int) -> Iterator[Case]:
         yield Case("evaluation", what, "users", len(split), contestants)
 
 
-def our_metrics(scorer: ModelScorer, split: Split) -> dict[str, float]:
+def our_metrics(scorer: ModelScorer, split: EvaluationSplit) -> dict[str, float]:
     """By the ranker."""
     ranks = Ranker(scorer, batch_size=BATCH, device=CPU).rank(split, ["full"])
     found = ranking_metrics(ranks["full"], [K])
@@ -44,7 +44,7 @@ def our_metrics(scorer: ModelScorer, split: Split) -> dict[str, float]:
 
 
 @torch.no_grad()
-def plain_metrics(scorer: ModelScorer, split: Split) -> dict[str, float]:
+def plain_metrics(scorer: ModelScorer, split: EvaluationSplit) -> dict[str, float]:
     """By sorting all scores of each user. The forward pass is the ranker's, over users sorted by length."""
     items = scorer.items(torch.arange(scorer.n_items) + FIRST_ITEM_ID)
     hits, gain = 0, 0.0

@@ -92,11 +92,15 @@ class Histories:
     @cached_property
     def n_train(self) -> Indices:
         """Return how many interactions of each row [N] are trained on."""
-        return self._places("n_train", lowest=0)
+        n_train = self._columns.numbers("n_train").astype(np.int64)
+        self._refuse("n_train", (n_train < 0) | (n_train > self.lengths))
+        return n_train
 
     def targets(self, split: str) -> Indices:
         """Return the place of each row's target [N] of an evaluation split, `NO_TARGET` where there is none."""
-        return self._places(split, lowest=NO_TARGET)
+        places = self._columns.numbers(split).astype(np.int64)
+        self._refuse(split, (places != NO_TARGET) & ((places < 1) | (places >= self.lengths)))
+        return places
 
     def read(self, rows: Indices, starts: Indices, stops: Indices) -> Rows:
         """Return the interactions `starts` to `stops` [B] of the histories at `rows` [B].
@@ -133,11 +137,10 @@ class Histories:
             f"`bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
         )
 
-    def _places(self, name: str, *, lowest: int) -> Indices:
-        places = self._columns.numbers(name).astype(np.int64)
-        if ((places < lowest) | (places > self.lengths)).any():
-            raise DataError(f"{self._folder}: column {name} is damaged; {REMAKE}")
-        return places
+    def _refuse(self, name: str, are_wrong: Bools) -> None:
+        if are_wrong.any():
+            row = int(are_wrong.argmax())
+            raise DataError(f"{self._folder}: column {name} is outside the history of row {row}; {REMAKE}")
 
 
 class TrainingWindows:
@@ -222,7 +225,9 @@ class EvaluationSplit:
     """The users of an evaluation split `name`, ascending: their histories before the target, targets and negatives."""
 
     def __init__(self, name: str, histories: Histories, folder: Path) -> None:
-        self.name, self._histories, self._negatives = name, histories, Columns(folder / NEGATIVE_ITEMS)
+        self.name, self._histories = name, histories
+        self._folder = folder / NEGATIVE_ITEMS
+        self._negatives = Columns(self._folder)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -263,6 +268,8 @@ class EvaluationSplit:
         lengths = self._negatives.lengths_at(name, rows)
         n, has_some = int(lengths.max(initial=0)), lengths > 0
         values = self._negatives.slices(name, rows, np.zeros_like(lengths), lengths)
+        if (lengths[has_some] != n).any():
+            raise DataError(f"{self._folder}: column {name} has lists of different lengths; {REMAKE}")
         found = np.full((len(rows), n), PAD_ID, np.int32)
         found[has_some] = self._histories.items(values).reshape(has_some.sum(), n)
         return found

@@ -11,8 +11,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, Self
 
-from tqdm import tqdm
-
 FOR_CTRL_C = 3  # free columns behind the bar: the terminal writes ^C there, which must not wrap
 COLUMNS = 80  # of a terminal that does not say how wide it is
 SECONDS_BETWEEN_BARS = 0.5
@@ -94,7 +92,9 @@ class ProgressBar:
         self._began = self._shown_at = time.monotonic()
         has_events, seconds = EVENTS in os.environ, self._seconds_between_lines
         if not has_events and seconds is None and sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
-            options = {"bar_format": self._form, "ncols": _columns(), "leave": self._stays}
+            from tqdm import tqdm  # no command should wait for it that shows no bar
+
+            options: dict[str, Any] = {"bar_format": self._form, "ncols": _columns(), "leave": self._stays}
             self._bar = tqdm(total=self._total, initial=self._first, delay=1e-9, **options)  # draws nothing yet
             _bars.append(self._bar)  # first, so that an interrupt while it is drawn finds it
             self._bar.delay = 0
@@ -150,7 +150,7 @@ class _Terminal(logging.Handler):
         if _bars:
             _clear_line()
         try:
-            with tqdm.external_write_mode() if _bars else nullcontext():  # above the bar
+            with _bars[-1].external_write_mode() if _bars else nullcontext():  # above the bar
                 word = "warning: " if record.levelno == logging.WARNING else ""
                 print(word + record.getMessage(), file=getattr(sys, self._stream), flush=True)
         except OSError:

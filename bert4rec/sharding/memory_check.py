@@ -109,12 +109,10 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
             own = [_changed(job, {"negatives_shared_by": 1, "n_train_negatives": math.ceil(n / job.world_size)})]
         fewer = (_changed(job, {"n_train_negatives": n}) for n in _round_numbers(n))
         yield from _first(spare, itertools.chain(own, fewer))
-    for name, least, text in (("max_len", min_len, ", the dataset prepared again with it"), ("embed_dim", 1, "")):
+    for name, least in (("max_len", min_len), ("embed_dim", 1)):
         multiple = 1 if name == "max_len" else math.lcm(4, job.model.get("n_heads", 1))
         values = [n for n in _round_numbers(job.model.get(name, 0)) if n >= least and n % multiple == 0]
-        yield from _first(
-            spare, ((f"--model.{name}={n}{text}", replace(job, model={**job.model, name: n})) for n in values)
-        )
+        yield from _first(spare, ((f"--model.{name}={n}", replace(job, model={**job.model, name: n})) for n in values))
 
 
 def _first(memory: Memory, changes: Iterable[tuple[str, Job]]) -> Iterator[str]:

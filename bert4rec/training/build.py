@@ -210,10 +210,9 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
     )
 
 
-def training_examples(config: Config, dataset: Dataset) -> Examples:
+def training_examples(config: Config, windows: TrainingWindows, *, n_items: int) -> Examples:
     """Return what is trained on by resolved settings."""
-    windows, n_rows = training_windows(config, dataset), table_rows(dataset.n_items)
-    return KINDS[config.model.kind].examples(windows, n_rows=n_rows, **_of_examples(config))
+    return KINDS[config.model.kind].examples(windows, n_rows=table_rows(n_items), **_of_examples(config))
 
 
 def make_pairs(config: Config, dataset: Dataset) -> dict[str, PairExamples]:

@@ -44,6 +44,7 @@ from bert4rec.training.build import (
     sizes_of,
     training_batches,
     training_examples,
+    training_windows,
 )
 from bert4rec.training.evaluate import RankingProgress
 from bert4rec.training.results import (
@@ -247,7 +248,7 @@ def _trainer(
 ) -> Trainer:  # fmt: skip
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
     batches = training_batches(
-        config, training_examples(config, dataset), world,
+        config, training_examples(config, training_windows(config, dataset), n_items=dataset.n_items), world,
         sampler=sampler(config, dataset, world), start=state.position,
     )  # fmt: skip
     metadata = context.checkpoint_metadata()

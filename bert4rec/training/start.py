@@ -46,7 +46,15 @@ from bert4rec.runtime.errors import DataError, SettingsError, counted, rounded
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.memory_check import few_steps
 from bert4rec.sharding.plan import Plan, headline, page
-from bert4rec.training.build import facts_of_dataset, make_pairs, plan_of_all, resolved, sizes_of, training_examples
+from bert4rec.training.build import (
+    facts_of_dataset,
+    make_pairs,
+    plan_of_all,
+    resolved,
+    sizes_of,
+    training_examples,
+    training_windows,
+)
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Trainer
 
@@ -146,7 +154,8 @@ def describe(context: Context, evaluator: Evaluator) -> None:
     for choice in context.chosen:
         logger.info(choice)
     logger.info(headline(context.plan))
-    n_examples, unit = len(training_examples(config, context.dataset)), KINDS[config.model.kind].unit
+    windows, unit = training_windows(config, context.dataset), KINDS[config.model.kind].unit
+    n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
     if warning := few_steps(n_examples, config.training.per_device, world.world_size, unit=unit):
         logger.warning(warning)
     if config.training.loss == "mse":

@@ -37,7 +37,7 @@ def test_loader_processes_may_come_and_go(make: Make, whole: Path, monkeypatch: 
 def test_another_global_batch_goes_on_behind_the_sequences_that_were_seen(
     make: Make, small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    n_sequences = len(small_dataset.splits["train"])
+    n_sequences = len(small_dataset.windows(max_len=12, step=12))
     with monkeypatch.context() as patch:
         in_step(patch, *FORWARD, 4)
         message = interrupted(make(**{"run.name": "broken"}))

@@ -21,7 +21,7 @@ def test_the_defaults_go_together() -> None:
     ("settings", "blamed", "valid"),
     [
         ({"model.n_heads": 3}, "model.n_heads = 3", "[1, 2, 4, 8, 16, 32, 64]"),
-        ({"preprocessing.sliding_step": 51, "model.max_len": 50}, "preprocessing.sliding_step = 51", "50"),
+        ({"training.sliding_step": 51, "model.max_len": 50}, "training.sliding_step = 51", "50"),
         ({"training.random_token_share": 0.5}, "training.random_token_share = 0.5", "mask_token_share = 1.0"),
         (
             {"preprocessing.max_user_interactions": 4, "preprocessing.min_user_interactions": 5},
@@ -45,10 +45,6 @@ def test_the_defaults_go_together() -> None:
         (AVERAGE | {"parallelism.compute_kernel": "fused_uvm"}, "training.average_age = 0.1", "fused_uvm"),
         (FACTORS | {"model.head": "linear"}, 'model.head = "linear"', '"tied"'),
         (FACTORS | {"training.compile": True}, "training.compile = true", "false"),
-        (
-            FACTORS | {"preprocessing.sliding_step": 10, "model.max_len": 50},
-            "preprocessing.sliding_step = 10", "model.max_len = 50",
-        ),
         (
             {"training.precision": "tf32", "parallelism.device": "cpu"},
             'training.precision = "tf32"', '"fp32", "bf16"',

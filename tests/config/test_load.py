@@ -86,10 +86,10 @@ def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: str, name
 def test_a_conflict_names_the_file_unless_the_option_was_typed(tmp_path: Path) -> None:
     file = tmp_path / "short.toml"
     file.write_text("[model]\nmax_len = 10\n")
-    typed = parse_command_line(["--preprocessing.sliding_step=11"])[1]
+    typed = parse_command_line(["--training.sliding_step=11"])[1]
     for overrides, start in (
-        (typed, "--preprocessing.sliding_step=11: "),
-        ({"preprocessing.sliding_step": 11}, f"{file}: preprocessing.sliding_step = 11: "),
+        (typed, "--training.sliding_step=11: "),
+        ({"training.sliding_step": 11}, f"{file}: training.sliding_step = 11: "),
     ):
         with pytest.raises(SettingsError) as caught:
             load_config(file, overrides)

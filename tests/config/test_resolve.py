@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.config.load import load_config
+from bert4rec.config.load import load_config, with_changes
 from bert4rec.config.resolve import Facts, choices, resolve
 from bert4rec.runtime.errors import SettingsError
 
@@ -130,11 +130,15 @@ def test_a_batch_of_a_factorisation_is_one_of_pairs() -> None:
     assert resolve(config, "cpu", facts._replace(n_rows=900)).training.per_device == 32
 
 
-def test_a_model_sees_the_windows_of_its_dataset() -> None:
-    config = load_config(None, {"model.max_len": "auto"})
-    assert resolve(config, "cpu", Facts(100, max_len=70)).max_len == 70
-    assert resolve(config, "cpu", Facts(100)).max_len == 50  # not known: the shortest that preparation chooses
-    assert resolve(load_config(None, {"model.max_len": 30}), "cpu", Facts(100, max_len=30)).max_len == 30
+@pytest.mark.parametrize(
+    ("typical", "step", "length"), [(0, 0, 50), (50, 0, 50), (51, 0, 100), (101, 0, 200), (900, 0, 200), (50, 70, 70)]
+)
+def test_most_histories_fit_into_a_window(typical: int, step: int, length: int) -> None:
+    config, facts = load_config(None, {"training.sliding_step": step}), Facts(100, typical_length=typical)
+    assert resolve(config, "cpu", facts).max_len == length
+    assert resolve(with_changes(config, "model", {"max_len": 90}), "cpu", facts).max_len == 90
+    said = [line for line in choices(config, facts, 1) if line.startswith(f"model.max_len = {length}: ")]
+    assert len(said) == (typical > 0)
 
 
 def test_tables_in_host_memory_need_gpus() -> None:

@@ -75,15 +75,15 @@ def test_an_error_names_the_option_and_what_is_valid(argument: str, named: list[
 @pytest.mark.parametrize(
     ("origins", "blamed"),
     [
-        (NOWHERE, "preprocessing.sliding_step = 11"),
-        (Origins("my.toml", frozenset({"model.n_heads"})), "preprocessing.sliding_step = 11"),
-        (Origins("my.toml", frozenset({"model.max_len"})), "my.toml: preprocessing.sliding_step = 11"),
-        (Origins(typed={"preprocessing.sliding_step": "--preprocessing.sliding_step 11"}),
-         "--preprocessing.sliding_step 11"),
+        (NOWHERE, "training.sliding_step = 11"),
+        (Origins("my.toml", frozenset({"model.n_heads"})), "training.sliding_step = 11"),
+        (Origins("my.toml", frozenset({"model.max_len"})), "my.toml: training.sliding_step = 11"),
+        (Origins(typed={"training.sliding_step": "--training.sliding_step 11"}),
+         "--training.sliding_step 11"),
     ],
 )  # fmt: skip
 def test_an_error_names_the_file_or_the_option(origins: Origins, blamed: str) -> None:
-    assert origins.blame("preprocessing.sliding_step", 11, "above model.max_len") == f"{blamed}: above model.max_len"
+    assert origins.blame("training.sliding_step", 11, "above model.max_len") == f"{blamed}: above model.max_len"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from bert4rec.dataset.card import dataset_card
 
-LISTS = ["user", "items", "times"]
-EVALUATED = [*LISTS, "target", "popular_negatives", "uniform_negatives"]
+HISTORIES = ["user", "items", "times", "n_train", "validation", "test"]
+NEGATIVES = ["user", "popular_negatives", "uniform_negatives"]
 NOBODY = {"users": 0, "of": 0}
 
 
@@ -18,32 +18,33 @@ def card_of(
     metadata: dict[str, Any] = {
         "source": "table", "order": {"by": "file", "column": None, "newest_first": False}, "users": 2_000, "items": 3,
         "rows": 50_000, "rows_read": 50_000, "bad_rows": {}, "dropped": {}, "users_read": 2_000, "items_read": 3,
-        "density": 0.5, "time_span": None, "train_windows": 2_100, "test_users": n_evaluated, "max_len": 40,
+        "density": 0.5, "time_span": None, "train_positions": 46_500, "test_users": n_evaluated,
         "validation_users": n_evaluated, "split_instant": 1_600_000_000,
         "repeated_targets": {"test": {"users": 305, "of": 1_500}, "validation": {"users": 3, "of": 12}},
         "left_out": {"test": {"users": 1_500, "of": 1_500}, "validation": NOBODY},
         "lengths": {"min": 2, "median": 2.5, "mean": 2.5, "max": 3, "histogram": [[2, 3, 2_000]]},
-        "preprocessing": {"split": split, "sliding_step": 20, "n_eval_negatives": 100},
+        "preprocessing": {"split": split, "n_eval_negatives": 100},
     }  # fmt: skip
-    splits = {"train": (2_100, LISTS), "validation": (n_evaluated, EVALUATED), "test": (n_evaluated, EVALUATED)}
-    return dataset_card(metadata, splits, tables).splitlines()
+    folders = {"histories": (2_000, HISTORIES), "negatives": (n_evaluated, NEGATIVES)}
+    return dataset_card(metadata, folders, tables).splitlines()
 
 
-@pytest.mark.parametrize(("n_evaluated", "names"), [(1_500, ["train", "validation", "test"]), (0, ["train"])])
-def test_the_head_names_the_splits_that_have_rows(n_evaluated: int, names: list[str]) -> None:
+@pytest.mark.parametrize(("n_evaluated", "names"), [(1_500, ["histories", "negatives"]), (0, ["histories"])])
+def test_the_head_names_the_folders_that_have_rows(n_evaluated: int, names: list[str]) -> None:
     card = card_of(n_evaluated=n_evaluated)
     head = "\n".join(card[: card.index("---", 1)])
-    files = "".join(f"\n  - split: {name}\n    path: {name}/*.arrow" for name in names)
-    assert head.endswith(f"  data_files:{files}")
+    assert head.endswith(
+        "configs:" + "".join(f"\n- config_name: {name}\n  data_files: {name}/*.arrow" for name in names)
+    )
 
 
 def test_only_columns_and_tables_that_are_there_are_explained() -> None:
     rows = [line.split("|")[1].strip() for line in card_of(tables=("items", "oracle")) if line.startswith("| ")]
     assert rows == [
-        "split", "train", "validation", "test",
-        "column", *(f"`{name}`" for name in EVALUATED),
+        "folder", "`histories`", "`negatives`",
+        "column", *(f"`{name}`" for name in [*HISTORIES, *NEGATIVES[1:]]),
         "file", "`items.parquet`", "`oracle.parquet`", "`metadata.json`",
-        "preprocessing", "`split`", "`sliding_step`", "`n_eval_negatives`",
+        "preprocessing", "`split`", "`n_eval_negatives`",
     ]  # fmt: skip
 
 
@@ -57,8 +58,3 @@ def test_the_evaluation_is_counted_where_there_is_one() -> None:
 def test_an_instant_is_named_where_the_split_is_by_time() -> None:
     assert "1600000000" in "\n".join(card_of("time"))
     assert "1600000000" not in "\n".join(card_of())
-
-
-@pytest.mark.parametrize(("split", "n_evaluated", "opened"), [("time", 1_500, "test"), ("none", 0, "train")])
-def test_what_it_says_to_open_has_rows(split: str, n_evaluated: int, opened: str) -> None:
-    assert f'{opened} = load_from_disk("table/{opened}")' in "\n".join(card_of(split, n_evaluated))

@@ -1,7 +1,7 @@
-"""Rows read straight from Arrow's files, beside what Arrow itself reads; and files that hold no such rows."""
+"""Columns of Arrow files, beside what Arrow itself reads; and files that hold no such columns."""
 
+import json
 import pickle
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bert4rec.dataset import columns
 from bert4rec.dataset.columns import Columns
 from bert4rec.runtime.errors import DataError
 
 SCHEMA = pa.schema([("user", pa.int32()), ("times", pa.list_(pa.int64())), ("items", pa.list_(pa.int32()))])
 
 
-def write(path: Path, batches: Sequence[pa.RecordBatch], options: Any = None) -> Path:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batches[0].schema, options=options) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return path
+def save(folder: Path, *files: Sequence[pa.RecordBatch]) -> Columns:
+    folder.mkdir(exist_ok=True)
+    for number, batches in enumerate(files):
+        with pa.OSFile(str(folder / f"{number}.arrow"), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+            for part in batches:
+                writer.write_batch(part)
+    names = [{"filename": f"{number}.arrow"} for number in range(len(files))]
+    (folder / "state.json").write_text(json.dumps({"_data_files": names}))
+    return Columns(folder)
 
 
 def batch(first: int, n: int) -> pa.RecordBatch:
@@ -30,161 +33,77 @@ def batch(first: int, n: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(range(first, first + n)).cast(pa.int32()), lists, lists], schema=SCHEMA)
 
 
-def items(lists: Any) -> pa.RecordBatch:
-    return pa.record_batch({"items": lists})
-
-
-def read(table: Columns, rows: list[int], name: str = "items") -> list[list[int]]:
-    values, lengths = table.lists(name, np.array(rows))
-    return [part.tolist() for part in np.split(values, lengths.cumsum()[:-1])]
-
-
-@pytest.fixture(params=["mapped", "large"])
-def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Files that are mapped, and the same ones taken for large."""
-    if request.param == "large":
-        monkeypatch.setattr(columns, "MAPPED_BYTES", 0)
-    return str(request.param)
-
-
 @pytest.mark.parametrize("rows_per_batch", [1, 1000, 16_384])
 @pytest.mark.parametrize("n_files", [1, 3])
-def test_rows_are_those_of_the_files(tmp_path: Path, size: str, rows_per_batch: int, n_files: int) -> None:
+def test_rows_are_those_of_the_files(tmp_path: Path, rows_per_batch: int, n_files: int) -> None:
     n = 300 if rows_per_batch == 1 else 20_000
-    starts = [range(n)[n * file // n_files : n * (file + 1) // n_files] for file in range(n_files)]
-    paths = [
-        write(
-            tmp_path / f"{number}.arrow",
-            [batch(first, min(rows_per_batch, rows.stop - first)) for first in rows[::rows_per_batch]],
-        )
-        for number, rows in enumerate(starts)
+    parts = [range(n)[n * file // n_files : n * (file + 1) // n_files] for file in range(n_files)]
+    files = [
+        [batch(first, min(rows_per_batch, rows.stop - first)) for first in rows[::rows_per_batch]] for rows in parts
     ]
-    table = Columns(paths)
-    assert (len(table), table.names) == (n, ["items", "times", "user"])
+    columns = save(tmp_path, *files)
+    assert (len(columns), columns.names) == (n, ["user", "times", "items"])
+    assert columns.numbers("user").tolist() == [*range(n)]
+    assert columns.lengths("items").tolist() == [row % 7 for row in range(n)]
     rows = np.random.default_rng(1).integers(0, n, 500)
-    rows[:4] = [n - 1, 0, n - 1, starts[0].stop - 1]
-    assert read(table, rows.tolist()) == [list(range(row, row + row % 7)) for row in rows]
-    assert table.numbers("user", rows).tolist() == rows.tolist()
-    assert table.lengths("items", rows).tolist() == (rows % 7).tolist()
-    times, lengths = table.long_lists("times", rows)
-    assert (times.dtype, times.tolist()) == (np.int64, table.lists("items", rows)[0].tolist())
-    assert lengths.tolist() == (rows % 7).tolist()
-    assert read(table, list(range(n - 3, n))) == [list(range(row, row + row % 7)) for row in range(n - 3, n)]
-    with pytest.raises(IndexError):
-        table.lists("items", np.array([n]))
+    rows[:4] = [n - 1, 0, n - 1, parts[0].stop - 1]
+    assert columns.lengths_at("items", rows).tolist() == (rows % 7).tolist()
+    starts, stops = np.minimum(1, rows % 7), rows % 7
+    expected = [item for row in rows for item in range(row + min(1, row % 7), row + row % 7)]
+    for name, kind in (("items", np.int32), ("times", np.int64)):
+        found = columns.slices(name, rows, starts, stops)
+        assert (found.dtype, found.tolist()) == (kind, expected)
+    some = rows[rows % 7 > 2]
+    assert columns.elements("items", some, np.full_like(some, 2)).tolist() == (some + 2).tolist()
 
 
-@pytest.mark.parametrize("n_files", [1, 2])
-def test_elements_of_lists_are_found_by_their_number(tmp_path: Path, size: str, n_files: int) -> None:
-    """Also where lists are empty, and where a record batch does not begin with the first elements of its arrays."""
-    batches = [batch(0, 50), batch(50, 30).slice(3, 20), batch(80, 1)]
-    files = [batches] if n_files == 1 else [batches[:2], batches[2:]]
-    table = Columns([write(tmp_path / f"{number}.arrow", some) for number, some in enumerate(files)])
-    rows = [*range(50), *range(53, 73), 80]
-    whole = [(row, row + place) for row in rows for place in range(row % 7)]
-    assert table.n_elements("items") == len(whole)
-    numbers = np.arange(len(whole))
-    assert table.elements("items", numbers).tolist() == [item for _, item in whole]
-    chosen = np.array([0, 0, 17, 18, len(whole) - 1])
-    found = table.numbers("user", table.rows_of("items", chosen), maps=True)
-    assert found.tolist() == [whole[number][0] for number in chosen]
-    assert table.elements("items", chosen[::-1]).tolist() == [whole[number][1] for number in chosen[::-1]]
+def test_nothing_is_read_for_no_rows(tmp_path: Path) -> None:
+    columns, none = save(tmp_path, [batch(0, 10)]), np.zeros(0, np.int64)
+    assert columns.slices("items", none, none, none).tolist() == columns.elements("items", none, none).tolist() == []
+    assert columns.lengths_at("items", none).tolist() == []
 
 
-def test_no_rows_are_read_from_nothing_asked(tmp_path: Path, size: str) -> None:
-    values, lengths = Columns([write(tmp_path / "a", [batch(0, 10)])]).lists("items", np.zeros(0, np.int64))
-    assert (len(values), len(lengths)) == (0, 0)
+def test_batches_may_be_slices_or_empty(tmp_path: Path) -> None:
+    """Arrow writes a slice's offsets from 0."""
+    columns = save(tmp_path, [batch(0, 20), batch(0, 50).slice(20, 10), batch(30, 1).slice(0, 0), batch(30, 5)])
+    rows = np.array([19, 20, 29, 30, 34])
+    found = columns.slices("items", rows, np.zeros_like(rows), rows % 7)
+    assert found.tolist() == [item for row in rows for item in range(row, row + row % 7)]
 
 
-def test_slices_and_lists_that_begin_later(tmp_path: Path, size: str) -> None:
-    """Arrow writes a slice's offsets from 0; other writers need not."""
-    sliced = batch(0, 50).slice(20, 10)
-    path = write(tmp_path / "a", [batch(0, 20), sliced, batch(30, 1).slice(0, 0), batch(30, 5)])
-    assert read(Columns([path]), [19, 20, 29, 30, 34]) == [
-        list(range(row, row + row % 7)) for row in (19, 20, 29, 30, 34)
-    ]
-    offsets = pa.array([0, 4, 6], pa.int32())
-    whole = write(tmp_path / "b", [items(pa.ListArray.from_arrays(offsets, pa.array([9, 8, 7, 6, 5, 4], pa.int32())))])
-    content = whole.read_bytes()
-    assert content.count(offsets.buffers()[1].to_pybytes()) == 1
-    later = pa.array([3, 4, 6], pa.int32()).buffers()[1].to_pybytes()
-    whole.write_bytes(content.replace(offsets.buffers()[1].to_pybytes(), later))
-    assert read(Columns([whole]), [1, 0]) == [[5, 4], [6]]
+@pytest.mark.parametrize("files", [[[]], [[batch(0, 5).slice(0, 0)]]])
+def test_a_folder_without_rows(tmp_path: Path, files: Any) -> None:
+    columns = save(tmp_path, *files)
+    assert (len(columns), columns.numbers("user").dtype, columns.lengths("items").tolist()) == (0, np.int32, [])
 
 
-def test_a_table_without_rows(tmp_path: Path, size: str) -> None:
-    table = Columns([write(tmp_path / "a", [batch(0, 5).slice(0, 0)])])
-    assert (len(table), table.names) == (0, [])
+def test_a_pickle_takes_no_rows_along(tmp_path: Path) -> None:
+    columns = save(tmp_path, [batch(0, 3000)])
+    assert columns.numbers("user")[7] == 7
+    pickled = pickle.dumps(columns)
+    assert len(pickled) < 500
+    assert pickle.loads(pickled).numbers("user")[7] == 7
 
 
-def test_a_pickled_table_takes_no_rows_along(tmp_path: Path, size: str) -> None:
-    """That is how it comes to the loader processes."""
-    sizes = []
-    for n in (20_000, 200_000):
-        offsets, values = np.arange(n + 1, dtype=np.int32) * 5, np.arange(5 * n, dtype=np.int32)
-        lists = pa.ListArray.from_arrays(offsets, values)
-        parts = [items(lists.slice(first, 16_384)) for first in range(0, n, 16_384)]
-        table = Columns([write(tmp_path / str(n), parts)])
-        table.lists("items", np.arange(n))
-        pickled = pickle.dumps(table)
-        assert read(pickle.loads(pickled), [n - 1]) == [list(range(5 * n - 5, 5 * n))]
-        sizes.append(len(pickled))
-    assert sizes[1] - sizes[0] < 100 * 12  # 13 parts in place of 2
+@pytest.mark.parametrize("lists", [[[1], None], [[1], [None]]])
+def test_missing_values_are_refused(tmp_path: Path, lists: Any) -> None:
+    users = pa.array([0, 1], pa.int32())
+    columns = save(tmp_path, [pa.record_batch([users, [[1], [1]], pa.array(lists, pa.list_(pa.int32()))], SCHEMA)])
+    with pytest.raises(DataError, match="missing"):
+        columns.lengths("items")
 
 
-def test_only_small_files_stay_mapped(tmp_path: Path, size: str) -> None:
-    table = Columns([write(tmp_path / "file.arrow", [batch(0, 1000)])])
-    read(table, [1, 2, 999])
-    mapped = re.findall(rf"{tmp_path}/file.arrow$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    assert len(mapped) == (1 if size == "mapped" else 0)
+@pytest.mark.parametrize("content", [b"", b"no Arrow file", b"\xff" * 200])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+    columns = save(tmp_path, [batch(0, 5)])
+    (tmp_path / "0.arrow").write_bytes(content)
+    with pytest.raises(DataError, match=r"0\.arrow: cannot be read"):
+        len(columns)
 
 
-@pytest.mark.parametrize(
-    ("lists", "options", "message"),
-    [
-        (pa.array([[1], None], pa.list_(pa.int32())), None, r"/a: "),
-        (pa.array([[1, None]], pa.list_(pa.int32())), None, r"/a: "),
-        (
-            pa.array([[1] * 5000], pa.list_(pa.int32())), pa.ipc.IpcWriteOptions(compression="zstd"),
-            r"/a: ",
-        ),
-        (pa.array([[1]], pa.large_list(pa.int32())), None, "items of int32"),
-        (pa.array([[1]], pa.list_(pa.int64())), None, "items of int32"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_read_is_one_line(tmp_path: Path, lists: Any, options: Any, message: str) -> None:
-    path = write(tmp_path / "a", [items(lists)], options)
-    with pytest.raises(DataError, match=message):
-        read(Columns([path]), [0])
-
-
-def test_numbers_of_another_width_are_not_mistaken(tmp_path: Path) -> None:
-    table = Columns([write(tmp_path / "a", [batch(0, 10)])])
-    with pytest.raises(DataError, match="items of int64"):
-        table.long_lists("items", np.array([1]))
-
-
-@pytest.mark.parametrize("content", [b"", b"no arrow at all, but text"])
-def test_another_file_is_one_line(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a").write_bytes(content)
-    with pytest.raises(DataError, match=r"/a: "):
-        Columns([tmp_path / "a"])
-
-
-@pytest.mark.parametrize("later", [[0, 4, 600], [-1, 4, 6], [0, 4, 3]])
-def test_damaged_offsets_are_one_line(tmp_path: Path, size: str, later: list[int]) -> None:
-    offsets = pa.array([0, 4, 6], pa.int32())
-    path = write(tmp_path / "a", [items(pa.ListArray.from_arrays(offsets, pa.array([9, 8, 7, 6, 5, 4], pa.int32())))])
-    damaged = path.read_bytes().replace(offsets.buffers()[1].to_pybytes(), np.array(later, "<i4").tobytes())
-    path.write_bytes(damaged)
-    with pytest.raises(DataError, match=r"row [01]: column items"):
-        read(Columns([path]), [1, 0])
-
-
-def test_a_large_file_that_was_cut_short_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MAPPED_BYTES", 0)
-    path = write(tmp_path / "a", [batch(0, 1000)])
-    table = Columns([path])
-    path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(DataError, match=re.escape(str(tmp_path))):
-        read(table, [999])
+@pytest.mark.parametrize("state", ["{", "[]", '{"_data_files": [1]}'])
+def test_a_state_that_names_no_files_is_refused(tmp_path: Path, state: str) -> None:
+    columns = save(tmp_path, [batch(0, 5)])
+    (tmp_path / "state.json").write_text(state)
+    with pytest.raises(DataError, match=r"state\.json"):
+        len(columns)

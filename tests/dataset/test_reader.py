@@ -13,9 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset import reader
-from bert4rec.dataset.histories import Split
-from bert4rec.dataset.reader import NO_TIME, Dataset, open_dataset
+from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.runtime.errors import DataError
 from tests.folders import rewrite
 
@@ -33,7 +31,7 @@ def reopen(folder: Path, small_config: Callable[..., Config]) -> Callable[..., D
 
     def open_again(*, with_times: bool = False, **changes: Any) -> Dataset:
         settings = made_with.preprocessing.recipe | changes
-        return open_dataset(folder, max_len=made_with.model.max_len, preprocessing=settings, with_times=with_times)
+        return open_dataset(folder, preprocessing=settings, with_times=with_times)
 
     return open_again
 
@@ -43,39 +41,31 @@ def edit_metadata(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_rows_are_those_of_the_folder(small_dataset: Dataset) -> None:
-    for name, split in small_dataset.splits.items():
-        plain = datasets.load_from_disk(str(small_dataset.folder / name))
-        assert split.lengths(np.arange(len(split))).tolist() == [len(items) for items in plain["items"]]
+def test_rows_are_those_of_the_folder(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    histories, negatives = (
+        datasets.load_from_disk(str(folder / name)).to_list() for name in ("histories", "negatives")
+    )
+    drawn = {row["user"]: row for row in negatives}
+    for name, split in reopen(with_times=True).splits.items():
+        plain = [row for row in histories if row[name] >= 0]
+        assert split.users.tolist() == [row["user"] for row in plain]
+        assert split.lengths(np.arange(len(split))).tolist() == [row[name] for row in plain]
         chosen = np.array([5, 0, 5, 2])
         rows = split.read(chosen)
-        assert split.has_times
-        assert split.times(chosen).tolist() == [time for i in chosen.tolist() for time in plain[i]["times"]]
-        assert rows.items.tolist() == [item for i in chosen.tolist() for item in plain[i]["items"]]
-        assert rows.lengths.tolist() == [len(plain[i]["items"]) for i in chosen.tolist()]
-        if name == "train":
-            assert rows.targets is None
-            continue
+        assert rows.times is not None
+        assert rows.target_times is not None
         assert rows.targets is not None
         assert rows.negatives is not None
-        assert rows.targets.tolist() == [plain[i]["target"] for i in chosen.tolist()]
+        picked = [plain[i] for i in chosen.tolist()]
+        assert rows.items.tolist() == [item for row in picked for item in row["items"][: row[name]]]
+        assert rows.times.tolist() == [time for row in picked for time in row["times"][: row[name]]]
+        assert rows.lengths.tolist() == [row[name] for row in picked]
+        assert rows.targets.tolist() == split.targets(chosen).tolist() == [row["items"][row[name]] for row in picked]
+        assert rows.target_times.tolist() == [row["times"][row[name]] for row in picked]
         for protocol in ("popular", "uniform"):
-            expected = [plain[i][f"{protocol}_negatives"] for i in chosen.tolist()]
+            expected = [drawn[row["user"]][f"{protocol}_negatives"] for row in picked]
             assert rows.negatives[protocol].tolist() == expected
-
-
-def test_rows_have_times_where_they_are_asked_for(folder: Path) -> None:
-    for name in ("train", "validation", "test"):
-        plain, chosen = datasets.load_from_disk(str(folder / name)), np.array([5, 0, 2])
-        rows = Split(folder / name, 10**6, with_times=True).read(chosen)
-        assert rows.times is not None
-        assert rows.times.tolist() == [time for i in chosen.tolist() for time in plain[i]["times"]]
-        if name == "train":
-            assert rows.target_times is None
-        else:
-            assert rows.target_times is not None
-            assert rows.target_times.tolist() == [plain[i]["target_time"] for i in chosen.tolist()]
-        without = Split(folder / name, 10**6).read(chosen)
+        without = reopen().splits[name].read(chosen)
         assert without.times is without.target_times is None
 
 
@@ -88,50 +78,40 @@ def test_a_dataset_without_times_is_refused_where_they_are_asked_for(
     assert reopen().n_items
 
 
-def test_when_the_last_item_of_each_history_was(
-    folder: Path, reopen: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "ROWS_AT_ONCE", 7)
-    plain = datasets.load_from_disk(str(folder / "test"))
+def test_when_the_last_item_before_each_target_was(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    plain = [row for row in datasets.load_from_disk(str(folder / "histories")) if row["test"] >= 0]
     found = reopen().splits["test"].last_times
     assert found is not None
-    assert found.tolist() == [times[-1] for times in plain["times"]]
-    empty = {"items": [], "times": []}
-    rewrite(folder, "test", lambda rows: rows.map(lambda row, at: row if at else row | empty, with_indices=True))
-    found = reopen().splits["test"].last_times
-    assert found is not None
-    assert found.tolist() == [NO_TIME, *(times[-1] for times in plain["times"][1:])]
-    rewrite(folder, "test", lambda rows: rows.remove_columns("times"))
+    assert found.tolist() == [row["times"][row["test"] - 1] for row in plain]
+    rewrite(folder, "histories", lambda rows: rows.remove_columns("times"))
     assert reopen().splits["test"].last_times is None
 
 
 def test_popularity_counts_training_positions(small_dataset: Dataset) -> None:
-    train = datasets.load_from_disk(str(small_dataset.folder / "train"))
     counts = np.zeros(small_dataset.n_items, np.int64)
-    for items in train["items"]:
-        for item in items:
+    for row in datasets.load_from_disk(str(small_dataset.folder / "histories")):
+        for item in row["items"][: row["n_train"]]:
             counts[item - 2] += 1
     assert small_dataset.popularity.tolist() == counts.tolist()
 
 
 def test_rows_come_from_mapped_memory(small_dataset: Dataset) -> None:
-    small_dataset.splits["train"].read(np.array([0]))
-    assert str(small_dataset.folder / "train" / "data-00000-of-00001.arrow") in Path("/proc/self/maps").read_text()
+    small_dataset.splits["test"].read(np.array([0]))
+    assert str(small_dataset.folder / "histories" / "data-00000-of-00001.arrow") in Path("/proc/self/maps").read_text()
 
 
 def test_opening_reads_no_rows(folder: Path, reopen: Callable[..., Dataset]) -> None:
     dataset = reopen()
-    for name in dataset.splits:
-        shutil.rmtree(folder / name)
-    with pytest.raises(DataError, match=r"train/state\.json"):
-        len(dataset.splits["train"])
+    shutil.rmtree(folder / "histories")
+    with pytest.raises(DataError, match=r"histories/state\.json"):
+        len(dataset.splits["test"])
 
 
 def test_oracle_ranks_stand_in_the_order_of_the_test_split(small_dataset: Dataset) -> None:
     ranks = small_dataset.oracle_ranks()
     assert set(ranks) == {"full", "popular", "uniform"}
     users = pq.read_table(small_dataset.folder / "oracle.parquet")["user"].to_pylist()
-    assert users == datasets.load_from_disk(str(small_dataset.folder / "test"))["user"][:]
+    assert users == small_dataset.splits["test"].users.tolist()
     assert all((ranks["popular"] <= ranks["full"]) & (ranks["full"] >= 1))
 
 
@@ -153,14 +133,13 @@ def test_a_folder_may_come_from_elsewhere(folder: Path, reopen: Callable[..., Da
             lambda f: (f / "metadata.json").write_text("[]"),
             r"metadata\.json",
         ),
-        (lambda f: edit_metadata(f, format_version=2), "format_version 2"),
-        (lambda f: edit_metadata(f, max_len=20), r"model\.max_len = 20.* 12"),
+        (lambda f: edit_metadata(f, format_version=1), "format_version 1"),
         (lambda f: (f / "items.parquet").unlink(), r"items\.parquet"),
         (
             lambda f: (f / "README.md").write_text("x"),
             r"README\.md.* 1 ",
         ),
-        (lambda f: flip_byte(f / "train" / "data-00000-of-00001.arrow"), r"train/data-0"),
+        (lambda f: flip_byte(f / "histories" / "data-00000-of-00001.arrow"), r"histories/data-0"),
         (lambda f: flip_byte(f / "items.parquet"), r"items\.parquet"),
         (lambda f: forget_samples(f), r"README\.md|parquet|arrow|state"),
     ],
@@ -180,58 +159,75 @@ def forget_samples(folder: Path) -> None:
 
 
 def test_other_processes_of_the_host_look_at_sizes_only(folder: Path, small_config: Callable[..., Config]) -> None:
-    settings, train = small_config(), folder / "train" / "data-00000-of-00001.arrow"
-    flip_byte(train)
-    how = {"max_len": settings.model.max_len, "preprocessing": settings.preprocessing.recipe, "verify": False}
+    settings, file = small_config(), folder / "histories" / "data-00000-of-00001.arrow"
+    flip_byte(file)
+    how: dict[str, Any] = {"preprocessing": settings.preprocessing.recipe, "verify": False}
     open_dataset(folder, **how)
-    train.write_bytes(train.read_bytes()[:-1])
+    file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"data-0.*arrow"):
         open_dataset(folder, **how)
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_an_id_outside_the_table_is_found_where_it_is_read(
-    folder: Path, reopen: Callable[..., Dataset], split: str
-) -> None:
-    lists = datasets.load_from_disk(str(folder / split))["items"]
+def test_an_id_outside_the_table_is_found_where_it_is_read(folder: Path, reopen: Callable[..., Dataset]) -> None:
+    lists = datasets.load_from_disk(str(folder / "histories"))["items"]
     bad = next(row for row, items in enumerate(lists) if row > 3 and max(items) > 101)
-    rows = np.array([*[row for row in range(len(lists)) if max(lists[row]) <= 101][:3], bad])
+    good = [row for row in range(len(lists)) if max(lists[row]) <= 101][:3]
     edit_metadata(folder, items=100)
-    with pytest.raises(DataError) as caught:
-        reopen().splits[split].read(rows)
+    histories = reopen().histories
+    for rows in (np.array(good), np.array([*good, bad])):
+        how = rows, np.zeros_like(rows), histories.lengths[rows]
+        if bad not in rows:
+            histories.read(*how)
+            continue
+        with pytest.raises(DataError) as caught:
+            histories.read(*how)
     item = next(item for item in lists[bad] if item > 101)
-    message = str(caught.value)
-    assert message.startswith(f"{folder / split}: row {bad}: column items ")
-    assert f" {item}, " in message
+    assert str(caught.value).startswith(f"{folder / 'histories'}: column items has the id {item}, ")
 
 
-@pytest.mark.parametrize("column", ["target", "popular_negatives", "uniform_negatives"])
+@pytest.mark.parametrize("name", ["target", "popular_negatives", "uniform_negatives"])
 @pytest.mark.parametrize("id_", [-1, 0, 1, 10_000])
 def test_targets_and_negatives_are_looked_at_too(
-    folder: Path, reopen: Callable[..., Dataset], column: str, id_: int
+    folder: Path, reopen: Callable[..., Dataset], name: str, id_: int
 ) -> None:
-    def spoil(row: dict[str, Any], number: int) -> dict[str, Any]:
-        return row if number != 7 else row | {column: id_ if column == "target" else [*row[column][:-1], id_]}
+    column = "items" if name == "target" else name
 
-    rewrite(folder, "test", lambda rows: rows.map(spoil, with_indices=True))
+    def spoil(row: dict[str, Any], number: int) -> dict[str, Any]:
+        return row if number != 7 else row | {column: [*row[column][:-1], id_]}  # the last item is the target
+
+    rewrite(folder, "histories" if name == "target" else "negatives", lambda rows: rows.map(spoil, with_indices=True))
     split = reopen().splits["test"]
     split.read(np.array([6, 8]))
-    with pytest.raises(DataError, match=rf"test: row 7: column {column} .* {id_}, "):
+    with pytest.raises(DataError, match=rf" has the id {id_}, "):
         split.read(np.array([6, 7, 8]))
+
+
+@pytest.mark.parametrize(("column", "value"), [("n_train", -1), ("n_train", 999), ("test", 0), ("test", 999)])
+def test_offsets_outside_a_history_are_refused(
+    folder: Path, reopen: Callable[..., Dataset], column: str, value: int
+) -> None:
+    rewrite(
+        folder, "histories",
+        lambda rows: rows.map(lambda row, at: row | ({column: value} if at == 5 else {}), with_indices=True),
+    )  # fmt: skip
+    dataset = reopen()
+    reads = {"n_train": lambda: len(dataset.windows(max_len=12, step=12)), "test": lambda: len(dataset.splits["test"])}
+    with pytest.raises(DataError, match=rf"histories: column {column} .* row 5"):
+        reads[column]()
 
 
 def test_sampled_negatives_are_equally_many(folder: Path, reopen: Callable[..., Dataset]) -> None:
     def cut(row: dict[str, Any], number: int) -> dict[str, Any]:
         return row | {"uniform_negatives": row["uniform_negatives"][: 9 + (number != 3)]}
 
-    rewrite(folder, "test", lambda rows: rows.map(cut, with_indices=True))
-    with pytest.raises(DataError, match="test: column uniform_negatives"):
+    rewrite(folder, "negatives", lambda rows: rows.map(cut, with_indices=True))
+    with pytest.raises(DataError, match="negatives: column uniform_negatives"):
         reopen().splits["test"].read(np.arange(5))
 
 
 def test_who_is_left_out_has_padding_for_negatives(log_config: Callable[..., Config]) -> None:
     config = log_config()
-    dataset = open_dataset(config.data.folder, max_len=12, preprocessing=config.preprocessing.recipe)
+    dataset = open_dataset(config.data.folder, preprocessing=config.preprocessing.recipe)
     test = dataset.splits["test"]
     rows = test.read(np.arange(6))
     assert rows.negatives is not None

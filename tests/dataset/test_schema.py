@@ -2,19 +2,18 @@
 
 import pyarrow as pa
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID, columns, table_rows
+from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, NEGATIVE_COLUMNS, PAD_ID, history_columns, table_rows
 
 
-def test_a_split_has_these_columns_of_these_types() -> None:
-    history = {"user": pa.int32(), "items": pa.list_(pa.int32())}
-    parallel = {"times": pa.list_(pa.int64()), "ratings": pa.list_(pa.float32())}
-    negatives = {"popular_negatives": pa.list_(pa.int32()), "uniform_negatives": pa.list_(pa.int32())}
-    assert columns("train", has_times=False, has_ratings=False) == history
-    assert columns("train", has_times=True, has_ratings=True) == history | parallel
-    for split in ("validation", "test"):
-        expected = history | parallel | {"target": pa.int32(), "target_time": pa.int64()} | negatives
-        assert columns(split, has_times=True, has_ratings=True) == expected
-        assert list(columns(split, has_times=True, has_ratings=True)) == list(expected)
+def test_the_folders_have_these_columns_of_these_types() -> None:
+    numbers, offsets = pa.list_(pa.int32()), dict.fromkeys(("n_train", "validation", "test"), pa.int32())
+    history = {"user": pa.int32(), "items": numbers}
+    assert history_columns(has_times=False, has_ratings=False) == history | offsets
+    expected = history | {"times": pa.list_(pa.int64()), "ratings": pa.list_(pa.float32())} | offsets
+    found = history_columns(has_times=True, has_ratings=True)
+    assert (found, list(found)) == (expected, list(expected))
+    negatives = {"user": pa.int32(), "popular_negatives": numbers, "uniform_negatives": numbers}
+    assert (NEGATIVE_COLUMNS, list(NEGATIVE_COLUMNS)) == (negatives, list(negatives))
 
 
 def test_special_ids_come_before_the_items() -> None:

@@ -8,7 +8,7 @@ from bert4rec.dataset.format import describe, lengths_of
 def test_the_lengths_are_those_of_numpy() -> None:
     lengths = np.array([1, 2, 3, 4, 7, 8, 100])
     assert lengths_of(lengths) == {
-        "min": 1, "median": 4.0, "mean": 17.86, "max": 100,
+        "min": 1, "median": 4.0, "third_quartile": 8, "mean": 17.86, "max": 100,
         "histogram": [[1, 1, 1], [2, 3, 2], [4, 7, 2], [8, 15, 1], [64, 127, 1]],
     }  # fmt: skip
 
@@ -18,7 +18,7 @@ def test_the_report_of_a_run() -> None:
         "source": "table", "order": {"by": "time", "column": "at", "newest_first": False},
         "rows_read": 1_000_010, "bad_rows": {"empty line": 10}, "dropped": {"min_rating": 999_000}, "rows": 1000,
         "users": 20, "users_read": 40, "items": 50, "items_read": 50, "density": 1.0, "time_span": [0, 86_400],
-        "train_windows": 30, "validation_users": 5, "test_users": 20, "preprocessing": {"n_eval_negatives": 100},
+        "train_positions": 30, "validation_users": 5, "test_users": 20, "preprocessing": {"n_eval_negatives": 100},
         "repeated_targets": {"validation": {"users": 0, "of": 5}, "test": {"users": 1, "of": 20}},
         "left_out": {"validation": {"users": 0, "of": 5}, "test": {"users": 0, "of": 20}},
         "lengths": {"min": 1, "median": 3.0, "mean": 50.0, "max": 90, "histogram": [[1, 1, 4], [64, 127, 16]]},

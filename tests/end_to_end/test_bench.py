@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -21,6 +20,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.bench import plain_preparation
 from benchmarks.bench.__main__ import main
 from benchmarks.bench.arithmetic import SIZES, Network, needed_flops
 from benchmarks.bench.loader import BATCH, loader_case, our_batches, plain_batches
@@ -35,7 +35,8 @@ from benchmarks.evaluation_speed import make_folder, open_folder, random_model
 from benchmarks.preprocessing import STAGE_LINE, write_goodreads
 from benchmarks.recommend import random_network
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.recommender import Recommender
@@ -135,7 +136,7 @@ def test_positions_are_counted_by_sequence() -> None:
 
 def test_the_plain_loader_has_the_same_windows(dataset: Dataset) -> None:
     """With every position masked: the targets are the windows."""
-    train = dataset.splits["train"]
+    train = dataset.windows(max_len=MAX_LEN, step=MAX_LEN)
     ours: Counter[tuple[int, ...]] = Counter()
     for batch in our_batches(train, dataset.n_items, n_epochs=1, mask_prob=1.0).batches():
         parts = [part for part, n in zip(batch.targets.split(counts(batch)[1]), counts(batch)[0], strict=True) if n > 1]
@@ -188,17 +189,20 @@ def test_the_plain_preparation_has_the_same_windows_and_targets(tmp_path: Path) 
     original = dict(books.rows())
     theirs = {path.stem: pickle.loads(path.read_bytes()) for path in (tmp_path / "plain").glob("*.pkl")}
 
-    def ours(split: str, *columns: str) -> list[tuple[object, ...]]:
-        return datasets.load_from_disk(str(tmp_path / "ours" / split)).to_polars().select(columns).rows()
+    ours = open_dataset(tmp_path / "ours")
+    windows = ours.windows(max_len=plain_preparation.MAX_LEN, step=plain_preparation.STEP)
 
-    assert Counter(tuple(original[item] for item in items) for (items,) in ours("train", "items")) == Counter(
+    def originals(rows: Rows) -> list[tuple[object, ...]]:
+        return [tuple(original[item] for item in part) for part in np.split(rows.items, rows.lengths.cumsum()[:-1])]
+
+    assert Counter(originals(windows.read(np.arange(len(windows))))) == Counter(
         tuple(theirs["items"][item] for item in items) for items in theirs["train"]
     )
     for split in ("validation", "test"):
-        assert Counter(
-            (tuple(original[item] for item in items), original[target])
-            for items, target in ours(split, "items", "target")
-        ) == Counter(
+        rows = ours.splits[split].read(np.arange(len(ours.splits[split])))
+        assert rows.targets is not None
+        targets = [original[item] for item in rows.targets]
+        assert Counter(zip(originals(rows), targets, strict=True)) == Counter(
             (tuple(theirs["items"][item] for item in seen), theirs["items"][target])
             for seen, target, *_ in theirs[split]
         )

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
+from bert4rec.dataset.reader import Dataset, open_dataset
 
 
 def dataset_of(folder: Path) -> Dataset:
-    metadata = read_metadata(folder)
-    return open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+    return open_dataset(folder)
 
 
 @pytest.fixture(scope="session")

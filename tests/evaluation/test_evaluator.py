@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
-from bert4rec.dataset.histories import Split
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.format import FIRST_ITEM_ID
+from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.metric_names import LIST_METRICS
 from bert4rec.evaluation.ranker import Ranker, to_metrics
@@ -120,7 +119,7 @@ def test_the_best_epoch_is_chosen_by_the_same_figures(log_config: Callable[..., 
 
 def recommended(recommender: Any, folder: Path, split: str) -> tuple[list[list[Any]], list[Any]]:
     """The ten recommended items for each held-out user, and the targets, both in the items' own ids."""
-    part = Split(folder / split, table_rows(len(recommender.ids)))
+    part = open_dataset(folder).splits[split]
     rows = part.read(np.arange(len(part)))
     assert rows.targets is not None
     histories = np.split(rows.items - FIRST_ITEM_ID, rows.lengths.cumsum()[:-1])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.histories import Split
+from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.lists import Lists, coverage, gini
 from bert4rec.evaluation.ranker import Ranker
@@ -32,7 +32,9 @@ def lists_of(
     return lists
 
 
-def by_sorting(score: Callable[[int], list[float]], split: Split, *, leaves_out_seen: bool = True) -> list[list[int]]:
+def by_sorting(
+    score: Callable[[int], list[float]], split: EvaluationSplit, *, leaves_out_seen: bool = True
+) -> list[list[int]]:
     """The items of each row, the best ones first, from 0; `score` gives a row's scores of all items."""
     lists = []
     for row in range(len(split)):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT
-from bert4rec.dataset.histories import Split
+from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import assigned
 from bert4rec.evaluation.metrics import MISSED
@@ -51,7 +51,7 @@ def rank_by_popularity(dataset: Dataset, batch_size: int = 16, *, leaves_out_see
 
 
 def ranks_by_sorting(
-    score: Callable[[int], list[float]], split: Split, *, leaves_out_seen: bool = True
+    score: Callable[[int], list[float]], split: EvaluationSplit, *, leaves_out_seen: bool = True
 ) -> dict[str, list[int]]:
     """`score` gives a row's scores of all items."""
     ranks: dict[str, list[int]] = {name: [] for name in PROTOCOLS}
@@ -97,7 +97,7 @@ def test_a_models_ranks(
         assert as_lists(found) == ranks_by_sorting(scores_by(network, split), split, leaves_out_seen=leaves_out_seen)
 
 
-def scores_by(network: Bert4Rec, split: Split) -> Callable[[int], list[float]]:
+def scores_by(network: Bert4Rec, split: EvaluationSplit) -> Callable[[int], list[float]]:
     @torch.no_grad()
     def score(row: int) -> list[float]:
         hidden, vectors = network.encode_queries(

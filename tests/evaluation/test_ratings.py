@@ -5,14 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 import torch
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.histories import Split
-from bert4rec.dataset.reader import Sizes
+from bert4rec.dataset.histories import Histories, TrainingPairs
+from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation import ratings
 from bert4rec.evaluation.ratings import RatingMeter, mean_errors
 from bert4rec.feed.pairs import TEST, TRAINING, PairExamples, parts_of_pairs
@@ -24,8 +23,8 @@ MSE = {"seed": 3, "loss": "mse", "rating_holdout": 0.2, "rating_validation": 0.1
 
 
 @pytest.fixture
-def split(rated_folder: Path) -> Split:
-    return Split(rated_folder / "train", 10**6)
+def pairs(rated_folder: Path) -> TrainingPairs:
+    return TrainingPairs(Histories(rated_folder, 10**6))
 
 
 class Constant(torch.nn.Module):
@@ -45,9 +44,9 @@ def values(examples: PairExamples) -> list[tuple[int, int, float]]:
     return list(zip(users.tolist(), items.tolist(), ratings.tolist(), strict=True))
 
 
-def test_errors_written_out(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_written_out(pairs: TrainingPairs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 50)
-    held_out = parts_of_pairs(split, **MSE)[TEST]
+    held_out = parts_of_pairs(pairs, **MSE)[TEST]
     calls: list[int] = []
     meter = RatingMeter(Partition(), torch.device("cpu"), lambda: calls.append(1))
     found = meter.errors(Constant(3.0), held_out)  # type: ignore[arg-type]
@@ -61,10 +60,10 @@ def test_errors_written_out(split: Split, monkeypatch: pytest.MonkeyPatch) -> No
         meter.errors(Constant(math.nan), held_out)  # type: ignore[arg-type]
 
 
-def test_errors_of_means_written_out(split: Split, rated_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_means_written_out(pairs: TrainingPairs, rated_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the mean rating, and of damped means of items and users, by the training's pairs alone."""
     monkeypatch.setattr(ratings, "PAIRS_AT_ONCE", 100)
-    parts = parts_of_pairs(split, **MSE)
+    parts = parts_of_pairs(pairs, **MSE)
     trained, tested = values(parts[TRAINING]), values(parts[TEST])
     mean = np.mean([r for *_, r in trained])
     of_item = {i: sum(r - mean for _, j, r in trained if j == i) for i in {i for _, i, _ in trained}}
@@ -72,8 +71,7 @@ def test_errors_of_means_written_out(split: Split, rated_folder: Path, monkeypat
     of_user = {u: sum(r - mean - of_item[i] for v, i, r in trained if v == u) for u in {u for u, *_ in trained}}
     of_user = {u: total / (10 + sum(v == u for v, *_ in trained)) for u, total in of_user.items()}
     left = [r - mean - of_item.get(i, 0.0) - of_user.get(u, 0.0) for u, i, r in tested]
-    n_users = len(set(datasets.load_from_disk(str(rated_folder / "train"))["user"]))
-    found = mean_errors(split, parts, Sizes(70, n_users))
+    found = mean_errors(pairs, parts, open_dataset(rated_folder))
     assert found == pytest.approx(
         {"baseline_RMSE": math.sqrt(np.mean([(r - mean) ** 2 for *_, r in tested])),
          "means_RMSE": math.sqrt(np.mean(np.square(left)))}

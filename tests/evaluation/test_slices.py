@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.dataset.format import LEFT_OUT
-from bert4rec.dataset.histories import Split
-from bert4rec.dataset.reader import NO_TIME, Dataset
+from bert4rec.dataset.histories import EvaluationSplit
+from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation import slices as slices_module
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
@@ -23,12 +23,12 @@ from tests.evaluation.conftest import dataset_of
 
 POPULARITY = np.array([5, 0, 2, 3, 2, 0, 3])  # of 15 positions: 5 | 3, 3 | 2, 2, 0, 0
 RANKS = np.array([1, 20, 3, 4, 11, 6, 7, 200], np.int32)
-DAYS = [int(datetime(2024, 5, day, tzinfo=UTC).timestamp()) for day in (1, 2, 3, 3, 3, 9, 8)]
+DAYS = [int(datetime(2024, 5, day, tzinfo=UTC).timestamp()) for day in (1, 2, 3, 3, 3, 9, 8, 9)]
 FACTS = Facts(
     history_length=np.array([1, 5, 6, 10, 11, 200, 201, 9000]),
     train_count=POPULARITY[[0, 1, 2, 3, 4, 5, 6, 0]],
     is_repeated=np.array([True, False, False, False, True, False, False, False]),
-    last_time=np.array([*DAYS, NO_TIME]),
+    last_time=np.array(DAYS),
 )
 
 
@@ -52,14 +52,14 @@ def test_every_user_is_in_one_slice_of_each_kind() -> None:
         "target": {"known": [0, 2, 3, 4, 6, 7], "cold": [1, 5]},
         "repeated": {"new": [1, 2, 3, 5, 6, 7], "repeated": [0, 4]},
         "time": {"first third: 2024-05-01 to 2024-05-03": [0, 1, 2, 3, 4],
-                 "last third: 2024-05-08 to 2024-05-09": [5, 6]},
+                 "second third: 2024-05-08 to 2024-05-08": [6],
+                 "last third: 2024-05-09 to 2024-05-09": [5, 7]},
     }  # fmt: skip
 
 
 def test_without_times_there_are_no_slices_by_time() -> None:
     assert "time" not in slices(FACTS._replace(last_time=None), RANKS, POPULARITY)
-    assert "time" not in slices(FACTS._replace(last_time=np.full(8, NO_TIME)), RANKS, POPULARITY)
-    assert [part["users"] for part in slices(FACTS, RANKS, POPULARITY)["time"]] == [5, 2]
+    assert [part["users"] for part in slices(FACTS, RANKS, POPULARITY)["time"]] == [5, 1, 2]
 
 
 def test_items_that_nobody_was_trained_on_are_the_tail() -> None:
@@ -126,15 +126,15 @@ def test_a_write_that_fails_leaves_nothing(
     log_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = facts_of(log_dataset)
-    original = Split.targets
+    original = EvaluationSplit.targets
 
-    def fails_at_the_end(split: Split, rows: np.ndarray) -> np.ndarray:
+    def fails_at_the_end(split: EvaluationSplit, rows: np.ndarray) -> np.ndarray:
         if rows[-1] == 5:
             raise OSError(28, "No space left on device")
         return original(split, rows)
 
     monkeypatch.setattr(slices_module, "ROWS_AT_ONCE", 4)
-    monkeypatch.setattr(Split, "targets", fails_at_the_end)
+    monkeypatch.setattr(EvaluationSplit, "targets", fails_at_the_end)
     with pytest.raises(OSError, match="No space"):
         write_ranks(tmp_path, log_dataset, {"test": RANKS_OF_LOG}, facts)
     assert list(tmp_path.iterdir()) == []

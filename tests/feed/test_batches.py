@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.dataset.format import MASK_ID, PAD_ID, table_rows
-from bert4rec.dataset.histories import Split
+from bert4rec.dataset.histories import Histories
 from bert4rec.dataset.reader import Dataset
 from bert4rec.feed.batches import START, EpochOrder, Position, TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
@@ -37,8 +37,8 @@ def source(
     dataset: Dataset, *, n_epochs: int = 1, per_device: int, partition: Partition = ALONE, start: Position = START,
 ) -> TrainingBatches:  # fmt: skip
     return TrainingBatches(
-        Windows(dataset.splits["train"], masking(dataset)), partition, n_epochs=n_epochs, per_device=per_device, seed=5,
-        start=start,
+        Windows(dataset.windows(max_len=12, step=12), masking(dataset)), partition, n_epochs=n_epochs,
+        per_device=per_device, seed=5, start=start,
     )  # fmt: skip
 
 
@@ -48,12 +48,12 @@ from multiprocessing import active_children
 from pathlib import Path
 from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
-from bert4rec.dataset.histories import Split
+from bert4rec.dataset.histories import Histories, TrainingWindows
 from bert4rec.runtime.collectives import Partition
 if __name__ == "__main__":
+    windows = TrainingWindows(Histories(Path(sys.argv[1]), 10**6), max_len=12, step=12)
     batches = TrainingBatches(
-        Windows(Split(Path(sys.argv[1]) / "train", 10**6), Masking(1, 10**6, 0.2, 0.1, 1.0, 0.0)), Partition(),
-        n_epochs=9, per_device=2, seed=1,
+        Windows(windows, Masking(1, 10**6, 0.2, 0.1, 1.0, 0.0)), Partition(), n_epochs=9, per_device=2, seed=1
     ).batches(num_workers=2)
     next(batches)
     print(*(child.pid for child in active_children()), flush=True)
@@ -77,7 +77,7 @@ def test_loader_processes_end_with_a_training_that_is_killed(small_dataset: Data
 def test_batches_start_where_a_training_was_interrupted(
     small_dataset: Dataset, epochs: int, sequences: int, per_device: int
 ) -> None:
-    split = small_dataset.splits["train"]
+    split = small_dataset.windows(max_len=12, step=12)
     steps = 7 * epochs + sequences // 16
     whole = source(small_dataset, n_epochs=4, per_device=16)
     rest = source(small_dataset, n_epochs=4, per_device=per_device, start=Position(epochs, sequences, steps))
@@ -93,7 +93,7 @@ def test_batches_start_where_a_training_was_interrupted(
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_hold_the_windows_of_the_order_sorted_by_length(small_dataset: Dataset, num_workers: int) -> None:
-    split = small_dataset.splits["train"]
+    split = small_dataset.windows(max_len=12, step=12)
     epochs = [EpochOrder(len(split), ALONE, per_device=16, seed=5, epoch=epoch) for epoch in range(3)]
     batches = list(source(small_dataset, n_epochs=3, per_device=16).batches(num_workers=num_workers))
     assert len(batches) == 3 * len(epochs[0])
@@ -112,14 +112,14 @@ def test_batches_hold_the_windows_of_the_order_sorted_by_length(small_dataset: D
 def test_the_second_epoch_is_masked_otherwise(small_dataset: Dataset) -> None:
     whole = source(small_dataset, n_epochs=2, per_device=10_000)
     first, second = whole[0], whole[1]
-    assert first.n_sequences == second.n_sequences == len(small_dataset.splits["train"])
+    assert first.n_sequences == second.n_sequences == len(small_dataset.windows(max_len=12, step=12))
     assert first.positions.tolist() != second.positions.tolist()
     np.testing.assert_array_equal(whole[0].places, first.places)
 
 
 def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
     """As many ranks as windows but one, a window each: the second step has a single window, for the last rank."""
-    n_ranks = len(small_dataset.splits["train"]) - 1
+    n_ranks = len(small_dataset.windows(max_len=12, step=12)) - 1
     partitions = (Partition(rank, n_ranks) for rank in (0, n_ranks - 1))
     empty, full = (source(small_dataset, per_device=1, partition=partition)[1] for partition in partitions)
     assert (empty.n_sequences, full.n_sequences) == (1, 1)
@@ -131,10 +131,9 @@ def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_bad_row_is_one_line_whoever_reads_it(small_dataset: Dataset, num_workers: int) -> None:
     """An error of a loader process would else come with its traceback in the message."""
-    smaller = Dataset(
-        small_dataset.folder, small_dataset.metadata, {"train": Split(small_dataset.folder / "train", n_rows=100)}
-    )
-    with pytest.raises(DataError, match=r"train: row \d+: column items has the id \d+, outside 2…99; ") as caught:
+    histories = Histories(small_dataset.folder, n_rows=100)
+    smaller = Dataset(small_dataset.folder, small_dataset.metadata, histories, {})
+    with pytest.raises(DataError, match=r"histories: column items has the id \d+, outside 2…99; ") as caught:
         list(source(smaller, per_device=16).batches(num_workers=num_workers))
     assert "\n" not in str(caught.value)
 
@@ -149,7 +148,7 @@ def test_every_rank_has_the_negatives_of_its_step(small_dataset: Dataset) -> Non
     sampler = NegativeSampler(n_items=small_dataset.n_items, n=9, power=0.0, seed=5)
     for rank in (0, 1):
         batches = TrainingBatches(
-            Windows(small_dataset.splits["train"], masking(small_dataset)), Partition(rank, 2), n_epochs=2,
+            Windows(small_dataset.windows(max_len=12, step=12), masking(small_dataset)), Partition(rank, 2), n_epochs=2,
             per_device=16, seed=5, sampler=sampler,
         )  # fmt: skip
         for step in (0, len(batches) - 1):
@@ -164,8 +163,8 @@ def test_loader_processes_draw_the_same_negatives(small_dataset: Dataset) -> Non
         n_items=small_dataset.n_items, n=9, power=0.5, seed=5, popularity=small_dataset.popularity
     )
     batches = TrainingBatches(
-        Windows(small_dataset.splits["train"], masking(small_dataset)), ALONE, n_epochs=1, per_device=64, seed=5,
-        sampler=sampler,
+        Windows(small_dataset.windows(max_len=12, step=12), masking(small_dataset)), ALONE, n_epochs=1, per_device=64,
+        seed=5, sampler=sampler,
     )  # fmt: skip
     for step, batch in enumerate(batches.batches(num_workers=1)):
         assert batch.candidates is not None

@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 import pytest
 
-from bert4rec.dataset.histories import Split
+from bert4rec.dataset.histories import Histories, TrainingPairs
 from bert4rec.feed.batch import AnyBatch, Pairs
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.feed.pairs import TEST, TRAINING, VALIDATION, PairExamples, parts_of_pairs
@@ -17,17 +17,15 @@ MSE = {"seed": 3, "loss": "mse", "rating_holdout": 0.1, "rating_validation": 0.0
 
 
 @pytest.fixture
-def split(rated_folder: Path) -> Split:
-    return Split(rated_folder / "train", 10**6)
+def training_pairs(rated_folder: Path) -> TrainingPairs:
+    return TrainingPairs(Histories(rated_folder, 10**6))
 
 
 @pytest.fixture
 def pairs(rated_folder: Path) -> list[tuple[int, int, float]]:
     """All of them as another library reads them."""
-    rows = datasets.load_from_disk(str(rated_folder / "train"))
-    return [
-        (row["user"], item, rating) for row in rows for item, rating in zip(row["items"], row["ratings"], strict=True)
-    ]
+    rows = datasets.load_from_disk(str(rated_folder / "histories"))
+    return [(row["user"], row["items"][at], row["ratings"][at]) for row in rows for at in range(row["n_train"])]
 
 
 def users_of(pairs: AnyBatch) -> list[int]:
@@ -41,39 +39,39 @@ def read(examples: PairExamples, indices: list[int]) -> list[tuple[int, int, flo
     return list(zip(users_of(found), found.targets.tolist(), found.ratings.tolist(), strict=True))
 
 
-def test_pairs_are_those_of_the_folder(split: Split, pairs: list[tuple[int, int, float]]) -> None:
-    everything = PairExamples(split, range(split.n_pairs), seed=None, has_ratings=True)
+def test_pairs_are_those_of_the_folder(training_pairs: TrainingPairs, pairs: list[tuple[int, int, float]]) -> None:
+    everything = PairExamples(training_pairs, range(len(training_pairs)), seed=None, has_ratings=True)
     assert len(everything) == len(pairs) > 900
     assert read(everything, list(range(len(pairs)))) == pairs
     assert read(everything, [5, 900, 5, 0]) == [pairs[0], pairs[5], pairs[5], pairs[900]]
 
 
-def test_parts_share_the_pairs_out_by_the_seed(split: Split) -> None:
-    parts = parts_of_pairs(split, **MSE)
+def test_parts_share_the_pairs_out_by_the_seed(training_pairs: TrainingPairs) -> None:
+    parts = parts_of_pairs(training_pairs, **MSE)
     numbers = {name: part.numbers(np.arange(len(part))).tolist() for name, part in parts.items()}
-    n = split.n_pairs
+    n = len(training_pairs)
     assert {name: len(part) for name, part in numbers.items()} == {
         TEST: round(0.1 * n), VALIDATION: round(0.05 * n), TRAINING: n - round(0.1 * n) - round(0.05 * n),
     }  # fmt: skip
     assert sorted(number for part in numbers.values() for number in part) == list(range(n))
     assert numbers[TEST] != sorted(numbers[TEST])
-    without = parts_of_pairs(split, **MSE | {"rating_validation": 0.0})
+    without = parts_of_pairs(training_pairs, **MSE | {"rating_validation": 0.0})
     assert without[TEST].numbers(np.arange(20)).tolist() == numbers[TEST][:20]
-    others = parts_of_pairs(split, **MSE | {"seed": 4})
+    others = parts_of_pairs(training_pairs, **MSE | {"seed": 4})
     assert others[TEST].numbers(np.arange(20)).tolist() != numbers[TEST][:20]
 
 
-def test_rankings_are_learnt_from_all_pairs_without_ratings(split: Split) -> None:
-    parts = parts_of_pairs(split, **MSE | {"loss": "bpr"})
+def test_rankings_are_learnt_from_all_pairs_without_ratings(training_pairs: TrainingPairs) -> None:
+    parts = parts_of_pairs(training_pairs, **MSE | {"loss": "bpr"})
     assert parts.keys() == {TRAINING}
-    assert len(parts[TRAINING]) == split.n_pairs
+    assert len(parts[TRAINING]) == len(training_pairs)
     assert parts[TRAINING].batch(np.arange(3), 0).ratings is None
 
 
 @pytest.mark.parametrize("n_processes", [2, 3])
-def test_every_process_has_its_share_of_one_order(split: Split, n_processes: int) -> None:
+def test_every_process_has_its_share_of_one_order(training_pairs: TrainingPairs, n_processes: int) -> None:
     """The last global batch has fewer pairs than there are processes."""
-    examples = parts_of_pairs(split, **MSE)[TRAINING]
+    examples = parts_of_pairs(training_pairs, **MSE)[TRAINING]
     global_batch = len(examples) - 1
 
     def batches(rank: int, n: int) -> TrainingBatches:
@@ -91,12 +89,12 @@ def test_every_process_has_its_share_of_one_order(split: Split, n_processes: int
     assert alone[0].targets.tolist() != alone[len(alone) // 2].targets.tolist()  # epochs have orders of their own
 
 
-def test_a_loader_process_gets_none_of_the_pairs(split: Split) -> None:
-    assert split.n_pairs
-    examples = parts_of_pairs(split, **MSE)[TRAINING]
+def test_a_loader_process_gets_none_of_the_pairs(training_pairs: TrainingPairs) -> None:
+    assert len(training_pairs)
+    examples = parts_of_pairs(training_pairs, **MSE)[TRAINING]
     before = examples.batch(np.arange(9), 0)
     pickled = pickle.dumps(examples)
-    assert len(pickled) < 3000 < 4 * split.n_pairs
+    assert len(pickled) < 3000 < 4 * len(training_pairs)
     again = pickle.loads(pickled).batch(np.arange(9), 0)
     assert users_of(again) == users_of(before)
     assert [value.tolist() for value in again[1:3]] == [value.tolist() for value in before[1:3]]

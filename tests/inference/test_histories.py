@@ -63,7 +63,7 @@ BEGIN = 1_600_000_000  # seconds, of each history
     [
         {},
         {"preprocessing.split": "none", "model.max_len": 5},
-        {"preprocessing.split": "none", "model.max_len": 5, "preprocessing.sliding_step": 2},
+        {"preprocessing.split": "none", "model.max_len": 5, "training.sliding_step": 2},
     ],
 )
 def test_histories_of_users_are_those_of_the_log(

@@ -1,13 +1,14 @@
 """Kinds without training: popularity and transitions, counted by hand."""
 
+import itertools
 import random
+import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import get_args
 
 import numpy as np
-import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -16,10 +17,9 @@ from hypothesis import strategies as st
 
 from bert4rec.config.abilities import UNTRAINED
 from bert4rec.config.tables import COUNTING, Evaluation, Model
-from bert4rec.dataset.columns import Indices
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import Rows
-from bert4rec.dataset.reader import Dataset, open_dataset, read_metadata
+from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.models import transitions
 from bert4rec.models.baselines import (
     SCORERS,
@@ -32,66 +32,31 @@ from bert4rec.models.baselines import (
 )
 from bert4rec.models.kinds import KINDS
 from bert4rec.models.transitions import Transitions, TransitionScorer
-from bert4rec.prepare.splitting import windows
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import LOG, prepare_log
+from tests.folders import histories_of
 
-
-class Windows:
-    """A split of the windows of `histories`, whose items count from 0; `times` parallel to them."""
-
-    def __init__(
-        self, histories: Sequence[Sequence[int]], max_len: int, step: int, times: Sequence[Sequence[int]] | None = None
-    ) -> None:
-        lists = [("items", histories, pl.Int32), *([("times", times, pl.Int64)] if times is not None else [])]
-        columns = {
-            name: pl.Series(name, [list(values) for values in of_name], pl.List(kind)) for name, of_name, kind in lists
-        }
-        users = pl.Series("user", range(len(histories)), pl.Int32)
-        frame = pl.DataFrame([users, *columns.values()]).filter(pl.col("items").list.len() > 0)
-        cut = windows(frame, max_len=max_len, step=step)
-        self.users, self.has_times = cut["user"].to_numpy(), times is not None
-        self._lists = {name: [np.array(values, np.int64) for values in cut[name].to_list()] for name in columns}
-
-    def __len__(self) -> int:
-        return len(self.users)
-
-    def lengths(self, indices: Indices) -> Indices:
-        return np.array([len(self._lists["items"][index]) for index in indices], np.int64)
-
-    def read(self, indices: Indices) -> Rows:
-        return Rows((self._joined("items", indices) + FIRST_ITEM_ID).astype(np.int32), self.lengths(indices))
-
-    def times(self, indices: Indices) -> Indices:
-        return self._joined("times", indices)
-
-    def _joined(self, name: str, indices: Indices) -> Indices:
-        return np.concatenate([self._lists[name][index] for index in indices])
+FOLDERS, NUMBERS = tempfile.TemporaryDirectory(), itertools.count()
 
 
 def dataset_of(
-    histories: Sequence[Sequence[int]], *, n_items: int, max_len: int = 50, step: int = 0,
-    times: Sequence[Sequence[int]] | None = None,
-) -> Dataset:  # fmt: skip
-    """A dataset whose training split has the windows of `histories`, `step` items apart (0: `max_len`)."""
-    metadata: dict[str, Any] = {"items": n_items, "max_len": max_len, "preprocessing": {"sliding_step": step}}
-    split = Windows(histories, max_len, step or max_len, times)
-    dataset = Dataset(cast(Any, None), metadata, {"train": cast(Any, split)})
+    histories: Sequence[Sequence[int]], *, n_items: int, times: Sequence[Sequence[int]] | None = None
+) -> Dataset:
+    """A dataset that trains on `histories`, whose items count from 0."""
+    place = Path(FOLDERS.name) / str(next(NUMBERS))
+    dataset = Dataset(place, {"items": n_items}, histories_of(place, histories, times=times), {})
     vars(dataset)["popularity"] = np.bincount([item for items in histories for item in items], minlength=n_items)
     return dataset
 
 
-@pytest.mark.parametrize(("max_len", "step"), [(50, 0), (5, 0), (5, 2), (5, 1), (2, 1), (3, 3)])
 @pytest.mark.parametrize("positions_at_once", [1, 7, 10**6])
-def test_every_position_once(monkeypatch: pytest.MonkeyPatch, max_len: int, step: int, positions_at_once: int) -> None:
+def test_every_position_once(monkeypatch: pytest.MonkeyPatch, positions_at_once: int) -> None:
     monkeypatch.setattr(transitions, "POSITIONS_AT_ONCE", positions_at_once)
-    draw = random.Random(max_len + step)
+    draw = random.Random(7)
     items = [[draw.randrange(9) for _ in range(draw.choice([0, 1, 2, 4, 5, 6, 11, 23]))] for _ in range(30)]
     times = [[100 * user + place for place in range(len(of_user))] for user, of_user in enumerate(items)]
     calls: list[None] = []
-    found = TrainingHistories(
-        dataset_of(items, n_items=9, max_len=max_len, step=step, times=times), lambda: calls.append(None)
-    )
+    found = TrainingHistories(dataset_of(items, n_items=9, times=times), lambda: calls.append(None))
     parts = list(found.parts())
     assert len(parts) == len(calls) == found.n_parts
     together = {
@@ -109,14 +74,11 @@ def test_every_position_once(monkeypatch: pytest.MonkeyPatch, max_len: int, step
     assert found.n_positions == len(places)
 
 
-@pytest.mark.parametrize("changes", [{}, {"model.max_len": 3, "preprocessing.sliding_step": 2}])
-def test_a_dataset_folder(tmp_path: Path, changes: dict[str, int]) -> None:
+def test_a_dataset_folder(tmp_path: Path) -> None:
     """Of each user all but the last two items, which are held out; times are seconds from an instant on."""
-    folder = prepare_log(tmp_path, **changes)
-    metadata = read_metadata(folder)
-    dataset = open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+    dataset = open_dataset(prepare_log(tmp_path))
     (part,) = TrainingHistories(dataset).parts()
-    users = pq.read_table(folder / "users.parquet")["original"].to_pylist()
+    users = pq.read_table(dataset.folder / "users.parquet")["original"].to_pylist()
     items = dataset.originals(8)
     found: dict[str, list[int]] = {}
     for user, item in zip(part.users.tolist(), part.items.tolist(), strict=True):
@@ -180,17 +142,16 @@ def test_scores_can_be_written_to() -> None:
 def test_without_times_the_last_of_every_user_count() -> None:
     """Of 4, 1, 5 and 0 interactions half are the last 2, 1, 3 and none."""
     histories = [[0, 1, 2, 3], [2], [3, 3, 0, 2, 2], []]
-    for max_len, step in ((50, 0), (2, 1), (3, 0)):
-        found = TrainingHistories(dataset_of(histories, n_items=5, max_len=max_len, step=step))
-        assert recent_counts(found, 0.5).tolist() == [1, 0, 4, 1, 0]
-        assert recent_counts(found, 0.01).tolist() == [0, 0, 2, 1, 0]
-        assert recent_counts(found, 1.0).tolist() == [2, 1, 4, 3, 0]
+    found = TrainingHistories(dataset_of(histories, n_items=5))
+    assert recent_counts(found, 0.5).tolist() == [1, 0, 4, 1, 0]
+    assert recent_counts(found, 0.01).tolist() == [0, 0, 2, 1, 0]
+    assert recent_counts(found, 1.0).tolist() == [2, 1, 4, 3, 0]
 
 
 def test_with_times_the_newest_of_all_count() -> None:
     """The two newest are of the second user, and a third one is as new as the older of these."""
     histories, times = [[0, 1, 2], [2, 3, 4]], [[10, 20, 80], [50, 80, 90]]
-    found = TrainingHistories(dataset_of(histories, n_items=5, times=times, max_len=2, step=1))
+    found = TrainingHistories(dataset_of(histories, n_items=5, times=times))
     assert recent_counts(found, 2 / 6).tolist() == [0, 0, 1, 1, 1]
     assert recent_counts(found, 1 / 6).tolist() == [0, 0, 0, 0, 1]
     assert recent_counts(found, 4 / 6).tolist() == [0, 0, 2, 1, 1]
@@ -305,14 +266,13 @@ def test_a_history_by_hand() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     histories=st.lists(st.lists(st.integers(0, N_ITEMS - 1), max_size=14), min_size=1, max_size=8).filter(any),
-    max_len=st.integers(2, 6), step=st.integers(0, 6), reach=st.integers(1, 5),
-    positions_at_once=st.sampled_from([1, 5, 12, 10**6]),
+    reach=st.integers(1, 5), positions_at_once=st.sampled_from([1, 5, 12, 10**6]),
 )  # fmt: skip
 def test_the_counts_are_those_of_whole_histories(
-    histories: list[list[int]], max_len: int, step: int, reach: int, positions_at_once: int
+    histories: list[list[int]], reach: int, positions_at_once: int
 ) -> None:
-    """None is lost between two windows or two parts, none counts twice where windows overlap."""
-    dataset = dataset_of(histories, n_items=N_ITEMS, max_len=max_len, step=min(step, max_len))
+    """None is lost between two parts."""
+    dataset = dataset_of(histories, n_items=N_ITEMS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transitions, "POSITIONS_AT_ONCE", positions_at_once)
         found = Transitions.count(TrainingHistories(dataset), reach=reach, decay=0.5)

@@ -34,8 +34,6 @@ def small() -> list[str]:
         "--data.n_rows=2400",
         "--preprocessing.n_eval_negatives=20",
         "--preprocessing.validation_users=40",
-        "--model.max_len=8",
-        "--preprocessing.sliding_step=3",
     ]
 
 

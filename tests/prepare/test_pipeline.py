@@ -1,13 +1,11 @@
 """From a file to the folder: the rows by a reference in plain Python; sizes, threads and formats play no role."""
 
-import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -45,20 +43,13 @@ def prepared(place: Path, arguments: Sequence[str], *, folder: str = "dataset") 
         return target if preprocessing.main(command) == 0 else None
 
 
-def splits(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each split, with the original ids."""
+def stored(folder: Path) -> list[dict[str, Any]]:
+    """The rows of `histories`, with the original ids."""
     users, items = (pl.read_parquet(folder / f"{name}s.parquet") for name in ("user", "item"))
     user = dict(users.select("user", "original").iter_rows())
     item = dict(items.select("item", "original").iter_rows())
-    found = {}
-    for name in ("train", "validation", "test"):
-        rows = datasets.load_from_disk(str(folder / name)).to_list()
-        for row in rows:
-            row["user"], row["items"] = user[row["user"]], [item[i] for i in row["items"]]
-            if "target" in row:
-                row["target"] = item[row["target"]]
-        found[name] = rows
-    return found
+    rows = datasets.load_from_disk(str(folder / "histories")).to_list()
+    return [row | {"user": user[row["user"]], "items": [item[i] for i in row["items"]]} for row in rows]
 
 
 def histories(rows: Sequence[Row], s: dict[str, Any]) -> dict[str, list[Row]]:
@@ -88,24 +79,12 @@ def limited(found: dict[str, list[Row]], s: dict[str, Any]) -> dict[str, list[Ro
             return found
 
 
-def windows(rows: list[Row], max_len: int, step: int) -> Iterator[list[Row]]:
-    end, ends = len(rows), []
-    while end > 0:
-        ends.append(end)
-        end = end - step if end > max_len else 0
-    yield from (rows[max(0, end - max_len) : end] for end in reversed(ends))
-
-
 def lists(rows: list[Row]) -> dict[str, list[Any]]:
     return {
         "items": [row.item for row in rows],
         "times": [row.at for row in rows],
         "ratings": [row.stars for row in rows],
     }
-
-
-def target(row: Row) -> dict[str, Any]:
-    return {"target": row.item, "target_time": row.at}
 
 
 def places(mine: list[Row], s: dict[str, Any]) -> tuple[int, bool]:
@@ -118,22 +97,22 @@ def places(mine: list[Row], s: dict[str, Any]) -> tuple[int, bool]:
     return (len(mine) - 1, True) if len(mine) >= 3 else (len(mine), False)
 
 
-def expected(rows: Sequence[Row], s: dict[str, Any], validated: set[str]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "test": []}
+def expected(rows: Sequence[Row], s: dict[str, Any], validated: set[str]) -> list[dict[str, Any]]:
+    found = []
     for user, mine in histories(rows, s).items():
         before, _ = places(mine, s)
-        n_train = before - (user in validated)
-        found["train"] += [{"user": user, **lists(part)} for part in windows(mine[:n_train], s["max_len"], s["step"])]
-        if user in validated:
-            found["validation"].append({"user": user, **lists(mine[: before - 1]), **target(mine[before - 1])})
-        if 0 < before < len(mine):
-            found["test"].append({"user": user, **lists(mine[:before]), **target(mine[before])})
+        offsets = {
+            "n_train": before - (user in validated),
+            "validation": before - 1 if user in validated else -1,
+            "test": before if 0 < before < len(mine) else -1,
+        }
+        found.append({"user": user, **lists(mine), **offsets})
     return found
 
 
 SETTINGS = st.fixed_dictionaries(
     {
-        "max_len": st.integers(3, 6), "step": st.integers(1, 3), "n_validated": st.integers(1, 4),
+        "n_validated": st.integers(1, 4),
         "min_rating": st.sampled_from([0.0, 2.0]), "time_from": st.sampled_from([0, 3]),
         "time_until": st.sampled_from([9, 10**6]), "repeats": st.sampled_from(["keep", "first", "last"]),
         "drop_consecutive_duplicates": st.booleans(), "k_core": st.booleans(), "min_item": st.integers(1, 3),
@@ -156,7 +135,6 @@ def instant(seconds: int) -> str:
 @given(ROWS, SETTINGS)
 def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any]) -> None:
     chosen = {
-        "model.max_len": s["max_len"], "preprocessing.sliding_step": s["step"],
         "preprocessing.validation_users": s["n_validated"], "preprocessing.min_rating": s["min_rating"],
         "preprocessing.time_from": instant(s["time_from"]) if s["time_from"] else "",
         "preprocessing.time_until": instant(s["time_until"]) if s["time_until"] < 60 else "",
@@ -173,11 +151,9 @@ def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any
         folder = prepared(Path(place), ["--data.source=table", f"--data.path={path}", *COLUMNS, *options])
         if folder is None:
             reject()
-        found = splits(folder)
-    for name in ("validation", "test"):
-        found[name] = [{key: row[key] for key in row if "negatives" not in key} for row in found[name]]
+        found = stored(folder)
     able = {user for user, mine in histories(rows, s).items() if places(mine, s)[1]}
-    validated = {row["user"] for row in found["validation"]}
+    validated = {row["user"] for row in found if row["validation"] >= 0}
     assert validated <= able
     assert len(validated) == min(s["n_validated"], len(able))
     assert found == expected(rows, s, validated)
@@ -201,8 +177,8 @@ def log(tmp_path: Path) -> Path:
 
 
 FILTERED = [
-    "--preprocessing.min_user_interactions=5", "--preprocessing.min_item_interactions=40", "--model.max_len=8",
-    "--preprocessing.repeats=last", "--preprocessing.n_eval_negatives=5", "--preprocessing.sliding_step=3",
+    "--preprocessing.min_user_interactions=5", "--preprocessing.min_item_interactions=40",
+    "--preprocessing.repeats=last", "--preprocessing.n_eval_negatives=5",
 ]  # fmt: skip
 IN_PARTS = """
 import sys
@@ -233,7 +209,7 @@ def test_one_and_two_threads_write_the_same_bytes_also_where_the_file_is_larger_
     assert [run.wait(120) for run in runs] == [0] * 4
     first, *others = (contents(tmp_path / name) for name in ("whole1", "whole2", "parts1", "parts2"))
     assert all(other == first for other in others)
-    assert len(first) == 13  # three of each split, two tables, the card and the metadata
+    assert len(first) == 10  # three of each folder, two tables, the card and the metadata
 
 
 def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset(tmp_path: Path) -> None:
@@ -242,7 +218,7 @@ def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset
     (tmp_path / "pairs.txt").write_text("".join(f"{user} {item}\n" for user, item in pairs))
     scattered = sorted(((user, item, time) for time, (user, item) in enumerate(pairs)), key=lambda row: row[1])
     pl.DataFrame(scattered, schema=["user", "item", "at"], orient="row").write_parquet(tmp_path / "log.parquet")
-    shared = ["--model.max_len=6", "--preprocessing.n_eval_negatives=20", "--preprocessing.validation_users=30"]
+    shared = ["--preprocessing.n_eval_negatives=20", "--preprocessing.validation_users=30"]
     sequences = prepared(tmp_path, ["--data.source=sequences", f"--data.path={tmp_path / 'pairs.txt'}", *shared])
     table = prepared(
         tmp_path,
@@ -251,37 +227,9 @@ def test_sequences_and_the_same_rows_as_a_table_with_times_give_the_same_dataset
     )
     assert sequences is not None
     assert table is not None
-    without_times = {
-        name: [{key: row[key] for key in row if key not in ("times", "target_time")} for row in rows]
-        for name, rows in splits(table).items()
-    }
-    assert without_times == splits(sequences)
+    assert [{key: row[key] for key in row if key != "times"} for row in stored(table)] == stored(sequences)
     for name in ("users.parquet", "items.parquet"):
         assert (sequences / name).read_bytes() == (table / name).read_bytes()
-
-
-def test_windows_are_as_long_as_the_histories_ask_for_and_as_those_of_the_dataset_that_is_extended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def log(n_rows: int) -> Path:
-        path = tmp_path / f"{n_rows}.csv"
-        pl.DataFrame({"user": [1] * n_rows + [2] * 3, "item": range(n_rows + 3)}).write_csv(path)
-        return path
-
-    def made(path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
-        folder = tmp_path / f"dataset-{len(arguments)}-{path.stem}"
-        command = ["--config=/dev/null", f"--data.dataset_dir={folder}", "--preprocessing.n_eval_negatives=1"]
-        assert preprocessing.main([*command, "--data.source=table", f"--data.path={path}", *arguments]) == 0
-        return json.loads((folder / "metadata.json").read_text()), capsys.readouterr().out
-
-    short, said = made(log(60))
-    assert (short["max_len"], short["train_windows"]) == (100, 2)
-    assert "model.max_len = 100" in said
-    long, said = made(log(150), f"--data.extends={tmp_path}/dataset-0-60")
-    assert (long["max_len"], long["train_windows"]) == (100, 3)
-    assert re.search(rf"model\.max_len = 100.*{tmp_path}/dataset-0-60", said)
-    assert made(log(150))[0]["max_len"] == 200
-    assert made(log(150), "--model.max_len=7", "--preprocessing.sliding_step=3")[0]["max_len"] == 7
 
 
 @pytest.mark.parametrize("text", [False, True])
@@ -303,7 +251,6 @@ def test_new_data_keep_every_id(tmp_path: Path, text: bool) -> None:
         "--data.source=table",
         f"--data.path={tmp_path}/log-*.csv",
         "--data.time_column=at",
-        "--model.max_len=8",
     ]
     old = prepared(tmp_path, [*arguments, f"--data.path={tmp_path}/log-1.csv"], folder="old")
     assert old is not None
@@ -319,7 +266,7 @@ def test_new_data_keep_every_id(tmp_path: Path, text: bool) -> None:
         assert len(before) < n_all
 
     def by_user(folder: Path) -> list[tuple[Any, ...]]:
-        return sorted((row["user"], row["items"], row["times"], row["target"]) for row in splits(folder)["test"])
+        return sorted((row["user"], row["items"], row["times"], row["test"]) for row in stored(folder))
 
     assert by_user(new) == by_user(anew)
 

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 import preprocessing
-from bert4rec.dataset.format import columns
+from bert4rec.dataset.format import NEGATIVE_COLUMNS
 from bert4rec.prepare import engine, writer
-from bert4rec.prepare.writer import SplitWriter, created_from, new_dataset, write_metadata
+from bert4rec.prepare.writer import FolderWriter, created_from, new_dataset, write_metadata
 from bert4rec.runtime.errors import DataError
 from tests.folders import contents
 
@@ -21,10 +21,10 @@ Prepare = Callable[..., Path]
 ROOT = Path(preprocessing.__file__).parent
 
 
-def write(folder: Path, *train: pl.DataFrame) -> int:
+def write(folder: Path, *negatives: pl.DataFrame) -> int:
     with new_dataset(folder) as new:
-        writer = SplitWriter(new / "train", columns("train", has_times=False, has_ratings=False))
-        for rows in train:
+        writer = FolderWriter(new / "negatives", NEGATIVE_COLUMNS)
+        for rows in negatives:
             writer.add(rows)
         writer.close()
         return write_metadata(new, {})
@@ -32,9 +32,9 @@ def write(folder: Path, *train: pl.DataFrame) -> int:
 
 def frame(n_rows: int) -> pl.DataFrame:
     lists = [list(range(2, 2 + row % 7)) for row in range(n_rows)]
-    return pl.DataFrame(
-        {"user": list(range(n_rows)), "items": lists}, schema={"user": pl.Int32, "items": pl.List(pl.Int32)}
-    )
+    of_lists = dict.fromkeys(("popular_negatives", "uniform_negatives"), pl.List(pl.Int32))
+    columns = {"user": list(range(n_rows)), **dict.fromkeys(of_lists, lists)}
+    return pl.DataFrame(columns, schema={"user": pl.Int32, **of_lists})
 
 
 def names(folder: Path) -> list[str]:
@@ -54,7 +54,7 @@ def test_one_and_two_threads_write_the_same_bytes(tmp_path: Path, small: list[st
     assert [run.wait(120) for run in runs] == [0, 0]
     one, two = contents(tmp_path / "1"), contents(tmp_path / "2")
     assert one == two
-    assert {"oracle.parquet", "train/data-00000-of-00001.arrow", "test/state.json", "README.md"} < set(one)
+    assert {"oracle.parquet", "histories/data-00000-of-00001.arrow", "negatives/state.json", "README.md"} < set(one)
 
 
 def test_other_settings_write_other_bytes(prepare: Prepare, small: list[str]) -> None:
@@ -74,34 +74,32 @@ def test_the_frames_in_which_rows_come_do_not_change_the_bytes(tmp_path: Path) -
     assert contents(tmp_path / "a") == contents(tmp_path / "b") == contents(tmp_path / "c")
 
 
-def test_large_splits_are_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_folders_are_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "BYTES_PER_FILE", 20_000)
     monkeypatch.setattr(writer, "ROWS_PER_BATCH", 1000)
     write(tmp_path / "a", frame(2500))
     names = [f"data-{i:05d}-of-00003.arrow" for i in range(3)]
-    assert sorted(path.name for path in (tmp_path / "a" / "train").glob("*.arrow")) == names
-    opened = writer.datasets.load_from_disk(str(tmp_path / "a" / "train"))
-    assert opened["items"][2499] == frame(2500)["items"][2499].to_list()
+    assert sorted(path.name for path in (tmp_path / "a" / "negatives").glob("*.arrow")) == names
+    opened = writer.datasets.load_from_disk(str(tmp_path / "a" / "negatives"))
+    assert opened["uniform_negatives"][2499] == frame(2500)["uniform_negatives"][2499].to_list()
 
 
-def test_a_plain_python_opens_every_split(prepare: Prepare, small: list[str]) -> None:
+def test_a_plain_python_opens_both_folders(prepare: Prepare, small: list[str]) -> None:
     folder = prepare(*small)
     code = (
         "import sys; from datasets import load_from_disk\n"
-        "for name in ('train', 'validation', 'test'):\n"
+        "for name in ('histories', 'negatives'):\n"
         "    split = load_from_disk(f'{sys.argv[1]}/{name}')\n"
         "    print(name, len(split), {key: str(value) for key, value in split.features.items()})\n"
     )
     printed = subprocess.run(
         [sys.executable, "-c", code, str(folder)], cwd="/", capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    metadata = json.loads((folder / "metadata.json").read_text())
-    lists = {"user": "Value('int32')", "items": "List(Value('int32'))", "times": "List(Value('int64'))"}
-    negatives = dict.fromkeys(("popular_negatives", "uniform_negatives"), "List(Value('int32'))")
-    evaluated = {**lists, "target": "Value('int32')", "target_time": "Value('int64')", **negatives}
-    assert printed == [
-        f"train {metadata['train_windows']} {lists}", f"validation 40 {evaluated}", f"test 120 {evaluated}",
-    ]  # fmt: skip
+    number, numbers = "Value('int32')", "List(Value('int32'))"
+    histories = {"user": number, "items": numbers, "times": "List(Value('int64'))"}
+    histories |= dict.fromkeys(("n_train", "validation", "test"), number)
+    negatives = {"user": number, "popular_negatives": numbers, "uniform_negatives": numbers}
+    assert printed == [f"histories 120 {histories}", f"negatives 120 {negatives}"]
 
 
 def test_the_checksums_are_of_the_files(prepare: Prepare, small: list[str]) -> None:
@@ -120,32 +118,30 @@ def test_the_checksums_are_of_the_files(prepare: Prepare, small: list[str]) -> N
 def test_the_tables_and_counts_agree_with_the_splits(prepare: Prepare, small: list[str]) -> None:
     folder = prepare(*small)
     metadata = json.loads((folder / "metadata.json").read_text())
-    train, validation, test = (
-        writer.datasets.load_from_disk(str(folder / name)).with_format("polars")[:]
-        for name in ("train", "validation", "test")
+    histories, negatives = (
+        writer.datasets.load_from_disk(str(folder / name)).to_list() for name in ("histories", "negatives")
     )
     users, items = pl.read_parquet(folder / "users.parquet"), pl.read_parquet(folder / "items.parquet")
-    whole = {row["user"]: [*row["items"], row["target"]] for row in test.to_dicts()}
-    held_out = dict.fromkeys(whole, 1) | dict.fromkeys(validation["user"], 2)
     counts = [0] * len(items)
-    for user, history in whole.items():
-        for item in history[: -held_out[user]]:
+    for row in histories:
+        for item in row["items"][: row["n_train"]]:
             counts[item - 2] += 1
     assert items["train_count"].to_list() == counts
     assert items["item"].to_list() == list(range(2, 2 + metadata["items"]))
     assert metadata["train_positions"] == sum(counts)
-    assert users["count"].to_list() == [len(whole[user]) for user in users["user"]]
+    assert users["user"].to_list() == [row["user"] for row in histories] == [row["user"] for row in negatives]
+    assert users["count"].to_list() == [len(row["items"]) for row in histories]
     assert metadata["rows"] == metadata["rows_read"] == users["count"].sum() == items["count"].sum()
-    assert {row["user"]: [*row["items"], row["target"]] for row in validation.to_dicts()} == {
-        user: whole[user][:-1] for user in validation["user"]
-    }
-    for user, window in train.select("user", "items").rows():
-        history = whole[user][: -held_out[user]]
-        assert any(history[start : start + len(window)] == window for start in range(len(history)))
-    assert train["user"].is_sorted()
-    negatives = dict(test.select("user", "popular_negatives").rows())
-    assert all(negatives[user] == drawn for user, drawn in validation.select("user", "popular_negatives").rows())
-    assert all(not set(drawn) & set(whole[user]) for user, drawn in negatives.items())
+    assert sum(row["validation"] >= 0 for row in histories) == metadata["validation_users"] == 40
+    for row, drawn in zip(histories, negatives, strict=True):
+        n = len(row["items"])
+        is_validated = row["validation"] >= 0
+        assert (row["n_train"], row["validation"], row["test"]) == (
+            (n - 2, n - 2, n - 1) if is_validated else (n - 1, -1, n - 1)
+        )
+        for name in ("popular_negatives", "uniform_negatives"):
+            assert len(set(drawn[name])) == 20
+            assert not set(drawn[name]) & set(row["items"])
 
 
 def test_titles_and_the_card(prepare: Prepare, tmp_path: Path) -> None:
@@ -177,7 +173,7 @@ def test_an_older_dataset_is_replaced(tmp_path: Path) -> None:
     write(tmp_path / "d", frame(3))
     size = write(tmp_path / "d", frame(5))
     assert names(tmp_path) == ["d"]
-    assert len(writer.datasets.load_from_disk(str(tmp_path / "d" / "train"))) == 5
+    assert len(writer.datasets.load_from_disk(str(tmp_path / "d" / "negatives"))) == 5
     assert size == sum(path.stat().st_size for path in (tmp_path / "d").rglob("*") if path.is_file())
 
 
@@ -317,7 +313,7 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writer.SplitWriter, "close", full)
+    monkeypatch.setattr(writer.FolderWriter, "close", full)
     with pytest.raises(DataError, match="No space left on device"):
         write(tmp_path / "d", frame(5))
     assert contents(tmp_path / "d") == before
@@ -327,7 +323,7 @@ def test_a_failure_leaves_the_older_dataset(tmp_path: Path, monkeypatch: pytest.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bert4rec.dataset.format import columns
+from bert4rec.dataset.format import NEGATIVE_COLUMNS
 from bert4rec.prepare import engine, writer
 
 def die(*_):
@@ -335,7 +331,7 @@ def die(*_):
 
 {patch}
 with writer.new_dataset(Path(sys.argv[1])) as new:
-    writer.SplitWriter(new / "train", columns("train", has_times=False, has_ratings=False)).close()
+    writer.FolderWriter(new / "negatives", NEGATIVE_COLUMNS).close()
     writer.write_metadata(new, {{}})
 """
 

@@ -69,8 +69,10 @@ from bert4rec.training.build import (
     plan_of_all,
     resolved,
     sampler,
+    sizes_of,
     training_batches,
     training_examples,
+    training_windows,
 )
 from bert4rec.training.state import State
 from bert4rec.training.step import Decision, StepSync
@@ -99,7 +101,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     """A training by the real trainer: initial and final weights, the loss of every epoch."""
     dataset = _open(config)
     config = resolved(config, _world(), dataset)
-    model, optimizers = build(config, _world(), dataset.sizes)
+    model, optimizers = build(config, _world(), sizes_of(config, dataset))
     initial = weights(model)
     log = Records()
     console.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
@@ -182,7 +184,7 @@ def train_part(
     dataset = _open(config)
     config = resolved(config, _world(), dataset)
     seed_everything(config.training.seed, dist.get_rank())
-    model, optimizers = build(config, _world(), dataset.sizes)
+    model, optimizers = build(config, _world(), sizes_of(config, dataset))
     log, trainers, facts = Records(), [], None
     console.SECONDS_BETWEEN_LINES = -1.0  # a record at every step
     if resume_from:
@@ -291,7 +293,7 @@ def _trainer(
 ) -> Trainer:
     """The real one, of resolved settings."""
     state = more.pop("state", None) or State()
-    examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
+    examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
     batches = training_batches(
         config, examples, _world(), sampler=sampler(config, dataset, _world()), start=state.position
     )
@@ -326,7 +328,7 @@ def start(config: Config) -> dict[str, Parts]:
 
 
 def _build(config: Config, dataset: Dataset) -> torch.nn.Module:
-    return build(resolved(config, _world(), dataset), _world(), dataset.sizes)[0]
+    return build(resolved(config, _world(), dataset), _world(), sizes_of(config, dataset))[0]
 
 
 def rank_with_model(config: Config, split: str) -> Ranks:
@@ -357,7 +359,7 @@ def example_users(config: Config) -> tuple[Ranks, list[Example]]:
     """The ranks of the test by an initial model, and the best items of some of its users."""
     dataset = _open(config)
     config = resolved(config, _world(), dataset)
-    model, _ = build(config, _world(), dataset.sizes)
+    model, _ = build(config, _world(), sizes_of(config, dataset))
     ranks = _rank(model, config, dataset, "test", ["full"])
     scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
     return ranks, examples(scorer, dataset.splits["test"], ranks["full"], k=10, leaves_out_seen=True, device=CPU)
@@ -376,7 +378,7 @@ def rating_errors(config: Config) -> dict[str, float]:
     """Of the freshly initialised model on the held-out pairs, which are cut into several batches."""
     dataset = _open(config)
     config = resolved(config, _world(), dataset)
-    model, _ = build(config, _world(), dataset.sizes)
+    model, _ = build(config, _world(), sizes_of(config, dataset))
     with mock.patch.object(ratings, "PAIRS_AT_ONCE", 30):
         return make_evaluator(config, _world(), dataset).ratings(model, lambda: None)
 
@@ -406,9 +408,9 @@ def _planned(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatches]:
     """The plan, the model and its optimizers by it, and what they are trained on."""
     dataset = _open(config)
     config = resolved(config, _world(), dataset)
-    plan = plan_of_all(config, _world(), dataset.sizes)
-    model, optimizers = build(config, _world(), dataset.sizes, plan)
-    examples = training_examples(config, dataset.splits["train"], n_items=dataset.n_items)
+    plan = plan_of_all(config, _world(), sizes_of(config, dataset))
+    model, optimizers = build(config, _world(), sizes_of(config, dataset), plan)
+    examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
     batches = training_batches(config, examples, _world(), sampler=sampler(config, dataset, _world()))
     return plan, model, optimizers, batches
 
@@ -453,7 +455,7 @@ def counted_by_the_kernel(config: Config) -> list[int]:
     """What fbgemm takes for the number of the third update, with other lookups and a step left out in between."""
     dataset = _open(config)
     config = resolved(config, _world(), dataset)
-    model, optimizers = build(config, _world(), dataset.sizes)
+    model, optimizers = build(config, _world(), sizes_of(config, dataset))
     batch = append_mask_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
     optimizers.set_steps(1)
     for is_left_out in (False, True, False):
@@ -629,7 +631,7 @@ def _world() -> Processes:
 
 def _open(config: Config) -> Dataset:
     return open_dataset(
-        config.data.folder, max_len=config.model.max_len, preprocessing=config.preprocessing.recipe,
+        config.data.folder, preprocessing=config.preprocessing.recipe,
         with_times=config.model.knows_times,
     )  # fmt: skip
 

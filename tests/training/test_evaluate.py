@@ -24,7 +24,7 @@ from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.training.evaluate import Evaluation, evaluate
 from bert4rec.training.run import run
 from tests.conftest import SMALL, leave_group
-from tests.folders import rewrite
+from tests.folders import remove_targets
 from tests.processes import jobs
 from tests.runs import flip, in_step, report_of
 
@@ -172,8 +172,7 @@ def test_other_figures_than_the_report_has_are_a_warning(
 def test_a_dataset_that_is_missing_or_holds_nothing_out(made: Path, small_folder: Path, tmp_path: Path) -> None:
     assert f"{tmp_path}: " in refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={tmp_path}")
     nothing = Path(shutil.copytree(small_folder, tmp_path / "nothing"))
-    for split in ("validation", "test"):
-        rewrite(nothing, split, lambda rows: rows.select([]))
+    remove_targets(nothing, "validation", "test")
     assert f"{nothing}: " in refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={nothing}")
 
 

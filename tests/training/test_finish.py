@@ -11,7 +11,7 @@ import pytest
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.dataset.reader import open_dataset, read_metadata
+from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.examples import Example
 from bert4rec.report.contents import read_contents
@@ -89,8 +89,7 @@ def test_what_is_optional_never_costs_the_report(
 def test_ids_and_titles_are_those_of_the_data(tmp_path: Path) -> None:
     (tmp_path / "titles.csv").write_text("item,title\n1,<One>\n4,Four\n")
     folder = prepare_log(tmp_path, **{"data.titles_path": tmp_path / "titles.csv"})
-    metadata = read_metadata(folder)
-    dataset = open_dataset(folder, max_len=metadata["max_len"], preprocessing=metadata["preprocessing"])
+    dataset = open_dataset(folder)
     ids = {original: FIRST_ITEM_ID + index for index, original in enumerate(dataset.originals(8))}
     history = np.array([ids[item] for item in (1, 2, 3, 4, 5, 6, 7, 8, 1)], np.int32)
     items = np.array([ids[4], ids[5]], np.int32)

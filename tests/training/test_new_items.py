@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -10,14 +9,15 @@ import torch
 
 from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.dataset.format import table_rows
-from bert4rec.dataset.histories import Rows, Split
+from bert4rec.dataset.histories import Histories
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.models import names
 from bert4rec.training import new_items
 from bert4rec.training.new_items import DIRECTION, HEAD, HEAD_BIAS, TABLE, initialize_new_items, neighbours
+from tests.folders import histories_of
 
-# Items 0, 1, 2 are known, 3, 4, 5 new; of the new ones 5 stands in no window.
-WINDOWS = [[0, 3, 1], [3, 2, 0, 0, 4], [4]]
+# Items 0, 1, 2 are known, 3, 4, 5 new; of the new ones 5 stands in no history.
+TRAINED = [[0, 3, 1], [3, 2, 0, 0, 4], [4]]
 POPULARITY = np.array([2, 2, 1, 2, 2, 0], np.int32)
 BESIDE = {3: [0, 1, 2, 0, 0], 4: [0, 0, 2]}  # at most 3 places away
 KNOWN = torch.tensor([[1.0, 0.0], [0.0, 3.0], [2.0, 0.0]])
@@ -26,15 +26,9 @@ LENGTHS = (1 + math.sqrt(5) + math.sqrt(2)) / 3  # of the known ones' difference
 OF_NEW = 0.8  # of that
 
 
-class Windows:
-    """Stands where a split stands."""
-
-    def __len__(self) -> int:
-        return len(WINDOWS)
-
-    def read(self, indices: np.ndarray) -> Rows:
-        windows = [WINDOWS[index] for index in indices]
-        return Rows(np.concatenate(windows).astype(np.int32) + 2, np.array([len(window) for window in windows]))
+@pytest.fixture
+def histories(tmp_path: Path) -> Histories:
+    return histories_of(tmp_path, TRAINED)
 
 
 def filled(*tensors: torch.Tensor, before: int) -> list[torch.Tensor]:
@@ -45,8 +39,8 @@ def filled(*tensors: torch.Tensor, before: int) -> list[torch.Tensor]:
     ]
 
 
-def initialized(tensors: dict[str, torch.Tensor]) -> int:
-    return initialize_new_items(tensors, cast(Split, Windows()), POPULARITY, n_known=3, embed_dim=2)
+def initialized(tensors: dict[str, torch.Tensor], histories: Histories) -> int:
+    return initialize_new_items(tensors, histories, POPULARITY, n_known=3, embed_dim=2)
 
 
 def vector(item: int) -> torch.Tensor:
@@ -54,25 +48,27 @@ def vector(item: int) -> torch.Tensor:
     return MEAN + difference * OF_NEW * LENGTHS / difference.norm()
 
 
-def test_the_weights_after_the_last_step_get_new_rows_like_their_mean() -> None:
+def test_the_weights_after_the_last_step_get_new_rows_like_their_mean(histories: Histories) -> None:
     (mean,) = filled(torch.cat([KNOWN, torch.ones(3, 2)], 1), before=2)
     latest, twice = mean.clone(), 2 * mean
-    initialized({TABLE: mean})
-    initialized({TABLE: mean.clone(), LATEST + names.TABLE: latest})
+    initialized({TABLE: mean}, histories)
+    initialized({TABLE: mean.clone(), LATEST + names.TABLE: latest}, histories)
     assert torch.equal(latest, mean)
-    initialized({TABLE: latest, LATEST + names.TABLE: twice})
+    initialized({TABLE: latest, LATEST + names.TABLE: twice}, histories)
     torch.testing.assert_close(twice[5:, :2], 2 * mean[5:, :2])
 
 
 @pytest.mark.parametrize("n_at_once", [1, 1024])
-def test_a_new_item_starts_at_its_neighbours(monkeypatch: pytest.MonkeyPatch, n_at_once: int) -> None:
+def test_a_new_item_starts_at_its_neighbours(
+    monkeypatch: pytest.MonkeyPatch, histories: Histories, n_at_once: int
+) -> None:
     """Two columns of a vector, its bias, and a column that stays zero; a number a row of row-wise Adagrad."""
-    monkeypatch.setattr(new_items, "WINDOWS_AT_ONCE", n_at_once)
+    monkeypatch.setattr(new_items, "HISTORIES_AT_ONCE", n_at_once)
     biases = torch.tensor([[0.5, 0.0], [0.1, 0.0], [0.0, 0.0]])
     (table,) = filled(torch.cat([KNOWN, biases], 1), before=2)
     (sums,) = filled(torch.tensor([4.0, 8.0, 1.0]), before=2)
     old = table[:5].clone()
-    assert initialized({TABLE: table, "optimizer.item_table.sum": sums}) == 1
+    assert initialized({TABLE: table, "optimizer.item_table.sum": sums}, histories) == 1
     assert torch.equal(table[:5], old)
     torch.testing.assert_close(table[5:, :2], torch.stack([vector(3), vector(4), MEAN]))
     # Two known items occur twice, with biases of 0.3 on average, one occurs once, with none: a line through both.
@@ -82,11 +78,11 @@ def test_a_new_item_starts_at_its_neighbours(monkeypatch: pytest.MonkeyPatch, n_
     torch.testing.assert_close(sums, torch.tensor([9.0, 9, 4, 8, 1, 21 / 5, 9 / 3, 13 / 3]))
 
 
-def test_a_linear_head_has_vectors_and_biases_of_its_own() -> None:
+def test_a_linear_head_has_vectors_and_biases_of_its_own(histories: Histories) -> None:
     (table,) = filled(KNOWN, before=2)
     head, bias, directions, squares = filled(2 * KNOWN, torch.tensor([0.3, 0.3, 0.0]), KNOWN, KNOWN, before=0)
     moments = {f"optimizer.head.weight{DIRECTION}": directions, "optimizer.head.weight.exp_avg_sq": squares}
-    assert initialized({TABLE: table, HEAD: head, HEAD_BIAS: bias, **moments}) == 1
+    assert initialized({TABLE: table, HEAD: head, HEAD_BIAS: bias, **moments}, histories) == 1
     torch.testing.assert_close(table[5:7], torch.stack([vector(3), vector(4)]))
     torch.testing.assert_close(head[3:], 2 * torch.stack([vector(3), vector(4), MEAN]))
     torch.testing.assert_close(bias[3:5], torch.tensor([0.3, 0.3]))
@@ -94,8 +90,9 @@ def test_a_linear_head_has_vectors_and_biases_of_its_own() -> None:
     torch.testing.assert_close(squares[3:], torch.stack([KNOWN[BESIDE[3]].mean(0), KNOWN[BESIDE[4]].mean(0), MEAN]))
 
 
-def test_pairs_do_not_reach_into_the_next_window() -> None:
-    pairs = [pair for both in neighbours(Windows().read(np.arange(3)), 3) for pair in zip(*both, strict=True)]
+def test_pairs_do_not_reach_into_the_next_history(histories: Histories) -> None:
+    rows = histories.read(np.arange(3), np.zeros(3, np.int64), histories.n_train)
+    pairs = [pair for both in neighbours(rows, 3) for pair in zip(*both, strict=True)]
     beside = {new: sorted(int(known) for item, known in pairs if item == new - 3) for new in (3, 4, 5)}
     assert beside == {3: sorted(BESIDE[3]), 4: sorted(BESIDE[4]), 5: []}
 
@@ -103,7 +100,7 @@ def test_pairs_do_not_reach_into_the_next_window() -> None:
 def test_a_real_split_is_read_as_it_is_stored(grown_folder: Path) -> None:
     n_items = read_metadata(grown_folder)["items"]
     table = torch.cat([torch.randn(10, 4), torch.zeros(2, 4)])
-    windows = Split(grown_folder / "train", table_rows(n_items))
+    histories = Histories(grown_folder, table_rows(n_items))
     popularity = np.ones(n_items, np.int32)
-    assert initialize_new_items({TABLE: table}, windows, popularity, n_known=8, embed_dim=4) == 0
+    assert initialize_new_items({TABLE: table}, histories, popularity, n_known=8, embed_dim=4) == 0
     assert table.isfinite().all()

@@ -15,7 +15,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, prepare_log
-from tests.folders import rewrite
+from tests.folders import remove_targets
 from tests.runs import report_of
 
 pytestmark = [
@@ -36,8 +36,7 @@ def without(tmp_path: Path, small_config: Callable[..., Config]) -> Callable[...
         settings = SMALL | {"preprocessing.split": split, "data.dataset_dir": str(folder)}
         arguments = [f"--{key}={value}" for key, value in settings.items()]
         assert preprocessing.main(["--config=config.toml", *arguments]) == 0
-        for name in emptied:
-            rewrite(folder, name, lambda rows: rows.select(range(0)))
+        remove_targets(folder, *emptied)
         return small_config(**settings | changes)
 
     return make
@@ -47,7 +46,7 @@ def test_a_dataset_that_holds_nothing_out_trains_to_the_end(
     without: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = without("none", **{"training.n_epochs": 3, "training.patience": 1, "training.eval_every_n_epochs": 1})
-    dataset = open_dataset(config.data.folder, max_len=12, preprocessing=config.preprocessing.recipe)
+    dataset = open_dataset(config.data.folder, preprocessing=config.preprocessing.recipe)
     assert [len(dataset.splits[name]) for name in SPLITS] == [0, 0]
     capsys.readouterr()
     folder = run(config)

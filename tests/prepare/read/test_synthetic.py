@@ -90,7 +90,9 @@ def test_the_default_dataset_can_be_learnt(prepare) -> None:
     ranks, items = pl.read_parquet(folder / "oracle.parquet"), pl.read_parquet(folder / "items.parquet")
     from datasets import load_from_disk
 
-    test = load_from_disk(str(folder / "test")).with_format("polars")[:]
+    histories = load_from_disk(str(folder / "histories")).with_format("polars")[:].filter(pl.col("test") >= 0)
+    before, target = pl.col("items").list.head("test"), pl.col("items").list.get(pl.col("test"))
+    test = histories.select("user", items=before, target=target)
     assert ranks["user"].equals(test["user"].cast(pl.Int32))
     counts = items["train_count"].to_numpy()
     rows = np.repeat(np.arange(len(test)), test["items"].list.len().to_numpy())

@@ -17,7 +17,7 @@ from bert4rec.prepare import negatives
 from bert4rec.prepare.negatives import HeldOutCounts, SeenItems, count_unseen, draw_negatives
 from bert4rec.prepare.splitting import leave_one_out
 from bert4rec.prepare.survey import HistoryStats
-from bert4rec.prepare.writer import WindowBuilder
+from bert4rec.prepare.writer import HistorySplitter
 from tests.conftest import LOG, prepare_log
 
 N_ITEMS = 12
@@ -115,7 +115,7 @@ def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Any:
     frame = pl.DataFrame([users, pl.Series("items", histories, dtype=pl.List(pl.Int32))])
     chosen = np.array([flag and len(items) >= 3 for flag, items in zip(validated, histories, strict=True)])
     survey = HistoryStats(np.zeros(0, np.int64), np.arange(N_NINE), chosen, None)
-    return WindowBuilder(leave_one_out, survey, max_len=4, step=4, n_negatives=n, seed=1)((0, frame))
+    return HistorySplitter(leave_one_out, survey, n_negatives=n, seed=1)((0, frame))
 
 
 @settings(max_examples=100, deadline=None)
@@ -125,21 +125,19 @@ def test_every_user_has_exactly_n_negatives_or_too_few_unseen_items_for_them(
 ) -> None:
     block = block_of(histories, n, flags[: len(histories)])
     unseen = [set(range(2, 2 + N_NINE)) - set(items) for items in histories]
-    drawn: dict[int, Any] = {}
+    drawn = {user: (popular, uniform) for user, popular, uniform in block.negatives.rows()}
+    for user, lists in drawn.items():
+        for found in lists:
+            assert len(found) == (n if len(unseen[user]) >= n else 0)
+            assert len(set(found)) == len(found)
+            assert set(found) <= unseen[user]
+    rows, counts = block.histories.to_dicts(), block.held_out
+    assert [*drawn] == [row["user"] for row in rows if max(row["validation"], row["test"]) >= 0]
     for split in ("validation", "test"):
-        repeated = left_out = 0
-        for row in block.rows[split].to_dicts():
-            lists = row["popular_negatives"], row["uniform_negatives"]
-            for found in lists:
-                assert len(found) == (n if len(unseen[row["user"]]) >= n else 0)
-                assert len(set(found)) == len(found)
-                assert set(found) <= unseen[row["user"]]
-            assert drawn.setdefault(row["user"], lists) == lists
-            repeated += row["target"] in row["items"]
-            left_out += not lists[0]
-        counts = block.held_out
-        assert (counts.repeated[split], counts.left_out[split]) == (repeated, left_out)
-        assert counts.users[split] == len(block.rows[split])
+        held_out = [row for row in rows if row[split] >= 0]
+        are_repeated = [row["items"][row[split]] in row["items"][: row[split]] for row in held_out]
+        assert (counts.users[split], counts.repeated[split]) == (len(held_out), sum(are_repeated))
+        assert counts.left_out[split] == sum(not drawn[row["user"]][0] for row in held_out)
     for percent in (50, 95, 100):
         works = [v for v in range(n + 1) if 100 * sum(len(unseen[u]) >= v for u in drawn) >= percent * len(drawn)]
         assert block.held_out.keeps(percent) == max(works)
@@ -147,8 +145,8 @@ def test_every_user_has_exactly_n_negatives_or_too_few_unseen_items_for_them(
 
 def test_who_is_left_out_changes_nothing_for_the_others() -> None:
     others, greedy = [[2, 3, 4], [5, 5, 6], [7, 8, 9]], [*range(2, 2 + N_NINE)]
-    alone = block_of(others, 5, [True] * 3).rows["test"]
-    beside = block_of([*others, greedy], 5, [True] * 4).rows["test"]
+    alone = block_of(others, 5, [True] * 3).negatives
+    beside = block_of([*others, greedy], 5, [True] * 4).negatives
     assert beside[:3].equals(alone)
     assert beside[3].select("popular_negatives", "uniform_negatives").row(0) == ([], [])
 
@@ -171,10 +169,9 @@ def test_a_log_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     metadata = json.loads((folder / "metadata.json").read_text())
     assert metadata["repeated_targets"] == {"validation": {"users": 2, "of": 6}, "test": {"users": 3, "of": 6}}
     assert metadata["left_out"] == {"validation": {"users": 2, "of": 6}, "test": {"users": 2, "of": 6}}
-    for split in ("validation", "test"):
-        rows = datasets.load_from_disk(str(folder / split))
-        for name in ("popular_negatives", "uniform_negatives"):
-            assert [*map(len, rows[name])] == [5, 5, 5, 0, 5, 0]
+    rows = datasets.load_from_disk(str(folder / "negatives"))
+    for name in ("popular_negatives", "uniform_negatives"):
+        assert [*map(len, rows[name])] == [5, 5, 5, 0, 5, 0]
     printed = capsys.readouterr().out
     (warning,) = {line for line in printed.splitlines() if line.startswith("warning: ") and "of 6" in line}
     assert "2 of 6" in warning

@@ -20,7 +20,7 @@ from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, 
 from bert4rec.prepare.splitting import all_for_training, choose_split, leave_one_out
 from bert4rec.prepare.survey import HistoryStats, NumberedHistories, history_stats, item_table
 from bert4rec.prepare.synthetic import GeneratedSource
-from bert4rec.prepare.writer import WindowBuilder, in_order, write_splits
+from bert4rec.prepare.writer import HistorySplitter, in_order, write_histories
 from bert4rec.runtime.errors import DataError
 from tests.prepare.stages.rows import ordered
 
@@ -188,23 +188,6 @@ def test_what_is_held_out_does_not_count_as_popular(tmp_path: Path) -> None:
     assert found.time_span is None
 
 
-@pytest.mark.parametrize(
-    ("lengths", "step", "length", "longest"),
-    [
-        ([3, 50, 50, 900], 0, 50, 50),  # three quarters are not above 50
-        ([3, 51, 51, 900], 0, 100, 51),
-        ([3, 0, 101], 0, 200, 101),  # who has nothing does not count
-        ([300, 400], 0, 200, 400),
-        ([3, 50, 50, 900], 70, 70, 50),  # no less than the step between two windows
-    ],
-)
-def test_windows_hold_most_histories_whole(lengths: list[int], step: int, length: int, longest: int) -> None:
-    found = HistoryStats(np.array(lengths, np.int64), np.zeros(4, np.int64), np.zeros(len(lengths), bool), None)
-    chosen, why = found.window_length(at_least=step)
-    assert chosen == length
-    assert f" {longest} item" in why
-
-
 NOW = 1_700_000_000
 
 
@@ -273,18 +256,18 @@ def test_threads_keep_the_order() -> None:
     assert list(results) == [number**2 for number in range(1, 9)]
 
 
-def test_the_splits_hold_every_interaction_and_the_negatives(tmp_path: Path) -> None:
+def test_the_folders_hold_every_interaction_and_the_negatives(tmp_path: Path) -> None:
     parts = ordered(tmp_path / "parts", [(7, [0, 1, 2])], [(8, [3, 0]), (9, [1, 2, 3])])
     histories = NumberedHistories(parts, np.array([2, 3, 4, 5], np.int32), known=None)
     survey = HistoryStats(np.array([3, 2, 3]), np.array([2, 1, 1, 1]), np.array([True, False, False]), None)
-    cutter = WindowBuilder(leave_one_out, survey, max_len=2, step=2, n_negatives=1, seed=1)
-    writers, held_out = write_splits(tmp_path, histories, cutter, progress=Progress())
-    found = {name: datasets.load_from_disk(str(tmp_path / name)).to_list() for name in writers}
-    assert [(row["user"], row["items"]) for row in found["train"]] == [(0, [2]), (1, [5, 2]), (2, [3, 4])]
-    assert [(row["user"], row["items"], row["target"]) for row in found["validation"]] == [(0, [2], 3)]
-    assert [(row["user"], row["items"], row["target"]) for row in found["test"]] == [(0, [2, 3], 4), (2, [3, 4], 5)]
-    assert [row["popular_negatives"] for row in found["test"]] == [[5], [2]]
-    assert {name: writer.n_rows for name, writer in writers.items()} == {"train": 3, "validation": 1, "test": 2}
+    splitter = HistorySplitter(leave_one_out, survey, n_negatives=1, seed=1)
+    writers, held_out = write_histories(tmp_path, histories, splitter, progress=Progress())
+    found = [datasets.load_from_disk(str(tmp_path / name)).to_list() for name in ("histories", "negatives")]
+    assert [tuple(row.values()) for row in found[0]] == [
+        (0, [2, 3, 4], 1, 1, 2), (1, [5, 2], 2, -1, -1), (2, [3, 4, 5], 2, -1, 2),
+    ]  # fmt: skip
+    assert [(row["user"], row["popular_negatives"]) for row in found[1]] == [(0, [5]), (2, [2])]
+    assert [writer.n_rows for writer in writers] == [3, 2]
     assert held_out.users == {"validation": 1, "test": 2}
 
 
@@ -294,7 +277,7 @@ def test_rows_add_up_and_filters_stand_in_the_order_in_which_they_work(tmp_path:
     source = GeneratedSource("random", n_users=20, n_items=20, n_rows=100, seed=1)
     source.bad.add("empty line", 2)
     survey = HistoryStats(np.array([3, 1, 0]), np.array([1, 0, 1]), np.array([False] * 3), (5, 9))
-    found = describe_rows(load_config(None, {"model.max_len": 50}), source, rows, survey)
+    found = describe_rows(load_config(None), source, rows, survey)
     assert (found["rows_read"], found["rows"], found["bad_rows"]) == (11, 4, {"empty line": 2})
     assert list(found["dropped"].items()) == [("repeats", 3), ("min_user_interactions", 2)]
     assert (found["users"], found["items"], found["density"]) == (3, 3, 4 / 9)
