@@ -89,7 +89,7 @@ def extend(folder: Path, further: int) -> None:
     if (folder / "extend.json").exists():
         return
     began = time.monotonic()
-    options = [f"--data.dataset_dir={folder / 'data' / 'new'}", "--run.name=extended", f"--training.n_epochs={further}"]
+    options = [str(folder / "data" / "new"), "--run.name=extended", f"--training.n_epochs={further}"]
     _run("-m", "bert4rec", "extend", str(folder / "runs" / "old"), *options)
     (folder / "extend.json").write_text(json.dumps(time.monotonic() - began))
     (folder / "untrained.json").write_text(json.dumps(measure(folder, "extended")))

@@ -39,37 +39,37 @@ def prepare(
     """
     file = None if config is None else os.fspath(config)
     with quiet_libraries():
-        used, _ = make_dataset(file, parse_mapping(settings or {}), download=download)
+        used = make_dataset(file, parse_mapping(settings or {}), download=download)
         from bert4rec.dataset.reader import open_dataset
 
         return open_dataset(used.data.folder, verify=False)
 
 
-def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> tuple[Config, str]:
-    """The settings with which a dataset was made, and the source where that was found out and not named, else ""."""
+def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> Config:
+    """Make a dataset and return its settings, with the source that was recognized."""
     from bert4rec.prepare.engine import prepare as run_pipeline
 
     config, recognized = load_and_recognize(file, overrides)
-    source = ""
     if download:
         if config.data.source in GENERATED:
-            config, source = with_changes(config, "data", {"source": DOWNLOADED}), DOWNLOADED
+            config = with_changes(config, "data", {"source": DOWNLOADED})
         from bert4rec.prepare.download import fetch_movielens
 
         config = with_changes(config, "data", {"path": str(fetch_movielens(config.data.source, RAW))})
     elif recognized:
-        source = recognized.source
-        logger.info(f"data.source = {source}: {recognized.reason}")
+        logger.info(f"data.source = {recognized.source}: {recognized.reason}")
     run_pipeline(config)
-    return config, source
+    return config
 
 
 def train(
-    settings: Mapping[str, Any] | None = None, *, config: StrPath | None = None, processes: int | None = None
-) -> "Run":
+    settings: Mapping[str, Any] | None = None, *, dataset: StrPath = "", config: StrPath | None = None,
+    processes: int | None = None,
+) -> "Run":  # fmt: skip
     """Dataset folder → run folder, as `bert4rec train` makes it, on this process alone or on those of a launcher.
 
-    `settings` and `config` as for `prepare`; {"resume": …} goes on with a run. What is global in Python, NumPy and
+    `dataset`: a folder that `prepare` has made; "": the one that the settings name. `settings` and `config` as for
+    `prepare`; {"resume": …} goes on with a run. What is global in Python, NumPy and
     torch is afterwards as it was before, random states too. With `processes` it runs on as many new ones of this host,
     a GPU for each where there are some, and nothing of it in this one; a notebook shows how far it is.
 
@@ -81,7 +81,7 @@ def train(
     if processes is not None and processes < 1:
         raise SettingsError(f"processes={processes}: must be at least 1")
     file, overrides = None if config is None else os.fspath(config), parse_mapping(settings or {})
-    asked = load_run_settings(file, overrides, looks_around=False)
+    asked = load_run_settings(file, overrides, dataset=os.fspath(dataset), looks_around=False)
     for note in asked.notes:
         logger.info(note)
     with quiet_libraries("torchrec"):
@@ -92,7 +92,7 @@ def train(
         if processes is not None:
             from bert4rec.launch import make_view, train_on
 
-            words = [f"--config={file or ''}", *overrides.options]
+            words = [*filter(None, [os.fspath(dataset)]), f"--config={file or ''}", *overrides.options]
             return Run(train_on(words, n_processes=processes, view=make_view()))
         from bert4rec.training.run import run
 

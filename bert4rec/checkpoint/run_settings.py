@@ -15,9 +15,9 @@ from typing import Any
 import tomli
 
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
-from bert4rec.config.load import NO_FILE, Overrides, load_config, settings_file
+from bert4rec.config.load import NO_FILE, Overrides, flat, load_config, settings_file
 from bert4rec.config.setting_errors import shown
-from bert4rec.config.tables import Config
+from bert4rec.config.tables import Config, Data, Preprocessing
 from bert4rec.config.values import expand_user
 from bert4rec.runtime.errors import SettingsError, counted
 
@@ -77,13 +77,16 @@ class RunSettings:
     finished: Path | None = None
 
 
-def load_run_settings(file: str | None, overrides: Overrides, *, looks_around: bool) -> RunSettings:
+def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = "", looks_around: bool) -> RunSettings:
     """Load the settings of a training from a settings file, if one is named, and `overrides`.
 
-    A new run has the settings of the file, a resumed one those of its last training; the overrides go over either. If
-    no file is named, `looks_around` takes the usual one; "" is no file. Raises `SettingsError`.
+    A new run has the settings of the file, a resumed one those of its last training; the overrides go over either. A
+    `dataset` folder, if one is named, says all about the data. If no file is named, `looks_around` takes the usual
+    one; "" is no file. Raises `SettingsError`, and `DataError` for a folder that is no dataset.
     """
     notes = []
+    if dataset:
+        overrides = with_dataset(dataset, overrides)
     if file == "":
         file, looks_around = None, False
     if overrides.get("run.resume", "auto") not in ("", "auto") and file is None:
@@ -99,6 +102,22 @@ def load_run_settings(file: str | None, overrides: Overrides, *, looks_around: b
     if not usual.run.resume:
         return RunSettings(usual, notes)
     return _resumed(*named_run(usual.run.resume), overrides, {"run.resume": usual.run.resume}, file)
+
+
+def with_dataset(folder: str, overrides: Overrides) -> Overrides:
+    """Return `overrides` with the settings of [data] and [preprocessing] that the dataset `folder` was made with."""
+    from bert4rec.dataset.reader import read_metadata  # imports Arrow
+
+    for name in overrides:
+        if name.partition(".")[0] in ("data", "preprocessing"):
+            raise SettingsError(
+                f"{overrides.typed.get(name, name)}: cannot change in {folder}, which is made already; leave it out, "
+                "or prepare another dataset with it"
+            )
+    metadata = read_metadata(Path(folder))
+    data, recipe = Data(source=metadata["source"], dataset_dir=folder), Preprocessing(**metadata["preprocessing"])
+    tables = {"data": data.model_dump(mode="json"), "preprocessing": recipe.model_dump(mode="json")}
+    return Overrides(flat(tables) | overrides, overrides.typed)
 
 
 def how_to_train_longer(run: Path, config: Config, saved: Config) -> str:

@@ -20,8 +20,8 @@ from bert4rec.checkpoint.run_folder import (
     new_folder,
     step_folder,
 )
-from bert4rec.checkpoint.run_settings import on_processes
-from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options
+from bert4rec.checkpoint.run_settings import on_processes, with_dataset
+from bert4rec.config.load import Overrides, load_config, parse_command_line, read_options, take_folder
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
@@ -35,16 +35,15 @@ SUMMARY = "a new run for a dataset with new items, which keeps what a run has le
 
 logger = logging.getLogger(__name__)
 
-DATASET = "data.dataset_dir"
 FURTHER = 0.1  # of the epochs so far, where nothing is said
 KEPT = ("training.optimizer", "parallelism.sparse_optimizer", "run.resume", "run.init_from", "run.reset_optimizer")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run and the help for the settings."""
-    parser.usage = f"%(prog)s RUN --{DATASET}=FOLDER [--table.key=value …]"
+    parser.usage = "%(prog)s RUN DATASET [--table.key=value …]"
     parser.description = (
-        "Makes a new run for a dataset that `bert4rec prepare` has made with --data.extends: the items of RUN keep "
+        "Makes a new run for DATASET, which `bert4rec prepare` has made with --data.extends: the items of RUN keep "
         "their ids in it, new ones come behind them. What was learnt is kept to the bit: vectors, biases, the other "
         "weights, the state of the optimizers and the number of their updates. A new item starts at the mean of the "
         "known items around it in the training windows. Epochs, steps, minutes, schedule and early stopping are those "
@@ -104,15 +103,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _overrides(settings: list[str]) -> Overrides:
-    overrides = parse_command_line(settings)[1]
-    if any(name == "config" for name, _ in read_options(settings)):
+    dataset, options = take_folder(settings)
+    overrides = parse_command_line(options)[1]
+    if any(name == "config" for name, _ in read_options(options)):
         raise SettingsError("--config: an extended run has the run's settings; override them by --table.key=value")
-    if not overrides.get(DATASET):
-        raise SettingsError(f"--{DATASET}=FOLDER is missing: the dataset that was made with --data.extends")
+    if not dataset:
+        raise SettingsError("DATASET is missing: name the folder that was made with --data.extends, behind the run")
     for name, typed in overrides.typed.items():
         if name.startswith("model.") or name in KEPT:
             raise SettingsError(f"{typed}: an extended run keeps the model and the optimizers of the run; leave it out")
-    return overrides
+    return with_dataset(dataset, overrides)
 
 
 def _config(trained: Trained, overrides: Overrides, checkpoint: Path) -> Config:

@@ -6,7 +6,6 @@ from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, settings_help
-from bert4rec.config.recognition import without_secrets
 from bert4rec.config.tables import Source
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.signals import log_interrupted
@@ -14,7 +13,7 @@ from bert4rec.runtime.signals import log_interrupted
 SUMMARY = "raw interactions → dataset folder"
 
 SCRIPT = "python preprocessing.py"
-REPLACE = "--data.replace"
+OF_DATA = ("data", "preprocessing")  # tables that the dataset folder repeats
 SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # can be downloaded
 
 
@@ -38,29 +37,20 @@ def run(arguments: argparse.Namespace) -> int:
     if file is None:
         print(NO_FILE, flush=True)
     try:
-        _, source = make_dataset(file, overrides, download=arguments.download)
+        config = make_dataset(file, overrides, download=arguments.download)
     except KeyboardInterrupt:
         log_interrupted("stopped: no dataset was written")
         return 130
-    settings = _for_training([*words, *([f"--data.source={source}"] if source else [])])
-    print(f"next: {_training(arguments.prog, settings)}")
+    others = [typed for name, typed in overrides.typed.items() if name.partition(".")[0] not in OF_DATA]
+    folder = [] if len(others) == len(overrides) and not arguments.download else [str(config.data.folder)]
+    next_words = [*folder, *([] if named is None else [f"--config={named}"]), *others]
+    print(f"next: {_training(arguments.prog, next_words)}")
     return 0
 
 
-def _training(prog: str, settings: list[str]) -> str:
-    """Return the command that trains with these settings, by the program `prog`."""
+def _training(prog: str, words: list[str]) -> str:
+    """Return the command that trains with these words, by the program `prog`."""
     if prog == SCRIPT:
         train = ["torchx", "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", "train.py"]
-        return shlex.join([*train, "--", *settings] if settings else train)
-    return shlex.join([*prog.split()[:-1], "train", *settings])
-
-
-def _for_training(settings: list[str]) -> list[str]:
-    """Return the settings without `data.replace`, which a run must not repeat, and without secrets in addresses."""
-    words, kept = iter(settings), []
-    for word in words:
-        if word == REPLACE:
-            next(words, None)  # its value
-        elif not word.startswith(f"{REPLACE}="):
-            kept.append(without_secrets(word))
-    return kept
+        return shlex.join([*train, "--", *words] if words else train)
+    return shlex.join([*prog.split()[:-1], "train", *words])

@@ -158,6 +158,23 @@ def parse_command_line(argv: Sequence[str]) -> tuple[str | None, Overrides]:
     return path, overrides
 
 
+def take_folder(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the word of a command line that is neither an option nor its value, "" if there is none, and the others.
+
+    >>> take_folder(["--model.max_len", "50", "data/log", "--mode=ddp"])
+    ('data/log', ['--model.max_len', '50', '--mode=ddp'])
+    """
+    words, others, folder = iter(argv), list[str](), ""
+    for word in words:
+        if not word.startswith("--") and not folder:
+            folder = word
+            continue
+        others.append(word)
+        if word.startswith("--") and "=" not in word:
+            others += [value for value in [next(words, None)] if value is not None]
+    return folder, others
+
+
 def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return settings by "table.key"."""
     return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}

@@ -87,7 +87,7 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
     """
     folder = config.data.folder
     if not (folder / METADATA).is_file():
-        advice = "name it with --data.dataset_dir=FOLDER, where it was moved"
+        advice = "name the folder behind the run, if it was moved"
         raise DataError(f"{folder}: no dataset folder (no {METADATA}); {advice}")
     dataset = open_dataset(
         folder, verify=verify,
@@ -123,7 +123,7 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
     if (indices == UNKNOWN).all():
         raise DataError(
             f"{dataset.folder}: the model knows none of its {counted(dataset.n_items, 'item')}; name a dataset with "
-            "items of the model by --data.dataset_dir=FOLDER"
+            "items of the model behind the run"
         )
     if np.array_equal(indices, np.arange(trained.n_items)):
         return None

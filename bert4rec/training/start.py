@@ -197,7 +197,7 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
     if dataset.n_items > facts["n_items"] and not problem_of(
         dataset, n_items=facts["n_items"], first_ids=facts["items"]
     ):
-        options = [config.run.init_from, f"--data.dataset_dir={dataset.folder}"]
+        options = [config.run.init_from, str(dataset.folder)]
         raise SettingsError(
             f"run.init_from: this dataset has {dataset.n_items - facts['n_items']:,} items more than the run; make a "
             f"run that has them: {shlex.join(['bert4rec', 'extend', *options])}"

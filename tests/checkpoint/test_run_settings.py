@@ -163,6 +163,20 @@ def test_files_that_cannot_be_read_are_named_in_one_line(make: Make) -> None:
         (run / "config.toml").unlink(missing_ok=True)
 
 
+def test_a_dataset_folder_says_all_about_the_data(make: Make, log_folder: Path) -> None:
+    make()
+    Path("config.toml").write_text('[data]\nsource = "ml-1m"\npath = "x"\n[preprocessing]\nsplit = "time"\n')
+    overrides = parse_command_line(["--training.n_epochs=3"])[1]
+    config = load_run_settings(None, overrides, dataset=str(log_folder), looks_around=True).config
+    recipe = json.loads((log_folder / "metadata.json").read_text())["preprocessing"]
+    assert (config.data.source, config.data.path, config.data.folder) == ("table", "", log_folder)
+    assert config.preprocessing.recipe == recipe
+    assert config.training.n_epochs == 3
+    for word in ("--data.source=ml-1m", "--preprocessing.seed=2"):
+        with pytest.raises(SettingsError, match=rf"^{word}: .*{log_folder}"):
+            load_run_settings(None, parse_command_line([word])[1], dataset=str(log_folder), looks_around=True)
+
+
 def test_it_is_known_without_torch() -> None:
     program = "import sys, bert4rec.commands.jobs.train; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -35,18 +35,20 @@ def test_without_a_file_the_defaults_count_and_what_is_next_fits_the_start(
     first, second, *_, last = said(command, capsys)
     assert "config.toml" in first
     assert second.startswith("data.source = table: log.csv ")
-    words = f"{' '.join(command)} --data.source=table"
-    assert last == f"next: bert4rec train {words}"
+    assert last == "next: bert4rec train data/log"
 
     monkeypatch.setattr("sys.argv", ["/x/bert4rec/__main__.py"])
     Path("config.toml").write_text("")
     first, *_, last = said([*command, "--data.replace=true"], capsys)
     assert first == second
-    assert last == f"next: python -m bert4rec train {words}"
+    assert last == "next: python -m bert4rec train data/log"
 
-    assert preprocessing.main(command) == 0
+    assert preprocessing.main([*command, "--config=config.toml", "--model.max_len", "20"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"next: torchx run -s local_cwd dist.ddp -j 1x2 --script train.py -- {words}"
+    train = "next: torchx run -s local_cwd dist.ddp -j 1x2 --script train.py"
+    assert last == f"{train} -- data/log --config=config.toml --model.max_len=20"
+    assert preprocessing.main(["--training.n_epochs=3"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{train} -- --training.n_epochs=3"
 
 
 def test_a_file_that_was_named_must_be_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

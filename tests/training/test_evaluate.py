@@ -111,10 +111,10 @@ def test_two_processes_take_their_rows_of_a_model_package(
 ) -> None:
     export(find_source(made), tmp_path / "package", ["safetensors"], k=10, leaves_out_seen=True)
     trained = find_trained(tmp_path / "package")
-    settings = settings_of(trained, [f"--data.dataset_dir={small_folder}"])
+    settings = settings_of(trained, [str(small_folder)])
     (report, _), _ = pools(2).run(jobs.evaluate, settings, trained, tmp_path / "out")
     assert figures(report) == figures(report_of(made))
-    with pytest.raises(SettingsError, match=r"--data.dataset_dir"):
+    with pytest.raises(SettingsError, match="package names no dataset"):
         settings_of(trained, [])
 
 
@@ -145,13 +145,13 @@ def test_another_checkpoint_and_another_split(made: Path, tmp_path: Path, caplog
     alone = Path(shutil.copytree(made / "checkpoints" / "best", tmp_path / "alone"))
     other = tmp_path / "by_time"
     options = [f"--{key}={value}" for key, value in (SMALL | {"preprocessing.split": "time"}).items()]
-    assert preprocessing.main(["--config=config.toml", f"--data.dataset_dir={other}", *options]) == 0
-    found = evaluated(alone, tmp_path / "out", f"--data.dataset_dir={other}")
+    assert preprocessing.main(["--config=config.toml", str(other), *options]) == 0
+    found = evaluated(alone, tmp_path / "out", str(other))
     assert found.folder == tmp_path / "out-2"
     assert found.report["dataset"]["split"] == "time"
     assert found.report["test"]["full"]["users"] == len(pq.read_table(found.folder / "ranks-test.parquet"))
     logging.getLogger("bert4rec").propagate = True  # which a preparation has changed
-    again = evaluated(made, tmp_path / "out", f"--data.dataset_dir={other}")
+    again = evaluated(made, tmp_path / "out", str(other))
     assert figures(again.report) == figures(found.report)
     assert says(caplog, made / "report.json", "another dataset")
 
@@ -170,10 +170,10 @@ def test_other_figures_than_the_report_has_are_a_warning(
 
 
 def test_a_dataset_that_is_missing_or_holds_nothing_out(made: Path, small_folder: Path, tmp_path: Path) -> None:
-    assert f"{tmp_path}: " in refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={tmp_path}")
+    assert f"{tmp_path}: " in refused(made, tmp_path / "out" / "x", str(tmp_path))
     nothing = Path(shutil.copytree(small_folder, tmp_path / "nothing"))
     remove_targets(nothing, "validation", "test")
-    assert f"{nothing}: " in refused(made, tmp_path / "out" / "x", f"--data.dataset_dir={nothing}")
+    assert f"{nothing}: " in refused(made, tmp_path / "out" / "x", str(nothing))
 
 
 def test_damaged_weights_are_refused(whole: Path, tmp_path: Path) -> None:

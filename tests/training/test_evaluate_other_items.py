@@ -63,7 +63,7 @@ def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluated(model: Path, dataset: Path, output: Path, *options: str) -> Evaluation:
     trained = find_trained(model)
-    return evaluate(settings_of(trained, [f"--data.dataset_dir={dataset}", *options]), trained, output)
+    return evaluate(settings_of(trained, [str(dataset), *options]), trained, output)
 
 
 def rows_of(folder: Path | None, split: str = "test") -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ def test_two_processes_give_the_same_ranks(
     alone = evaluated(old, other_folder, tmp_path / "alone")
     leave_group()
     trained = find_trained(old)
-    settings = settings_of(trained, [f"--data.dataset_dir={other_folder}"])
+    settings = settings_of(trained, [str(other_folder)])
     (report, folder), _ = pools(2).run(jobs.evaluate, settings, trained, tmp_path / "two")
     assert rows_of(folder) == rows_of(alone.folder)
     assert report["test"] == alone.report["test"]
@@ -195,9 +195,9 @@ def test_the_old_and_the_extended_run_are_paired_on_the_new_dataset(
     log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = trained_on(log_folder, tmp_path / "runs")
-    assert main(["extend", str(old), f"--data.dataset_dir={grown_folder}"]) == 0
+    assert main(["extend", str(old), str(grown_folder)]) == 0
     new = old.with_name("run-2")
-    assert main(["evaluate", str(old), f"--data.dataset_dir={grown_folder}"]) == 0
+    assert main(["evaluate", str(old), str(grown_folder)]) == 0
     assert "2 of 10 items" in capsys.readouterr().out
     assert main(["evaluate", str(new)]) == 0
     assert "2 of 10 items" not in capsys.readouterr().out

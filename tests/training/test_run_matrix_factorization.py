@@ -95,7 +95,7 @@ def test_evaluate_finds_the_figures_of_the_run(
 def test_other_users_cannot_be_evaluated(
     rated_run: Path, log_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [f"--data.dataset_dir={log_folder}", f"--output={tmp_path / 'found'}"]
+    options = [str(log_folder), f"--output={tmp_path / 'found'}"]
     assert main(["evaluate", str(rated_run), *options]) == 2
     assert str(log_folder) in capsys.readouterr().err
 
@@ -107,7 +107,7 @@ def test_similar_items_are_found(rated_run: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(
     "command",
-    [["recommend", "--user", "3"], ["recommend", "--items=3,4"], ["export"], ["extend", "--data.dataset_dir=nowhere"]],
+    [["recommend", "--user", "3"], ["recommend", "--items=3,4"], ["export"], ["extend", "nowhere"]],
 )
 def test_what_wants_histories_says_so_in_one_line(
     rated_run: Path, capsys: pytest.CaptureFixture[str], command: list[str]

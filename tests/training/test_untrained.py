@@ -82,7 +82,7 @@ def test_a_signal_leaves_nothing(small_config: Callable[..., Config], monkeypatc
         ["similar", "RUN", "3"],
         ["export", "RUN"],
         ["evaluate", "RUN"],
-        ["extend", "RUN", "--data.dataset_dir=x"],
+        ["extend", "RUN", "x"],
         ["train", "--resume=RUN"],
         ["train", "--model.kind=markov", "--run.init_from=RUN"],
         ["plan", "--config=RUN/config.toml", "--device=cpu", "--world-size=2"],

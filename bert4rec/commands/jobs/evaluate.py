@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
 from bert4rec.commands.jobs import launched
-from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options
+from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options, take_folder
 from bert4rec.config.tables import Config
 from bert4rec.report.markdown import metrics_table
 from bert4rec.report.summary import ratings_line, rules, unknown_items
@@ -19,7 +19,7 @@ from bert4rec.runtime.installation import importing
 SUMMARY = "the metrics of a trained model again, on its own or another dataset, and the ranks of all users"
 
 FREE = (
-    "data.dataset_dir", "evaluation.*", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
+    "evaluation.*", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
     "parallelism.compute_kernel", "parallelism.cache_load_factor", "training.precision", "training.compile",
 )  # fmt: skip
 WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "sgd"}  # nothing is updated
@@ -37,10 +37,10 @@ class Request(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model and the folder of the results; some settings besides."""
-    parser.usage = "%(prog)s RUN [--output=FOLDER] [--table.key=value …]"
+    parser.usage = "%(prog)s RUN [DATASET] [--output=FOLDER] [--table.key=value …]"
     parser.description = (
         "Evaluates the best weights of a run, a checkpoint, or a model package, on any number of processes: with "
-        "exactly the figures of the run's report on its own dataset, or on another one. Items are matched by their own "
+        "exactly the figures of the run's report on its own dataset, or on DATASET. Items are matched by their own "
         "ids; one that the model does not know is left out of histories and candidates, and as a target it is missed. "
         "Writes report.json and, a row a user, ranks-test.parquet and ranks-validation.parquet. Several "
         "processes: torchrun --standalone --nproc_per_node=2 -m bert4rec evaluate RUN"
@@ -87,18 +87,18 @@ def settings_of(trained: Trained, argv: Sequence[str]) -> Config:
 
     Raises `SettingsError` for a setting that an evaluation cannot change.
     """
-    if any(name == "config" for name, _ in read_options(argv)):
+    dataset, options = take_folder(argv)
+    if any(name == "config" for name, _ in read_options(options)):
         raise SettingsError(
             "--config: an evaluation uses the settings of its run; override settings by --table.key=value"
         )
-    overrides = parse_command_line(argv)[1]
+    overrides = parse_command_line(options)[1]
     for name in overrides:
         if not any(fnmatch(name, free) for free in FREE):
             raise SettingsError(f"{overrides.typed[name]}: cannot change in an evaluation; only: {', '.join(FREE)}")
-    if trained.is_package and "data.dataset_dir" not in overrides:
-        raise SettingsError(f"{trained.folder}: a model package names no dataset; set --data.dataset_dir=FOLDER")
-    if not trained.is_package:
-        overrides.setdefault("data.dataset_dir", str(trained.dataset))
+    if trained.is_package and not dataset:
+        raise SettingsError(f"{trained.folder}: a model package names no dataset; name one behind it")
+    overrides["data.dataset_dir"] = dataset or str(trained.dataset)
     saved = trained.settings
     if trained.run is None:
         return load_config(None, Overrides(saved | overrides | WITHOUT_STATE, overrides.typed))

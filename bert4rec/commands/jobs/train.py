@@ -6,7 +6,7 @@ import logging
 from bert4rec.checkpoint.run_settings import load_run_settings
 from bert4rec.commands.jobs import launched
 from bert4rec.config.abilities import is_trained
-from bert4rec.config.load import parse_command_line, settings_help
+from bert4rec.config.load import parse_command_line, settings_help, take_folder
 from bert4rec.config.tables import Config
 from bert4rec.feed.loaders.server import start_ahead
 from bert4rec.runtime.console import log_to_terminal
@@ -19,8 +19,11 @@ logger = logging.getLogger("bert4rec")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the help; any setting is an option."""
-    parser.usage = "%(prog)s [--config=FILE] [--table.key=value …]"
-    parser.description = "Trains, validates, tests, and writes a report; under torchrun or torchx on many processes."
+    parser.usage = "%(prog)s [DATASET] [--config=FILE] [--table.key=value …]"
+    parser.description = (
+        "Trains, validates, tests, and writes a report; under torchrun or torchx on many processes. DATASET: a folder "
+        "that `bert4rec prepare` has made (default: the one that [data] names)."
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = settings_help()
     parser.set_defaults(settings=[])
@@ -34,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _settings(argv: list[str]) -> Config | None:
     """Return the settings of the training; None for a finished run."""
     log_to_terminal(is_shown=launched.is_first(), outlives_reader=True)
-    settings = load_run_settings(*parse_command_line(argv), looks_around=True)
+    dataset, options = take_folder(argv)
+    settings = load_run_settings(*parse_command_line(options), dataset=dataset, looks_around=True)
     for note in settings.notes:
         logger.info(note)
     if settings.finished:
