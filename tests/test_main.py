@@ -49,7 +49,8 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         ("prepare --downlod", "--downlod: no such option; did you mean --download? bert4rec prepare --help"),
         ("prepare --modes=ddp", "--modes: no such option; did you mean --mode? --help lists all"),
         ("train --download", "--download: no such option; --help lists all"),
-        ("train dmp", '"dmp": options have the form --table.key=value; --help lists all'),
+        ("train dmp", "dmp: no dataset folder; name one that `bert4rec prepare` has made; options begin with --"),
+        ("train data/x dmp", '"dmp": options have the form --table.key=value; --help lists all'),
     ],
 )
 def test_what_nobody_knows_is_one_line(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

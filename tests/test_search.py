@@ -293,7 +293,6 @@ def test_what_was_typed_is_not_searched(script: ModuleType, opened: Callable[...
         ("--training.n_epoch=3", "--training.n_epoch: no such option; did you mean --training.n_epochs?"),
         ("--model.kind=matrix_factorization --training.loss=mse", "is judged by RMSE, and a search by NDCG@10"),
         ("--data.dataset_dir=nowhere", "nowhere: no dataset folder"),
-        ("--model.max_len=13", "made with model.max_len = 12, the settings say 13"),
         ("--trial=3", "--trial"),
     ],
 )

@@ -19,7 +19,7 @@ from bert4rec.config.load import NO_FILE, Overrides, flat, load_config, settings
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import Config, Data, Preprocessing
 from bert4rec.config.values import expand_user
-from bert4rec.runtime.errors import SettingsError, counted
+from bert4rec.runtime.errors import DataError, SettingsError, counted
 
 PROGRAM = ["-m", "bert4rec"]
 COMMAND = "train"
@@ -106,8 +106,12 @@ def load_run_settings(file: str | None, overrides: Overrides, *, dataset: str = 
 
 def with_dataset(folder: str, overrides: Overrides) -> Overrides:
     """Return `overrides` with the settings of [data] and [preprocessing] that the dataset `folder` was made with."""
-    from bert4rec.dataset.reader import read_metadata  # imports Arrow
+    from bert4rec.dataset.format import METADATA  # imports Arrow
+    from bert4rec.dataset.reader import read_metadata
 
+    if not (Path(folder) / METADATA).is_file():
+        advice = "name one that `bert4rec prepare` has made; options begin with --"
+        raise DataError(f"{folder}: no dataset folder; {advice}")
     for name in overrides:
         if name.partition(".")[0] in ("data", "preprocessing"):
             raise SettingsError(

@@ -124,19 +124,19 @@ def test_other_weights_of_a_grown_catalogue_are_refused_by_naming_the_way(
     leave_group()
     message = str(caught.value)
     assert message.startswith("run.init_from: ")
-    assert message.endswith(f"bert4rec extend {old} --data.dataset_dir={grown_folder}")
+    assert message.endswith(f"bert4rec extend {old} {grown_folder}")
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ([], "--data.dataset_dir=FOLDER"),
-        (["--data.dataset_dir=no/where"], "no/where: "),
+        ([], "DATASET is missing"),
+        (["no/where"], "no/where: "),
         (["{same}"], "{same}: .*{run}"),
         (["{other}"], "{other}: .*{run}.* 8 .*--data.extends"),
         (["{new}", "--model.embed_dim=32"], "--model.embed_dim=32: "),
         (["{new}", "--training.optimizer=sgd"], "--training.optimizer=sgd: "),
-        (["{new}", "--preprocessing.split=none"], 'preprocessing.split = "leave_one_out"'),
+        (["{new}", "--preprocessing.split=none"], "--preprocessing.split=none: .*{new}"),
         (["{new}", "--config=x.toml"], "--config: "),
         (["{new}", "--training.n_epoch=3"], "training.n_epoch"),
     ],

@@ -38,7 +38,7 @@ CASES: list[tuple[Job, Memory, list[tuple[str, dict[str, Any]]]]] = [
     (make_job(10**7, 8, "cuda", embed_dim=128, sparse_optimizer="adam"), gpu(2.5),
      [("48 processes, 8 a host", {"world_size": 48}), ("--model.embed_dim=16", {"embed_dim": 16})]),
     (make_job(2000, 2, batch_size=100_000), Memory(host=11 * 10**9),
-     [(f"{BATCH}=12288", {"batch_size": 12_288}), ("--model.max_len=6, ", {"max_len": 6})]),
+     [(f"{BATCH}=12288", {"batch_size": 12_288}), ("--model.max_len=6 (", {"max_len": 6})]),
     (make_job(10**8, 2, mode="ddp", sparse_optimizer="sgd", optimizer="sgd", trains=False), HOST,
      [("--mode=dmp on 4 processes, 2 a host", {"mode": "dmp", "world_size": 4})]),
     # Fused Adam needs no gradient as large as the shard.
@@ -59,7 +59,7 @@ CASES: list[tuple[Job, Memory, list[tuple[str, dict[str, Any]]]]] = [
      [(f"{BATCH}=32", {"batch_size": 32}),
       ("--training.negatives_shared_by=1 --training.n_train_negatives=45056",
        {"negatives_shared_by": 1, "n_train_negatives": 45_056}),
-      ("--model.max_len=24, ", {"max_len": 24})]),
+      ("--model.max_len=24 (", {"max_len": 24})]),
     # More processes are no advice for groups, nor is host memory.
     (make_job(10**8, 64, "cuda", sparse_optimizer="adam", sharding_group_size=8, sync_every_n_steps=4, **SAMPLED),
      gpu(4),

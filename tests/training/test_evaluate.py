@@ -145,7 +145,7 @@ def test_another_checkpoint_and_another_split(made: Path, tmp_path: Path, caplog
     alone = Path(shutil.copytree(made / "checkpoints" / "best", tmp_path / "alone"))
     other = tmp_path / "by_time"
     options = [f"--{key}={value}" for key, value in (SMALL | {"preprocessing.split": "time"}).items()]
-    assert preprocessing.main(["--config=config.toml", str(other), *options]) == 0
+    assert preprocessing.main(["--config=config.toml", f"--data.dataset_dir={other}", *options]) == 0
     found = evaluated(alone, tmp_path / "out", str(other))
     assert found.folder == tmp_path / "out-2"
     assert found.report["dataset"]["split"] == "time"
