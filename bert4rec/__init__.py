@@ -40,7 +40,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # a library says 
 
 
 def __getattr__(name: str) -> object:
-    """What the package offers, imported when it is asked for: torch takes seconds."""
+    """Import a public name when it is first used, since torch takes seconds."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from bert4rec.runtime.console import quiet_libraries

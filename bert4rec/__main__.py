@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def print_help(self, file: Any = None) -> None:
-        """As `print` does: argparse itself says nothing of a broken pipe."""
+        """Print the help by `print`, because argparse hides a broken pipe."""
         with ending_on_broken_pipe():
             print(self.format_help(), end="", file=file)
 
@@ -115,7 +115,7 @@ def _run(name: str, words: Sequence[str], prog: str) -> int:
 
 
 def _answer(word: str) -> NoReturn:
-    """What to say where no command is named: the help, the version, or what was probably meant."""
+    """Print the help or the version, or suggest the nearest command."""
     lines = [f"  {name:<10} {summary}" for name, summary in COMMANDS.items()]
     parser = Parser(
         prog=_program(), usage="%(prog)s COMMAND …", formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -134,7 +134,7 @@ def _answer(word: str) -> NoReturn:
 
 
 def _program() -> str:
-    """What this process was started as."""
+    """Return how this process was started."""
     return "python -m bert4rec" if Path(sys.argv[0]).parts[-2:] == ("bert4rec", "__main__.py") else "bert4rec"
 
 

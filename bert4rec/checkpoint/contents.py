@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a training: each owner of a part gives its tensors, and takes them back."""
+"""The contents of a checkpoint: each owner of a part of the training gives its tensors and takes them back."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""What a run is resumed from: its folder, the newest checkpoint that is whole, and whether the settings still fit."""
+"""Resuming a run: its folder, its newest whole checkpoint, and whether the settings still fit."""
 
 import logging
 from collections.abc import Callable, Mapping

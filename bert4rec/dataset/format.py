@@ -1,4 +1,4 @@
-"""What both sides of the disk agree on: ids, files, columns and their types.
+"""The contract of both sides of the disk: ids, files, columns and their types.
 
 No special id depends on the catalogue's size, so a grown catalogue keeps its ids. The writer, the reader and the check
 take all of it from here; docs and the dataset card describe it.
@@ -107,7 +107,7 @@ def lengths_of(lengths: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def order_line(source: str, order: Mapping[str, Any]) -> str:
-    """What gives the order of a user's items, in one line.
+    """Return one line about what orders a user's items.
 
     >>> order_line("table", {"by": "time", "column": "at", "newest_first": False})
     'order: by time (column at)'
@@ -166,7 +166,7 @@ def _lines(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _held_out(metadata: Mapping[str, Any], split: str) -> Iterator[str]:
-    """What is to be known of the users of an evaluation split, where there are such."""
+    """Yield the counts of repeated targets and of users without negatives, if there are any."""
     kinds = {
         "repeated_targets": "target seen before",
         "left_out": f"fewer than {metadata['preprocessing']['n_eval_negatives']:,} unseen items",

@@ -127,7 +127,7 @@ class Dataset:
 
 
 def checksum(originals: list[Any]) -> str:
-    """Of the items' own ids, in the order of the ids that a model knows them by."""
+    """Return a checksum of the items' original ids, in the order of their dense ids."""
     return hashlib.sha256(json.dumps(originals).encode()).hexdigest()[:12]
 
 
@@ -153,7 +153,7 @@ def open_dataset(
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """What a dataset folder says of itself. Raises `DataError`."""
+    """Return `metadata.json` of a dataset folder. Raises `DataError`."""
     path = folder / METADATA
     try:
         metadata: dict[str, Any] = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""What a column of a log may hold, guessed from its name and its first values: only to advise, never to decide."""
+"""Guesses of what a column of a log holds, by its name and first values: they advise and never decide."""
 
 import difflib
 import re

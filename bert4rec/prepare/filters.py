@@ -1,4 +1,4 @@
-"""What is kept of the interactions: small verbs, each a pure function of a frame.
+"""Filters of interactions: each a pure function from a frame to a frame.
 
 Interactions have the columns `user`, `item`, where known `time` (seconds), `rating`, `is_read`.
 """

@@ -1,4 +1,4 @@
-"""What is said before all rows are read: their order, what looks wrong, and the first rows as they are understood."""
+"""A first look at the rows before all are read: their order, what looks wrong, and the first rows as understood."""
 
 import shlex
 from collections.abc import Iterator, Mapping

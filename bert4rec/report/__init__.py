@@ -1,1 +1,1 @@
-"""What a run leaves for people and programs."""
+"""The results of a run, for people and programs."""

@@ -39,7 +39,7 @@ def read_report(run: Path) -> dict[str, Any]:
 
 
 class Contestant(NamedTuple):
-    """What was measured on the test of the model, of a baseline, or of the best possible ranking.
+    """Hold the test metrics of the model, of a baseline, or of the best possible ranking.
 
     `intervals`: protocol → metric → (low, high), where known.
     """

@@ -1,4 +1,4 @@
-"""What a report says in sentences: the summary, the line of results, and what each figure is measured on."""
+"""Sentences of a report: the summary, the line of results, and the rules of each figure."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,1 +1,1 @@
-"""What every part stands on: errors, the terminal, files, memory, processes."""
+"""Basics that every other room uses: errors, the terminal, files, memory, processes."""

@@ -1,4 +1,4 @@
-"""What the processes of a run tell each other: every one of them makes the same calls, in the same order."""
+"""Collectives between the processes of a run: all make the same calls, in the same order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

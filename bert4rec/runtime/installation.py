@@ -1,4 +1,4 @@
-"""What is installed: one line in place of a traceback for a Python that cannot run a script; large packages, fast.
+"""Checks of the installation: one line in place of a traceback for a Python that cannot run a script.
 
 Imports the standard library alone, and nothing that Python 3.6 does not have.
 """

@@ -1,4 +1,4 @@
-"""What is global in a process, left as it was found: a training in somebody else's program takes nothing over."""
+"""Global state of a process, restored after a training in somebody else's program."""
 
 import gc
 import random

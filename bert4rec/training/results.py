@@ -1,4 +1,4 @@
-"""What an evaluation finds, and what the report of a run says of it and of the training."""
+"""Results of an evaluation, and the report of a run on them and on the training."""
 
 import logging
 import shlex

@@ -1,4 +1,4 @@
-"""What a run knows before anything is trained: settings resolved, the job planned, its folder made and locked."""
+"""The start of a run: settings resolved, the job planned, its folder made and locked."""
 
 import logging
 import shlex
