@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli
 
-from bert4rec.config.abilities import TRANSFORMERS, is_trained
+from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.config.load import flat
 from bert4rec.config.tables import Data
 from bert4rec.runtime import files
@@ -95,10 +95,10 @@ def checkpoint_of(path: Path) -> Path:
 def untrained_kind(run: Path) -> str:
     """Return the kind of model of a run without training; "" for any other folder."""
     try:
-        kind = tomli.loads((run / CONFIG).read_text(encoding="utf-8"))["model"]["kind"]
+        kind = KINDS[tomli.loads((run / CONFIG).read_text(encoding="utf-8"))["model"]["kind"]]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    return "" if is_trained(kind) else str(kind)
+    return "" if kind.is_trained else kind.name
 
 
 def newest_run(parent: Path, name: str, *, is_finished: bool) -> Path | None:
@@ -205,9 +205,9 @@ class Trained:
         return model
 
     @property
-    def takes_histories(self) -> bool:
-        """Return whether the model continues any history; else it only knows the users of its dataset."""
-        return self.model["kind"] in TRANSFORMERS
+    def kind(self) -> Kind:
+        """Return the kind of the model."""
+        return KINDS[self.model["kind"]]
 
     @property
     def loss(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bert4rec.config.abilities import TRANSFORMERS, is_trained
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError, UserError
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     overrides = parse_command_line([*arguments.settings, f"--parallelism.device={arguments.device}"])[1]
     file = settings_file(arguments.config)
     config = load_config(file, overrides)
-    if not is_trained(config.model.kind):
+    if not KINDS[config.model.kind].is_trained:
         raise SettingsError(f'model.kind = "{config.model.kind}" is not trained: it has no plan; choose a trained kind')
     if file is None:
         print(NO_FILE)
@@ -162,7 +162,7 @@ def _sizes(config: Config, arguments: argparse.Namespace) -> "Sizes":
     from bert4rec.dataset.format import TRAIN, table_rows
     from bert4rec.dataset.reader import Sizes, Split  # imports Arrow
 
-    has_users = config.model.kind not in TRANSFORMERS
+    has_users = "n_users" in KINDS[config.model.kind].size_arguments
     n_items = arguments.items or _of_dataset(config, "items")
     n_users = (arguments.users or _of_dataset(config, "users")) if has_users else 0
     if arguments.items or arguments.users or not (config.data.folder / TRAIN).is_dir():
@@ -196,7 +196,7 @@ def _memory(arguments: argparse.Namespace) -> "Memory":
 
 def _guesses_windows(config: Config, arguments: argparse.Namespace) -> bool:
     """Return whether neither a setting nor a dataset gives the length of the windows."""
-    return bool(arguments.items) and config.model.max_len == "auto" and config.model.kind in TRANSFORMERS
+    return bool(arguments.items) and config.model.max_len == "auto" and KINDS[config.model.kind].is_transformer
 
 
 def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.feed.masking import inference_time_deltas
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
@@ -110,7 +111,7 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
     head, bias = tensors.get(HEAD), tensors.get(HEAD_BIAS)
     if head is not None and bias is not None:
         head = torch.cat([head, bias[:, None]], dim=1)
-    mask = tensors[MASK] if model["kind"] == "bert4rec" else None
+    mask = tensors[MASK] if KINDS[model["kind"]].has_mask_token else None
     return Network(encoder.requires_grad_(False), tensors[TABLE], head, mask=mask, times=model["times"]).eval()
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.config.abilities import POPULARITY
+from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.columns import Indices
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Dataset, Rows

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.format import PAD_ID
 from bert4rec.dataset.reader import Rows, Split
 from bert4rec.feed.batch import Lookup, Pairs, long
@@ -33,11 +34,8 @@ class MatrixFactorization(RankingModel):
     other losses a user's bias plays no part: it is the same for all items.
     """
 
-    title = "Matrix factorisation"
-    size_arguments = ("n_items", "n_users")
-    settings = ("embed_dim", "form", "mlp_layers", "dropout")
+    kind = KINDS["matrix_factorization"]
     loss_settings = (*RankingModel.loss_settings, "rating_range")
-    unit = "pair"
 
     def __init__(
         self, *, n_items: int, n_users: int, embed_dim: int, form: str, mlp_layers: Sequence[int], dropout: float,

@@ -4,12 +4,14 @@ It knows nothing of processes: parallelism is applied from outside. Shapes: M po
 the width of what is scored.
 """
 
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bert4rec.config.abilities import needs_negatives
+from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
 from bert4rec.dataset.reader import Rows, Split
 from bert4rec.feed.batch import AnyBatch, Lookup
@@ -25,11 +27,8 @@ class RankingModel(nn.Module):
     A kind of model says how both are represented, and, where that is no product, how they are scored.
     """
 
-    title: ClassVar[str]  # in reports
-    size_arguments: ClassVar[tuple[str, ...]] = ("n_items",)  # keywords that say how large its tables are
-    settings: ClassVar[tuple[str, ...]]  # keys of [model] that are keywords of it
-    loss_settings: ClassVar[tuple[str, ...]] = ("loss", "gbce_calibration")  # the same of [training]
-    unit: ClassVar[str]  # what a batch counts, for people
+    kind: ClassVar[Kind]
+    loss_settings: ClassVar[tuple[str, ...]] = ("loss", "gbce_calibration")  # keys of [training], keywords of it
     times = "none"  # what it knows of them, as model.times has it
 
     def __init__(self, item_table: ItemTable, *, loss: str, gbce_calibration: float) -> None:
@@ -144,3 +143,10 @@ class RankingModel(nn.Module):
     def score_numel_factor(self) -> int:
         """Return numbers that exist at once for each score of a sampled loss."""
         return 1
+
+
+def model_class(kind: str) -> type[RankingModel]:
+    """Return the class of a kind that is trained."""
+    module, _, name = KINDS[kind].model.rpartition(".")
+    found: type[RankingModel] = getattr(import_module(module), name)
+    return found

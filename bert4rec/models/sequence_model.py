@@ -6,11 +6,12 @@ columns of a bias.
 
 import math
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.reader import Rows, Split
 from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Examples, MakeExamples, Windows
@@ -32,14 +33,6 @@ class SequenceModel(RankingModel):
     settings of the `Encoder`.
     """
 
-    settings = (
-        "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times", "head",
-        "output_bias",
-    )  # fmt: skip
-    unit = "window"
-    is_causal: ClassVar[bool]  # whether a position sees only what stands before it, and itself
-    has_mask_token: ClassVar[bool]  # whether it may stand in the place of items, and asks for the next one
-
     def __init__(
         self, *, n_items: int, embed_dim: int, head: str, output_bias: bool, loss: str = "softmax",
         gbce_calibration: float = 0.75, times: str = "none", device: torch.device | str = "meta", **encoder: Any,
@@ -47,9 +40,11 @@ class SequenceModel(RankingModel):
         item_table = ItemTable(n_items, embed_dim, head=head, output_bias=output_bias, device=device)
         super().__init__(item_table, loss=loss, gbce_calibration=gbce_calibration)
         # On every process: as a row of the table it was a fifth of all lookups, and they went to one process.
-        self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.has_mask_token else None
+        self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.kind.has_mask_token else None
         self.times = times
-        self.encoder = Encoder(embed_dim=embed_dim, times=times, is_causal=self.is_causal, device=device, **encoder)
+        self.encoder = Encoder(
+            embed_dim=embed_dim, times=times, is_causal=self.kind.is_causal, device=device, **encoder
+        )
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
@@ -64,7 +59,8 @@ class SequenceModel(RankingModel):
     @classmethod
     def ask(cls, rows: Rows, max_len: int, times: str = "none") -> Batch:
         """Return the histories, each with the mask token behind it if the kind has one."""
-        return append_mask_batch(rows, max_len, times) if cls.has_mask_token else causal_batch(rows, max_len, times)
+        make = append_mask_batch if cls.kind.has_mask_token else causal_batch
+        return make(rows, max_len, times)
 
     def n_positions(self, batch_size: int) -> int:
         """Return the positions of the longest sequences."""
@@ -107,9 +103,7 @@ class SequenceModel(RankingModel):
 class Bert4Rec(SequenceModel):
     """A bidirectional transformer that predicts the items at masked positions."""
 
-    title = "Bert4Rec"
-    is_causal = False
-    has_mask_token = True
+    kind = KINDS["bert4rec"]
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
@@ -129,9 +123,7 @@ class SASRec(SequenceModel):
     2023; "Turning Dross Into Gold Loss": Klenitskiy and Vasilev 2023). The blocks are those of `SequenceModel`.
     """
 
-    title = "SASRec"
-    is_causal = True
-    has_mask_token = False
+    kind = KINDS["sasrec"]
 
     @staticmethod
     def make_examples(*, times: str = "none", **settings: Any) -> MakeExamples:

@@ -10,7 +10,8 @@ from torch import nn
 
 from bert4rec.checkpoint.contents import CheckpointManager
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
-from bert4rec.config.abilities import POPULARITY, UNTRAINED, examples_of, is_trained, needs_negatives
+from bert4rec.config.abilities import needs_negatives
+from bert4rec.config.kinds import BASELINES, KINDS
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config
 from bert4rec.dataset.format import TEST, TRAIN, table_rows
@@ -21,7 +22,7 @@ from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import PairExamples, parts_of_pairs
 from bert4rec.models.baselines import BaselineFactory
-from bert4rec.models.kinds import KINDS
+from bert4rec.models.ranking_model import model_class
 from bert4rec.report.log import MetricsLog
 from bert4rec.report.trackers import open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
@@ -140,7 +141,7 @@ def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
     """Return the model, parallelized as `plan` says; with initial weights for a training."""
     parallelism, training = config.parallelism, config.training
     assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
-    kind = KINDS[config.model.kind]
+    kind = model_class(config.model.kind)
     of_loss = {name: getattr(training, name) for name in kind.loss_settings}
     model = kind(**plan.job.model, **of_loss)
     wrapped = parallelize(
@@ -183,23 +184,22 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
 
     "" if they were chosen by the settings, or none is missing.
     """
-    others = [kind for kind in UNTRAINED if kind != POPULARITY]
-    if not is_trained(config.model.kind):
+    if not KINDS[config.model.kind].is_trained:
         return [], ""
     if config.evaluation.baselines != "auto":
-        return [kind for kind in others if kind in config.evaluation.baselines], ""
+        return [kind for kind in BASELINES if kind in config.evaluation.baselines], ""
     n_positions, n_users = int(dataset.popularity.sum()), len(dataset.splits[TEST])
     if n_positions <= ALL_BASELINES_UP_TO and n_users * dataset.n_items <= ALL_BASELINES_UP_TO_SCORES:
-        return others, ""
+        return list(BASELINES), ""
     return [], (
         f"Popularity is the only baseline: with {n_positions:,} training positions, {n_users:,} test users and "
-        f"{dataset.n_items:,} items the others take minutes; evaluation.baselines = {json.dumps(others)} has them."
+        f"{dataset.n_items:,} items the others take minutes; evaluation.baselines = {json.dumps(BASELINES)} has them."
     )
 
 
 def training_examples(config: Config, windows: Split, *, n_items: int) -> Examples:
     """Return the examples of the training's split by resolved settings."""
-    return KINDS[config.model.kind].examples(windows, n_rows=table_rows(n_items), **_of_examples(config))
+    return model_class(config.model.kind).examples(windows, n_rows=table_rows(n_items), **_of_examples(config))
 
 
 def make_pairs(config: Config, windows: Split) -> dict[str, PairExamples]:
@@ -278,5 +278,5 @@ def make_trainer(
     step = Step(model, optimizers, world, precision=config.training.precision)
     return Trainer(
         step, batches, checkpoints, settings=config.training, world=world, measure=measure, interruption=interruption,
-        log=log, examples=examples_of(config.model.kind),
+        log=log, examples=KINDS[config.model.kind].examples,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from torch import nn
 
 from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT
 from bert4rec.checkpoint.store import read_metadata
-from bert4rec.config.abilities import TRANSFORMERS, UNTRAINED
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, RATINGS, USERS
 from bert4rec.dataset.reader import Bools, Dataset
@@ -23,7 +23,6 @@ from bert4rec.evaluation.intervals import Ranking, hits_by_rank
 from bert4rec.evaluation.ranker import HeldOut
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.inference.item_ids import ItemIds
-from bert4rec.models.kinds import KINDS
 from bert4rec.report.figures import FORMAT_VERSION, write_json
 from bert4rec.report.html_page import write_html
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
@@ -82,7 +81,7 @@ def _about(
     dataset: Dataset, held_out: Mapping[str, HeldOut], *, kind: str, times: str, mode: str, world_size: int
 ) -> dict[str, Any]:
     """Return what the report says before the figures; `kind` and `times` are of the model."""
-    metadata, knows_times = dataset.metadata, kind in TRANSFORMERS and times != "none"
+    metadata, knows_times = dataset.metadata, KINDS[kind].is_transformer and times != "none"
     return {
         "format_version": FORMAT_VERSION,
         "dataset": {
@@ -95,7 +94,7 @@ def _about(
             "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
         },
         "kind": kind,
-        "model": (UNTRAINED[kind] if kind in UNTRAINED else KINDS[kind].title) + WITH_TIMES[times] * knows_times,
+        "model": KINDS[kind].title + WITH_TIMES[times] * knows_times,
         **({"times": times} if knows_times else {}),
         "mode": mode,
         "world_size": world_size,
@@ -205,7 +204,7 @@ def write_files(
     logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
     named = shlex.quote(str(folder))
     logger.info(f"all figures: bert4rec report {named}")
-    if report["kind"] in TRANSFORMERS:
+    if KINDS[report["kind"]].is_transformer:
         logger.info(f"recommendations: bert4rec recommend {named} --all --output=recommendations.parquet")
 
 

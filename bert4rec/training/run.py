@@ -13,7 +13,7 @@ from torch import nn
 from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, ENVIRONMENT, lock, new_folder
 from bert4rec.checkpoint.run_settings import how_to_continue, train_command
 from bert4rec.checkpoint.store import SaveError
-from bert4rec.config.abilities import is_trained
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve_model, resolve_seen_items
 from bert4rec.config.tables import Config
@@ -143,7 +143,7 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     group = process_group(world, store, deterministic=arithmetic.deterministic, precision=arithmetic.precision)
     with group, ExitStack() as resources:
         peak_memory = resources.enter_context(PeakMemory(world.device))
-        if not is_trained(config.model.kind):
+        if not KINDS[config.model.kind].is_trained:
             return complete_untrained(config, world, dataset, resources, peak_memory, may_exit=may_exit)
         # The model lives in this call only, so that its shards are gone when the process group ends.
         return _complete(config, world, dataset, resources, peak_memory, may_exit=may_exit, began=began)
