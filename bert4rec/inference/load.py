@@ -121,7 +121,5 @@ def _of_package(folder: Path, dataset: Path | None) -> Recommender:
 
 
 def _check_dataset(folder: Path, dataset: Path, fingerprint: str) -> None:
-    from bert4rec.dataset.reader import read_metadata
-
     if read_metadata(dataset)["fingerprint"] != fingerprint:
         raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")

@@ -16,24 +16,23 @@ from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
 from bert4rec.dataset.reader import Rows, Split
 from bert4rec.feed.batch import AnyBatch, Lookup
 from bert4rec.feed.batches import Examples
-from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
+from bert4rec.models.losses import SAMPLED_LOSSES, LossSettings, Sampled, softmax_loss
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import IdExchange, Table
 
 
 class RankingModel(nn.Module):
-    """Scores items against what stands for whoever asks; `loss` is "softmax" or one of `SAMPLED_LOSSES`.
+    """Scores items against what stands for whoever asks; the loss is "softmax" or one of `SAMPLED_LOSSES`.
 
     A kind of model says how both are represented, and, where that is no product, how they are scored.
     """
 
     kind: ClassVar[Kind]
-    loss_settings: ClassVar[tuple[str, ...]] = ("loss", "gbce_calibration")  # keys of [training], keywords of it
     times = "none"  # what it knows of them, as model.times has it
 
-    def __init__(self, item_table: ItemTable, *, loss: str, gbce_calibration: float) -> None:
+    def __init__(self, item_table: ItemTable, loss: LossSettings) -> None:
         super().__init__()
-        self.item_table, self.loss, self.gbce_calibration = item_table, loss, gbce_calibration
+        self.item_table, self.loss, self.gbce_calibration = item_table, loss.loss, loss.gbce_calibration
 
     @classmethod
     def examples(cls, split: Split, **settings: Any) -> Examples:
@@ -148,5 +147,4 @@ class RankingModel(nn.Module):
 def model_class(kind: str) -> type[RankingModel]:
     """Return the class of a kind that is trained."""
     module, _, name = KINDS[kind].model.rpartition(".")
-    found: type[RankingModel] = getattr(import_module(module), name)
-    return found
+    return getattr(import_module(module), name)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
 from bert4rec.config.abilities import Updates, needs_negatives, table_updates
-from bert4rec.models.losses import SCORES_AT_ONCE
+from bert4rec.models.losses import SCORES_AT_ONCE, LossSettings
 from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables.table import is_of_table, set_precision
 
@@ -92,7 +92,7 @@ class Job:
     @cached_property
     def built(self) -> RankingModel:
         """Return the model on `meta`, which holds no weights."""
-        model = model_class(self.kind)(**self.model, loss=self.loss)
+        model = model_class(self.kind)(**self.model, loss=LossSettings(self.loss))
         set_precision(model.tables, self.table_precision)
         return model
 

@@ -156,9 +156,7 @@ def _complete(
     with Interruption() as interruption:
         with RankingProgress(interruption, world, n_batches=evaluator.n_batches(held_out)) as progress:
             found = find(evaluator, model, held_out, progress.advance)
-        report = make_report(
-            evaluator, found, kind=config.model.kind, times=config.model.times, mode=config.parallelism.mode
-        )
+        report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
         report["evaluation"] = _about(config, trained, evaluator)
         folder = None
         if world.is_first:

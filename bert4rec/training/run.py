@@ -57,6 +57,7 @@ from bert4rec.training.results import (
     write_files,
 )
 from bert4rec.training.start import Context, begin, describe, make_context
+from bert4rec.training.step import Step
 from bert4rec.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def complete_untrained(
         folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
         if world.is_first:
             resources.enter_context(lock(folder))
-            report = make_report(evaluator, found, kind=kind, mode=config.parallelism.mode)
+            report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
             report["training"] = _about_counting(seconds, peaks, n_positions=int(dataset.popularity.sum()))
             with interruption.busy():
                 with optional(folder / "ranks-*.parquet"):
@@ -190,9 +191,7 @@ def _complete(
     by_rank = gather_objects(held_bytes(model, optimizers.states()))
     if log:
         config = context.config
-        report = make_report(
-            evaluator, found, kind=config.model.kind, times=config.model.times, mode=config.parallelism.mode
-        )
+        report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
         report |= _about(context, trainer, peaks, by_rank)
         if is_lost:
             show(report)
@@ -251,9 +250,10 @@ def _trainer(
     )  # fmt: skip
     metadata = context.checkpoint_metadata()
     manager = checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
+    step = Step(model, optimizers, world, precision=config.training.precision)
     return make_trainer(
-        config, world, model, optimizers, batches, manager, log=log, state=state,
-        measure=lambda between: evaluator.validation_metrics(model, between), interruption=interruption,
+        config, step, batches, manager, log=log, state=state, interruption=interruption,
+        measure=lambda between: evaluator.validation_metrics(model, between),
     )  # fmt: skip
 
 

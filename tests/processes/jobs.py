@@ -19,7 +19,7 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, Sharde
 from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.remote_device import _remote_device
 
-from bert4rec.checkpoint.contents import CheckpointManager
+from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
 from bert4rec.checkpoint.run_folder import Trained
 from bert4rec.checkpoint.store import Copies, in_pieces, read_metadata, verify
 from bert4rec.config.kinds import KINDS
@@ -73,7 +73,7 @@ from bert4rec.training.build import (
     training_examples,
 )
 from bert4rec.training.state import State
-from bert4rec.training.step import Decision, StepSync
+from bert4rec.training.step import Decision, Step, StepSync
 from bert4rec.training.trainer import Trainer
 from tests.models.networks import WithGroups
 
@@ -295,7 +295,8 @@ def _trainer(
     batches = training_batches(
         config, examples, _world(), sampler=sampler(config, dataset, _world()), start=state.position
     )
-    return make_trainer(config, _world(), model, optimizers, batches, writer, state=state, **more)
+    step = Step(model, optimizers, _world(), precision=config.training.precision)
+    return make_trainer(config, step, batches, writer, state=state, **more)
 
 
 def _moments(optimizers: Optimizers) -> dict[str, Parts]:
@@ -315,9 +316,10 @@ def manager(folder: Path, **settings: Any) -> CheckpointManager:
     """What writes the checkpoints of a test."""
     usual: dict[str, Any] = {
         "every_steps": 0, "every_minutes": 0.0, "keep": 2, "asynchronous": False, "on_error": "stop",
-        "seconds_on_signal": 8.0, "about": {},
+        "seconds_on_signal": 8.0,
     }  # fmt: skip
-    return CheckpointManager(folder, **(usual | settings), world=_world())
+    others = {name: settings.pop(name) for name in ("about", "last_step") if name in settings}
+    return CheckpointManager(folder, CheckpointSettings(**usual | settings), _world(), **{"about": {}} | others)
 
 
 def start(config: Config) -> dict[str, Parts]:
