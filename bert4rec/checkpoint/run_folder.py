@@ -201,13 +201,15 @@ class Trained:
     @property
     def model(self) -> dict[str, Any]:
         """Return the settings of the model."""
-        model: dict[str, Any] = self.metadata["config"]["model"]
-        return model
+        return self.metadata["config"]["model"]
 
     @property
     def kind(self) -> Kind:
-        """Return the kind of the model."""
-        return KINDS[self.model["kind"]]
+        """Return the kind of the model. Raises `DataError` for one that this version does not know."""
+        if (kind := KINDS.get(self.model["kind"])) is None:
+            valid = f"valid in this version: {', '.join(KINDS)}"
+            raise DataError(f'{self.folder}: model.kind = "{self.model["kind"]}" is not known; {valid}')
+        return kind
 
     @property
     def loss(self) -> str:

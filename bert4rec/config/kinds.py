@@ -88,6 +88,7 @@ KINDS = {
 UNTRAINED = tuple(name for name, kind in KINDS.items() if not kind.is_trained)
 BASELINES = tuple(name for name in UNTRAINED if name != POPULARITY)  # beside that one, which every report has
 
+# Pydantic takes the valid names from the table, which a type checker cannot.
 if TYPE_CHECKING:
     KindName: TypeAlias = str
     UntrainedName: TypeAlias = str

@@ -192,5 +192,4 @@ def _report(source: Source) -> dict[str, Any]:
     trained = source.trained
     if trained.run is None or not trained.is_reported or not (trained.run / REPORT).is_file():
         return {}
-    report: dict[str, Any] = json.loads((trained.run / REPORT).read_text(encoding="utf-8"))
-    return report
+    return json.loads((trained.run / REPORT).read_text(encoding="utf-8"))

@@ -137,8 +137,7 @@ class Encoder(nn.Module):
         within, asked = attention_masks(lengths, positions, len(x), is_causal=self.is_causal)
         for block in self.blocks[:-1]:
             x = block(x, within, rotation)
-        hidden: Tensor = self.norm(self.blocks[-1](x, asked, rotation, positions))
-        return hidden
+        return self.norm(self.blocks[-1](x, asked, rotation, positions))
 
     def activation_numel(self, n_positions: int, n_asked: int) -> int:
         """Return numbers that a forward pass keeps for backward: of all positions in all blocks but the last.
@@ -268,13 +267,11 @@ class Padding:
 
     def pad(self, values: Tensor) -> Tensor:
         """Return [n, …] → [R, width, …], anything where there is nothing."""
-        padded: Tensor = _Pad.apply(values, self)  # type: ignore[no-untyped-call]
-        return padded
+        return _Pad.apply(values, self)  # type: ignore[no-untyped-call]
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Return the reverse of `pad`."""
-        values: Tensor = _Unpad.apply(padded, self)  # type: ignore[no-untyped-call]
-        return values
+        return _Unpad.apply(padded, self)  # type: ignore[no-untyped-call]
 
 
 class _Pad(Function):
