@@ -36,6 +36,7 @@ from bert4rec.training.build import (
     training_examples,
     training_windows,
 )
+from bert4rec.training.step import Step
 from bert4rec.training.trainer import WARM_STEPS, Trainer
 
 FEWEST_STEPS = 5  # timed, however long a step takes
@@ -87,7 +88,8 @@ def _trainer(config: Config, world: Processes, dataset: Dataset, plan: Plan, log
     examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
     batches = training_batches(config, examples, world, sampler=drawn)
     manager = checkpoint_manager(config, world, Path(config.run.dir), about={})
-    return make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=log)
+    step = Step(model, optimizers, world, precision=config.training.precision)
+    return make_trainer(config, step, batches, manager, measure=lambda _: {}, log=log)
 
 
 def _needed(config: Config, world: Processes, n_items: int) -> int:

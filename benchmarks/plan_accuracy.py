@@ -37,6 +37,7 @@ from bert4rec.training.build import (
     training_batches,
     training_examples,
 )
+from bert4rec.training.step import Step
 
 
 class RandomWindows:
@@ -87,7 +88,8 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
         drawn = None if settings.loss == "softmax" else _uniform(n_items, settings.n_train_negatives)
         batches = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
         manager = checkpoint_manager(config, world, Path(folders[0]), about={})
-        trainer = make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=None)
+        step = Step(model, optimizers, world, precision=settings.precision)
+        trainer = make_trainer(config, step, batches, manager, measure=lambda _: {}, log=None)
         log_to_terminal(is_shown=world.is_first)
         trainer.fit()
         gather_objects(None)  # no folder goes before all have read from it

@@ -22,7 +22,7 @@ import numpy as np
 
 import bert4rec
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, ENVIRONMENT, METADATA, REPORT, found, runs
-from bert4rec.config.abilities import UNTRAINED, is_trained
+from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import LEFT_OUT, TEST
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, words: Sequence[str]) -> int:
     finished: dict[str, list[Run]] = {}
     n_failed = 0
     for name, own in models.items():
-        for seed in (options.seeds or [default_seeds[name]]) if is_trained(own["model.kind"]) else [1]:
+        for seed in (options.seeds or [default_seeds[name]]) if KINDS[own["model.kind"]].is_trained else [1]:
             run_name = re.sub(r"[^\w.-]+", "-", f"{name}-seed{seed}")
             settings = shared | own | place | {"training.seed": seed, "run.name": run_name}
             try:

@@ -27,7 +27,7 @@ from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.tables.item_table import BIAS_COLUMNS
-from bert4rec.models.transformer import Encoder
+from bert4rec.models.transformer import Encoder, EncoderSettings
 from bert4rec.prepare.interactions import Interactions
 
 
@@ -64,7 +64,7 @@ def random_network(n_items: int) -> Network:
     torch.manual_seed(1)
     shape = resolve_model(load_config("config.toml"), Facts(n_items)).model
     of_encoder = {"embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout"}
-    encoder = Encoder(**shape.model_dump(include=of_encoder), device="cpu")
+    encoder = Encoder(EncoderSettings(**shape.model_dump(include=of_encoder)), device="cpu")
     rows = torch.randn(n_items + 2, shape.embed_dim + BIAS_COLUMNS)
     rows[:, shape.embed_dim + 1 :] = 0
     return Network(encoder.requires_grad_(False), rows, mask=torch.randn(shape.embed_dim)).eval()

@@ -33,7 +33,7 @@ from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.export.export import export
 from bert4rec.inference.histories import UserHistories
 from bert4rec.inference.load import Source, find_source
-from bert4rec.models.kinds import KINDS
+from bert4rec.models.ranking_model import model_class
 from bert4rec.models.tables.table import saved_name
 
 K = 10
@@ -85,9 +85,8 @@ def _compare(name: str, found: Found, wanted: Found) -> bool:
 def _by_evaluation(source: Source, indices: Sequence[np.ndarray]) -> Found:
     """The best of all scores by which targets are ranked, without seen items; ties go to the lower id."""
     model, stored = source.trained.model, source.tensors()
-    kind = KINDS[model["kind"]]
-    shape = {name: model[name] for name in kind.settings}
-    network = kind(n_items=source.trained.n_items, device="cpu", **shape)
+    shape = {name: model[name] for name in source.trained.kind.settings}
+    network = model_class(model["kind"])(n_items=source.trained.n_items, device="cpu", **shape)
     network.load_state_dict({name: stored.read(MODEL + saved_name(name)) for name in network.state_dict()})
     scorer = ModelScorer(network, device=torch.device("cpu"), max_len=model["max_len"])
     items = torch.arange(scorer.n_items) + FIRST_ITEM_ID

@@ -30,6 +30,7 @@ from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.torchrec_internals import local_bytes
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches, training_examples
+from bert4rec.training.step import Step
 from bert4rec.training.trainer import Trainer
 
 USUAL = {
@@ -70,7 +71,8 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
         windows: Any = RandomWindows(10**6, config.max_len, n_items)
         drawn = NegativeSampler(n_items=n_items, n=config.training.n_train_negatives, power=0.0, seed=1)
         source = training_batches(config, training_examples(config, windows, n_items=n_items), world, sampler=drawn)
-        trainer = make_trainer(config, world, model, optimizers, source, writer, measure=lambda _: {}, log=None)
+        one_step = Step(model, optimizers, world, precision=config.training.precision)
+        trainer = make_trainer(config, one_step, source, writer, measure=lambda _: {}, log=None)
         batches = source.batches()
 
         def step() -> float:

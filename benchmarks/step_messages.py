@@ -111,7 +111,8 @@ def _train(config: Config, world: Processes, clock: Clock) -> None:
         examples = training_examples(config, windows, n_items=N_ITEMS)
         batches = training_batches(config, examples, world, sampler=drawn)
         manager = checkpoint_manager(config, world, Path(folders[0]), about={})
-        trainer = make_trainer(config, world, model, optimizers, batches, manager, measure=lambda _: {}, log=None)
+        step = Step(model, optimizers, world, precision=config.training.precision)
+        trainer = make_trainer(config, step, batches, manager, measure=lambda _: {}, log=None)
         with ExitStack() as patches:
             for owner, name, kind in TIMED:
                 patches.enter_context(mock.patch.object(owner, name, clock.of(kind, getattr(owner, name))))

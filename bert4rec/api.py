@@ -11,7 +11,6 @@ from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, w
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import Interrupted, SettingsError
-from bert4rec.training.global_state import preserved
 
 if TYPE_CHECKING:  # they import Polars, Arrow and torch, which take seconds
     from bert4rec.dataset.reader import Dataset
@@ -94,9 +93,10 @@ def train(
 
             words = [*filter(None, [os.fspath(dataset)]), f"--config={file or ''}", *overrides.options]
             return Run(train_on(words, n_processes=processes, view=make_view()))
+        from bert4rec.runtime.processes import preserve_global_state
         from bert4rec.training.run import run
 
-        with preserved():
+        with preserve_global_state():
             try:
                 return Run(run(asked.config, may_exit=False))
             except Interrupted as interrupted:

@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from bert4rec.__main__ import Parser
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, LOCK, METRICS, REPORT, found
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, settings_file
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
@@ -62,7 +63,7 @@ def space(trial: Any, config: Config, n_items: int) -> dict[str, Any]:
     trial.suggest_categorical("model.n_heads", [1, 2, 4])
     trial.suggest_int("model.n_layers", 1, 3)
     trial.suggest_float("model.dropout", 0.0, 0.5, step=0.05)
-    if config.model.kind == "bert4rec":
+    if KINDS[config.model.kind].has_mask_token:
         trial.suggest_float("training.mask_prob", 0.1, 0.6, step=0.05)
     exact = "softmax" if n_items <= FULL_SOFTMAX_UP_TO else "sampled_softmax"
     loss = trial.suggest_categorical("training.loss", [exact, "gbce"])

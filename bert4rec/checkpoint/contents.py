@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,23 +137,35 @@ BYTES_PER_SECOND = 100e6  # of a save, as long as none has been measured
 logger = logging.getLogger(__name__)
 
 
-class CheckpointManager:
-    """Writes checkpoints into `folder` and removes old ones: the last `keep` stay, and the best.
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSettings:
+    """Hold when a checkpoint is due, after `every_steps` and `every_minutes` (0: never), and how many to `keep`.
 
-    One is due after `every_steps` and after `every_minutes` (0: never). `asynchronous` ones are written by a thread
-    from a copy in memory; "auto": if every process has room for it. `on_error`: what to do if the disk does not take
-    one; older ones stay in any case. `about` goes into each of them, `last_step` is that of the checkpoint of a resumed
-    run. Every process makes the same calls.
+    `asynchronous` ones are written by a thread from a copy in memory; "auto": if every process has room for it.
+    `on_error`: what to do if the disk does not take one. `seconds_on_signal`: for a save on a signal.
+    """
+
+    every_steps: int
+    every_minutes: float
+    keep: int
+    asynchronous: bool | Literal["auto"]
+    on_error: Literal["continue", "stop"]
+    seconds_on_signal: float
+
+
+class CheckpointManager:
+    """Writes checkpoints into `folder` and removes old ones: the last ones stay, and the best.
+
+    `about` goes into each of them, `last_step` is that of the checkpoint of a resumed run. Every process makes the same
+    calls.
     """
 
     def __init__(
-        self, folder: Path, *, every_steps: int, every_minutes: float, keep: int, asynchronous: bool | Literal["auto"],
-        on_error: Literal["continue", "stop"], seconds_on_signal: float, about: Mapping[str, Any], world: Processes,
+        self, folder: Path, settings: CheckpointSettings, world: Processes, *, about: Mapping[str, Any],
         last_step: int = 0,
     ) -> None:  # fmt: skip
-        self._folder, self._keep, self._about, self._world = folder, keep, about, world
-        self._asynchronous, self._stops, self._seconds_on_signal = asynchronous, on_error == "stop", seconds_on_signal
-        self._every_steps, self._every_seconds = every_steps, 60 * every_minutes
+        self._folder, self._settings, self._world, self._about = folder, settings, world, about
+        self._asynchronous = settings.asynchronous
         self._group = new_gloo_group(world.minutes)  # the thread must not mix its messages with the training's
         self._thread, self._copies = ThreadPoolExecutor(max_workers=1), Copies()
         self._writing: Future[None] | None = None
@@ -162,8 +175,9 @@ class CheckpointManager:
 
     def is_due(self, step: int) -> bool:
         """Return whether a checkpoint is due after `step` steps; the first process decides."""
-        by_time = 0 < self._every_seconds <= time.monotonic() - self._saved_at
-        return by_time or bool(self._every_steps and step % self._every_steps == 0)
+        every_steps, every_seconds = self._settings.every_steps, 60 * self._settings.every_minutes
+        by_time = 0 < every_seconds <= time.monotonic() - self._saved_at
+        return by_time or bool(every_steps and step % every_steps == 0)
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], *, best_step: int) -> None:
         """Save `tensors` and `metadata` as they are after `step` steps; `best_step` is the best so far.
@@ -186,7 +200,7 @@ class CheckpointManager:
                 writing.result()
         except SaveError as error:
             self.last_step = 0
-            if self._stops:
+            if self._settings.on_error == "stop":
                 advice = f"free the disk, then {how_to_continue(self._folder.parent)}"
                 raise SaveError(f"cannot save: {error}; {self.kept()}; {advice}") from None
             logger.warning(f"cannot save: {error}; {self.kept()}")
@@ -198,12 +212,12 @@ class CheckpointManager:
         refused.
         """
         milliseconds = all_reduce_min(-round(1e3 * local_bytes(tensors.values()) / self._bytes_per_second))
-        seconds = -milliseconds / 1e3
-        if self.last_step and seconds > self._seconds_on_signal:
+        seconds, most = -milliseconds / 1e3, self._settings.seconds_on_signal
+        if self.last_step and seconds > most:
             raise Interrupted(
                 number,
                 f"a checkpoint would take some {seconds:.0f} s, more than checkpoint.seconds_on_signal = "
-                f"{self._seconds_on_signal:g}; the last one is of step {self.last_step}",
+                f"{most:g}; the last one is of step {self.last_step}",
             )
 
     def kept(self) -> str:
@@ -254,7 +268,7 @@ class CheckpointManager:
 
     def _remove_old(self, best_step: int) -> None:
         paths = found(self._folder)
-        kept = {path.name for path in [*paths[-self._keep :], self.best(best_step)] if path}
+        kept = {path.name for path in [*paths[-self._settings.keep :], self.best(best_step)] if path}
         for path in paths:
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)

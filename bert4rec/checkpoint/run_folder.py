@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli
 
-from bert4rec.config.abilities import TRANSFORMERS, is_trained
+from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.config.load import flat
 from bert4rec.config.tables import Data
 from bert4rec.runtime import files
@@ -95,10 +95,10 @@ def checkpoint_of(path: Path) -> Path:
 def untrained_kind(run: Path) -> str:
     """Return the kind of model of a run without training; "" for any other folder."""
     try:
-        kind = tomli.loads((run / CONFIG).read_text(encoding="utf-8"))["model"]["kind"]
+        kind = KINDS[tomli.loads((run / CONFIG).read_text(encoding="utf-8"))["model"]["kind"]]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    return "" if is_trained(kind) else str(kind)
+    return "" if kind.is_trained else kind.name
 
 
 def newest_run(parent: Path, name: str, *, is_finished: bool) -> Path | None:
@@ -201,13 +201,15 @@ class Trained:
     @property
     def model(self) -> dict[str, Any]:
         """Return the settings of the model."""
-        model: dict[str, Any] = self.metadata["config"]["model"]
-        return model
+        return self.metadata["config"]["model"]
 
     @property
-    def takes_histories(self) -> bool:
-        """Return whether the model continues any history; else it only knows the users of its dataset."""
-        return self.model["kind"] in TRANSFORMERS
+    def kind(self) -> Kind:
+        """Return the kind of the model. Raises `DataError` for one that this version does not know."""
+        if (kind := KINDS.get(self.model["kind"])) is None:
+            valid = f"valid in this version: {', '.join(KINDS)}"
+            raise DataError(f'{self.folder}: model.kind = "{self.model["kind"]}" is not known; {valid}')
+        return kind
 
     @property
     def loss(self) -> str:

@@ -18,7 +18,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import NamedTuple
 
-from bert4rec.config.abilities import is_trained
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
@@ -105,7 +105,7 @@ def findings(config: Config, n_processes: int) -> Iterator[Finding]:
     yield all_reduce("gloo")
     if torch.cuda.device_count() > 1:
         yield all_reduce("nccl")
-    if is_trained(config.model.kind):
+    if KINDS[config.model.kind].is_trained:
         yield plan(config, n_processes)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bert4rec.config.abilities import TRANSFORMERS, is_trained
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError, SettingsError, UserError
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     overrides = parse_command_line([*arguments.settings, f"--parallelism.device={arguments.device}"])[1]
     file = settings_file(arguments.config)
     config = load_config(file, overrides)
-    if not is_trained(config.model.kind):
+    if not KINDS[config.model.kind].is_trained:
         raise SettingsError(f'model.kind = "{config.model.kind}" is not trained: it has no plan; choose a trained kind')
     if file is None:
         print(NO_FILE)
@@ -111,7 +111,7 @@ def _facts_and_sizes(config: Config, arguments: argparse.Namespace) -> "tuple[Fa
     from bert4rec.training.build import facts_of_dataset, sizes_of
 
     n_items, n_users = arguments.items or 0, arguments.users or 0
-    has_users = config.model.kind not in TRANSFORMERS
+    has_users = "n_users" in KINDS[config.model.kind].size_arguments
     if n_items and (n_users or not has_users):
         return Facts(n_items), Sizes(n_items, n_users)
     try:
@@ -169,7 +169,7 @@ def _memory(arguments: argparse.Namespace) -> "Memory":
 
 def _guesses_windows(config: Config, arguments: argparse.Namespace) -> bool:
     """Return whether neither a setting nor a dataset gives the length of the windows."""
-    return bool(arguments.items) and config.model.max_len == "auto" and config.model.kind in TRANSFORMERS
+    return bool(arguments.items) and config.model.max_len == "auto" and KINDS[config.model.kind].is_transformer
 
 
 def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") -> Iterator[str]:

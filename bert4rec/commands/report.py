@@ -8,10 +8,9 @@ from typing import Any
 
 from bert4rec.checkpoint.run_folder import CONFIG, HTML_PAGE, REPORT
 from bert4rec.checkpoint.run_settings import on_processes, options_to_train_longer
-from bert4rec.config.abilities import is_trained
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED, Config
-from bert4rec.report.figures import read_report
+from bert4rec.report.figures import kind_of, read_report
 from bert4rec.report.markdown import metrics_table
 from bert4rec.report.summary import rules
 from bert4rec.runtime.errors import UserError
@@ -48,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"Test of {folder}\n\n{metrics_table(report)}\n")
     if "test" in report:
         print(f"{rules(report)}\n")
-    page, was_trained = _page(folder), is_trained(report.get("kind", "bert4rec"))
-    next_steps = _next_steps(folder, report) if was_trained else _trained_one(folder, report)
+    page = _page(folder)
+    next_steps = _next_steps(folder, report) if kind_of(report).is_trained else _trained_one(folder, report)
     print(f"Report with pictures and examples: {page}\n\n{next_steps}")
     if arguments.open:
         _open(page)

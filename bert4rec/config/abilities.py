@@ -4,36 +4,12 @@ from typing import Literal, TypeAlias
 
 Updates: TypeAlias = Literal["replicated", "fused", "dense_shards"]
 
-POPULARITY = "popularity"
-UNTRAINED = {  # kinds of models that only count → their names in reports
-    POPULARITY: "popularity",
-    "recent_popularity": "recent popularity",
-    "markov": "Markov",
-    "transition_graph": "transition graph",
-}
 SHARDING_TYPES = ("row_wise", "table_wise", "column_wise")
-TRANSFORMERS = ("bert4rec", "sasrec")  # kinds of models
-CAUSAL = ("sasrec",)  # of these, where a position sees only what stands before it, and itself
-
-
-def is_trained(kind: str) -> bool:
-    """Return whether a kind of model has weights; the others count the training split, and that is all."""
-    return kind not in UNTRAINED
-
-
-def examples_of(kind: str) -> str:
-    """Return the unit of the examples of a trained kind of model."""
-    return "sequences" if kind in TRANSFORMERS else "pairs"
 
 
 def needs_negatives(loss: str) -> bool:
     """Return whether a loss compares targets with sampled negatives, not with the catalogue or ratings."""
     return loss not in ("softmax", "mse")
-
-
-def has_products(kind: str, form: str) -> bool:
-    """Return whether a model's scores are products of two vectors, as the exact softmax wants them."""
-    return kind in TRANSFORMERS or form != "neural"
 
 
 def table_updates(

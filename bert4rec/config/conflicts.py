@@ -2,14 +2,8 @@
 
 from collections.abc import Iterator
 
-from bert4rec.config.abilities import (
-    TRANSFORMERS,
-    can_be_dense,
-    has_kernel,
-    has_products,
-    is_trained,
-    supports_column_sharding,
-)
+from bert4rec.config.abilities import can_be_dense, has_kernel, supports_column_sharding
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config
 from bert4rec.config.values import instant
 
@@ -35,24 +29,23 @@ def _of_the_dataset(config: Config) -> Iterator[tuple[str, str]]:
 
 def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
     model, training, loss = config.model, config.training, config.training.loss
-    is_transformer, kind = model.kind in TRANSFORMERS, f'model.kind = "{model.kind}"'
-    is_factors = model.kind == "matrix_factorization"
-    if is_transformer and model.embed_dim % model.n_heads:
+    of_kind, kind = KINDS[model.kind], f'model.kind = "{model.kind}"'
+    if of_kind.is_transformer and model.embed_dim % model.n_heads:
         divisors = [n for n in range(1, model.embed_dim + 1) if model.embed_dim % n == 0]
         yield "model.n_heads", f"must divide model.embed_dim = {model.embed_dim}; valid: {divisors}"
-    if is_transformer and model.positions == "rotary" and model.embed_dim % (2 * model.n_heads):
+    if of_kind.is_transformer and model.positions == "rotary" and model.embed_dim % (2 * model.n_heads):
         reason = f"turns pairs of numbers, and a head has {model.embed_dim} / {model.n_heads} of them"
         yield "model.positions", f'"rotary" {reason}; make that an even number, or choose "learned"'
-    if is_factors and model.head != "tied":
+    if of_kind.learns_pairs and model.head != "tied":
         yield "model.head", f'a layer of scores stands behind a transformer; valid with {kind}: "tied"'
-    if is_factors and training.compile:
+    if of_kind.learns_pairs and training.compile:
         yield "training.compile", f"compiles the blocks of a transformer, of which {kind} has none; set it to false"
-    if not is_factors and loss == "mse":
+    if loss == "mse" and not of_kind.learns_pairs:
         yield (
             "training.loss",
             f'"mse" is for ratings of pairs, with model.kind = "matrix_factorization"; not for {kind}',
         )
-    if is_factors and loss == "softmax" and not has_products(model.kind, model.form):
+    if of_kind.learns_pairs and loss == "softmax" and not of_kind.has_products(model.form):
         reason = f'"softmax" scores the whole catalogue by products, which model.form = "{model.form}" does not have'
         yield "training.loss", f'{reason}; valid: "sampled_softmax", "gbce", "bpr", "mse"'
     if len(training.rating_range) not in (0, 2) or training.rating_range != sorted(set(training.rating_range)):
@@ -86,7 +79,7 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     for name in ("table_precision", "messages") if mode == "ddp" else ():
         if getattr(parallelism, name) != "fp32":
             yield f"parallelism.{name}", 'only for tables in shards, with mode = "dmp"; valid with mode = "ddp": "fp32"'
-    if run.init_from and not is_trained(config.model.kind):
+    if run.init_from and not KINDS[config.model.kind].is_trained:
         yield "run.init_from", f'model.kind = "{config.model.kind}" is not trained: it has no weights'
     is_dense = mode == "ddp" or can_be_dense(parallelism.sharding_type, parallelism.compute_kernel)
     if parallelism.sparse_weight_decay and not is_dense:

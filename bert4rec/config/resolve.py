@@ -6,26 +6,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from bert4rec.config.abilities import (
-    CAUSAL,
-    TRANSFORMERS,
-    Updates,
-    has_optimizer,
-    has_products,
-    needs_negatives,
-    table_updates,
-)
+from bert4rec.config.abilities import Updates, has_optimizer, needs_negatives, table_updates
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError, counted
 
 AVERAGE_AGE = 0.1
 STEPS, FEWEST_STEPS = 64, 16  # of an epoch: the fewer windows there are, the smaller batches are (docs/results.md)
-SMALLEST_BATCH = 64  # on all processes; a causal model predicts every position, not a fifth: a quarter is enough for it
 LARGEST_PER_DEVICE = 64
-# From so many interactions an item on, on average (docs/results.md). What is masked is dropped already.
-DROPOUT = ((100, 0.1), (30, 0.3), (0, 0.5))
-DROPOUT_OF_MASKED = ((100, 0.1), (0, 0.2))
 MANY_REPEATS = 0.05  # of held-out targets that their users have seen before: there seen items are worth recommending
 
 
@@ -92,7 +81,7 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
     training = config.training
     loss = training.loss
     if loss == "auto":
-        has_softmax = n_items <= FULL_SOFTMAX_UP_TO and has_products(config.model.kind, config.model.form)
+        has_softmax = n_items <= FULL_SOFTMAX_UP_TO and KINDS[config.model.kind].has_products(config.model.form)
         loss = "softmax" if has_softmax else "sampled_softmax"
     if needs_negatives(loss) and n_items == 1:
         raise SettingsError(
@@ -113,7 +102,7 @@ def resolve_model(config: Config, facts: Facts) -> Config:
     chosen = {
         "max_len": max_len(config, facts.typical_length),
         "dropout": _dropout(config, facts),
-        "input_norm": model.kind in CAUSAL,
+        "input_norm": KINDS[model.kind].is_causal,
     }
     return with_changes(config, "model", {name: chosen[name] for name in chosen if getattr(model, name) == "auto"})
 
@@ -148,7 +137,7 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
     if config.evaluation.seen_items == "auto" and facts.repeats:
         share = f"{100 * facts.repeats:.1f} % of held-out targets are items that the user has seen before"
         yield f'evaluation.seen_items = "{_seen_items(facts)}": {share}'
-    if config.model.kind not in TRANSFORMERS:
+    if not KINDS[config.model.kind].is_transformer:
         return
     if config.model.max_len == "auto" and facts.typical_length:
         lengths = f"three quarters of the histories have at most {counted(facts.typical_length, 'item')}"
@@ -168,22 +157,19 @@ def _seen_items(facts: Facts) -> str:
 
 def _per_device(config: Config, facts: Facts, world_size: int) -> int:
     """Return the batch size by the examples of an epoch: windows, or pairs of a user and an item."""
-    kind = config.model.kind
-    n_examples = facts.n_windows if kind in TRANSFORMERS else facts.n_rows
+    kind = KINDS[config.model.kind]
+    n_examples = facts.n_windows if kind.is_transformer else facts.n_rows
     if not n_examples:
         return LARGEST_PER_DEVICE
-    smallest = SMALLEST_BATCH // 4 if kind in CAUSAL else SMALLEST_BATCH
-    in_all = max(n_examples // STEPS, min(smallest, n_examples // FEWEST_STEPS))
+    in_all = max(n_examples // STEPS, min(kind.smallest_batch, n_examples // FEWEST_STEPS))
     most = max(1, in_all // world_size)
     return min(LARGEST_PER_DEVICE, 2 ** (most.bit_length() - 1))
 
 
 def _dropout(config: Config, facts: Facts) -> float:
     """Return the dropout: the fewer interactions an item has, the higher."""
-    if config.model.kind not in TRANSFORMERS or not facts.n_rows:
-        return DROPOUT[0][1]
-    of_kind = DROPOUT if config.model.kind in CAUSAL else DROPOUT_OF_MASKED
-    return next(dropout for least, dropout in of_kind if facts.n_rows >= least * facts.n_items)
+    of_kind = KINDS[config.model.kind].dropout
+    return next(dropout for least, dropout in of_kind if not facts.n_rows or facts.n_rows >= least * facts.n_items)
 
 
 def _average_age(config: Config, updates: Updates) -> float:

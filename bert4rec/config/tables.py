@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from bert4rec.config.abilities import TRANSFORMERS, is_trained
+from bert4rec.config.kinds import KINDS, KindName, UntrainedName
 from bert4rec.config.values import (
     Age,
     Count,
@@ -133,9 +133,7 @@ class Preprocessing(Table):
 class Model(Table):
     """The kind of model, the shape of the network, and what the kinds without training count."""
 
-    kind: Literal[
-        "bert4rec", "sasrec", "matrix_factorization", "popularity", "recent_popularity", "markov", "transition_graph"
-    ] = Field(
+    kind: KindName = Field(
         "bert4rec",
         description="bert4rec = bidirectional, masked positions; sasrec = causal, each next item; matrix_factorization "
         "= a vector a user, one an item; the others only count, without training",
@@ -194,7 +192,7 @@ class Model(Table):
     @property
     def knows_times(self) -> bool:
         """Return whether the model uses timestamps."""
-        return self.kind in TRANSFORMERS and self.times != "none"
+        return KINDS[self.kind].is_transformer and self.times != "none"
 
     @property
     def counting(self) -> dict[str, Any]:
@@ -328,7 +326,7 @@ class Evaluation(Table):
         description="items of the user's own history, in `full`, in the choice of the best epoch and in recommend: "
         "keep = ranked like all others; leave_out = never recommended; auto = keep where users return to items",
     )
-    baselines: Literal["auto"] | list[Literal["popularity", "recent_popularity", "markov", "transition_graph"]] = Field(
+    baselines: Literal["auto"] | list[UntrainedName] = Field(
         "auto",
         description="kinds without training beside a trained one, on the test; popularity is always there; "
         f"auto = all four up to {ALL_BASELINES_UP_TO:,} training positions and test users × items = "
@@ -406,8 +404,8 @@ class Config(Table):
         """Return the run folder's name before a number is added."""
         if self.run.name:
             return self.run.name
-        kind, mode = self.model.kind, self.parallelism.mode
-        words = [kind] if not is_trained(kind) else [mode] if kind == "bert4rec" else [kind, mode]
+        kind = KINDS[self.model.kind]
+        words = [kind.name] * kind.is_in_run_names + [self.parallelism.mode] * kind.is_trained
         return "-".join([self.data.source, *words])
 
     def to_toml(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from bert4rec.config.abilities import POPULARITY
+from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
 from bert4rec.dataset.histories import Bools, TrainingPairs
 from bert4rec.dataset.reader import Dataset
@@ -83,10 +83,8 @@ class Evaluator:
         scorer = self._scorer(model)
         ranks = {split: self._rank(scorer, split, between, self._missed(split)) for split in held_out}
         if TEST in ranks:
-            for kind in (POPULARITY, *self.baselines):
-                baseline = self.counting.scorer(kind, between)
-                name = POPULARITY_BASELINE if kind == POPULARITY else kind
-                ranks[name] = self._rank(baseline, TEST, between)
+            for kind, name in self._names.items():
+                ranks[name] = self._rank(self.counting.scorer(kind, between), TEST, between)
             if oracle := self.dataset.oracle_ranks():
                 ranks[BEST_POSSIBLE] = Ranking({name: oracle[name] for name in self.protocols})
         return ranks
@@ -113,7 +111,7 @@ class Evaluator:
     def n_batches(self, held_out: Mapping[str, HeldOut]) -> int:
         """Return the number of calls of `between` in `ranks` and `ratings`."""
         ranker = self._ranker(self.counting.scorer(POPULARITY, lambda: None))  # whose batches are as many as any
-        kinds = [POPULARITY, *self.baselines] if TEST in held_out else []
+        kinds = list(self._names) if TEST in held_out else []
         ranked = [*held_out, *(TEST for _ in kinds)]
         n_ranked = sum(ranker.n_batches(len(self.dataset.splits[split]), self.protocols) for split in ranked)
         n_rated = self._rating_meter().n_batches(self.pairs[TEST_PAIRS]) if self.pairs else 0
@@ -136,8 +134,7 @@ class Evaluator:
         results = self._nested({name: of.metrics(self.ks) for name, of in ranks.items()})
         if ranks:
             intervals = self._nested({name: of.intervals(self.ks) for name, of in ranks.items()})
-            names = {POPULARITY: POPULARITY_BASELINE, **{kind: kind for kind in self.baselines}}
-            baselines = {kind: ranks[name] for kind, name in names.items() if name in ranks}
+            baselines = {kind: ranks[name] for kind, name in self._names.items() if name in ranks}
             if TEST in ranks and (comparison := strongest_baseline(ranks[TEST], baselines)):
                 results["strongest_baseline"] = comparison
             results["intervals"] = {"confidence": CONFIDENCE, "resamples": RESAMPLES, **intervals}
@@ -145,6 +142,11 @@ class Evaluator:
             facts = Facts.of(self.dataset, TEST, held_out[TEST].repeated)
             results["slices"] = {TEST: slices(facts, ranks[TEST].ranks["full"], self.dataset.popularity)}
         return results
+
+    @property
+    def _names(self) -> dict[str, str]:
+        """Return the kinds without training that are ranked on the test split, and their names in the report."""
+        return {POPULARITY: POPULARITY_BASELINE} | {kind: kind for kind in self.baselines}
 
     def _nested(self, figures: Mapping[str, Any]) -> dict[str, Any]:
         """Move the figures of baselines into one entry."""

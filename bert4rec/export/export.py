@@ -125,7 +125,7 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
     Tables are read and written a block at a time, but for the programs, which take the table's size in memory. Raises
     `DataError` where `folder` is there, or cannot be written.
     """
-    if not source.trained.takes_histories:
+    if not source.trained.kind.is_transformer:
         raise DataError(
             f"{source.trained.folder}: a matrix factorisation takes no histories and cannot be exported; expected: a "
             "model of another kind"
@@ -178,7 +178,7 @@ def _settings(source: Source, ids: ItemIds, *, leaves_out_seen: bool) -> dict[st
     return {
         "format": FORMAT,
         "format_version": VERSION,
-        "is_causal": source.is_causal,
+        "is_causal": source.trained.kind.is_causal,
         "item_ids": "numbers" if ids.are_numbers else "text",
         "leaves_out_seen": leaves_out_seen,
         "source": source.about_data["source"],
@@ -192,5 +192,4 @@ def _report(source: Source) -> dict[str, Any]:
     trained = source.trained
     if trained.run is None or not trained.is_reported or not (trained.run / REPORT).is_file():
         return {}
-    report: dict[str, Any] = json.loads((trained.run / REPORT).read_text(encoding="utf-8"))
-    return report
+    return json.loads((trained.run / REPORT).read_text(encoding="utf-8"))

@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 
 from bert4rec.checkpoint.run_folder import ITEMS, SETTINGS, WEIGHTS, Trained, find_trained, is_package, read_settings
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
-from bert4rec.config.abilities import CAUSAL
 from bert4rec.dataset.format import table_rows
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.inference.item_ids import ItemIds
@@ -59,11 +58,6 @@ class Source:
         """Return whether the evaluation of the run has left out items that a user has seen."""
         return bool(self.trained.settings["evaluation.seen_items"] == "leave_out")
 
-    @property
-    def is_causal(self) -> bool:
-        """Return whether a position of the model sees only earlier ones."""
-        return self.trained.model["kind"] in CAUSAL
-
     def tensors(self) -> StoredTensors:
         """Return the tensors of the checkpoint; those of the model have the prefix `MODEL`."""
         return StoredTensors(self.trained.folder)
@@ -108,11 +102,11 @@ def network_of(source: Source) -> Network | ItemVectors:
     Raises `DataError` where it has other weights than this version of the program trains.
     """
     stored = source.tensors()
-    if not source.trained.takes_histories:
+    if not source.trained.kind.is_transformer:
         return ItemVectors(stored.read(MODEL + TABLE), source.trained.model["embed_dim"])
     tensors = {name.removeprefix(MODEL): stored.read(name) for name in stored if name.startswith(MODEL)}
     try:
-        return make_network(tensors, source.trained.model, is_causal=source.is_causal)
+        return make_network(tensors, source.trained.model, is_causal=source.trained.kind.is_causal)
     except (KeyError, RuntimeError) as error:
         reason = f"is of another version of bert4rec; train it again: {in_one_line(error)}"
         raise DataError(f"{source.trained.folder}: {reason}") from None
@@ -127,7 +121,5 @@ def _of_package(folder: Path, dataset: Path | None) -> Recommender:
 
 
 def _check_dataset(folder: Path, dataset: Path, fingerprint: str) -> None:
-    from bert4rec.dataset.reader import read_metadata
-
     if read_metadata(dataset)["fingerprint"] != fingerprint:
         raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")

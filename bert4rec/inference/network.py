@@ -1,19 +1,17 @@
 """A trained network on one process, in plain torch: histories → hidden states → scores of items."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.feed.masking import inference_time_deltas
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
-from bert4rec.models.transformer import Encoder, append_ones
-
-ENCODER_SETTINGS = (
-    "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times",
-)  # fmt: skip
+from bert4rec.models.transformer import Encoder, EncoderSettings, append_ones
 
 
 class Network(nn.Module):
@@ -104,13 +102,14 @@ def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_
 
     Raises `KeyError` or `RuntimeError` where tensors are missing or have other shapes.
     """
-    encoder = Encoder(**{key: model[key] for key in ENCODER_SETTINGS}, is_causal=is_causal)
+    settings = EncoderSettings(**{field.name: model[field.name] for field in fields(EncoderSettings)})
+    encoder = Encoder(settings, is_causal=is_causal)
     state = {name.removeprefix(ENCODER): value for name, value in tensors.items() if name.startswith(ENCODER)}
     encoder.load_state_dict(state, assign=True)
     head, bias = tensors.get(HEAD), tensors.get(HEAD_BIAS)
     if head is not None and bias is not None:
         head = torch.cat([head, bias[:, None]], dim=1)
-    mask = tensors[MASK] if model["kind"] == "bert4rec" else None
+    mask = tensors[MASK] if KINDS[model["kind"]].has_mask_token else None
     return Network(encoder.requires_grad_(False), tensors[TABLE], head, mask=mask, times=model["times"]).eval()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.config.abilities import TRANSFORMERS
+from bert4rec.config.kinds import KINDS
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.inference.histories import History, Known, items_of
@@ -140,10 +140,10 @@ class Recommender:
     def require_histories(self) -> Network:
         """Return the network. Raises `DataError` where the model takes no histories."""
         if isinstance(self.network, ItemVectors):
+            others = " or ".join(name for name, kind in KINDS.items() if kind.is_transformer)
             raise DataError(
                 "this model is a matrix factorisation: it knows the users that it was trained on and no histories, so "
-                "that it can be evaluated and has similar items; recommendations come from model.kind = "
-                f"{' or '.join(TRANSFORMERS)}"
+                f"that it can be evaluated and has similar items; recommendations come from model.kind = {others}"
             )
         return self.network
 

@@ -1,7 +1,7 @@
 """The kinds without training: popularity, and what their scorers read of the training."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.config.abilities import POPULARITY
+from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.columns import Indices
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import Rows
@@ -140,36 +140,24 @@ class BaselineFactory:
         return SCORERS[kind](self, between)
 
 
-def _popularity(counting: BaselineFactory, between: Callable[[], None]) -> PopularityScorer:
-    return PopularityScorer(counting.dataset.popularity, counting.partition)
-
-
 def _recent_popularity(counting: BaselineFactory, between: Callable[[], None]) -> PopularityScorer:
     """Return recent popularity; ties are broken by overall popularity."""
     recent = recent_counts(counting.histories(between), counting.recent_share)
     return PopularityScorer(in_order(recent, counting.dataset.popularity), counting.partition)
 
 
-def _markov(counting: BaselineFactory, between: Callable[[], None]) -> TransitionScorer:
-    return _of_transitions(counting, between, n_last_items=1)
-
-
 def _transition_graph(counting: BaselineFactory, between: Callable[[], None]) -> TransitionScorer:
-    return _of_transitions(counting, between, n_last_items=counting.n_last_items)
-
-
-def _of_transitions(counting: BaselineFactory, between: Callable[[], None], n_last_items: int) -> TransitionScorer:
-    settings = {"decay": counting.decay}
-    transitions = Transitions.count(counting.histories(between), reach=n_last_items, **settings)
+    n_last_items, decay = counting.n_last_items, counting.decay
+    transitions = Transitions.count(counting.histories(between), reach=n_last_items, decay=decay)
     return TransitionScorer(
-        transitions, counting.dataset.popularity, counting.partition, n_last_items=n_last_items,
-        smoothing=counting.smoothing, **settings,
+        transitions, counting.dataset.popularity, counting.partition, n_last_items=n_last_items, decay=decay,
+        smoothing=counting.smoothing,
     )  # fmt: skip
 
 
 SCORERS: dict[str, Callable[[BaselineFactory, Callable[[], None]], UntrainedScorer]] = {
-    POPULARITY: _popularity,
+    POPULARITY: lambda counting, between: PopularityScorer(counting.dataset.popularity, counting.partition),
     "recent_popularity": _recent_popularity,
-    "markov": _markov,
+    "markov": lambda counting, between: _transition_graph(replace(counting, n_last_items=1), between),
     "transition_graph": _transition_graph,
 }

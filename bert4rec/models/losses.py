@@ -1,7 +1,8 @@
 """Losses: one plain function each, over hidden states or scores of candidates."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,18 @@ from bert4rec.runtime.collectives import Partition
 
 SCORES_AT_ONCE = 2**24  # of the softmax over the catalogue: 64 MiB in float32
 COLUMNS_AT_A_TIME = 4096  # of them on CPU: what is done to so many is done in cache
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """Hold the `loss` of a model, by the keys of [training]; the others are for gBCE and for ratings."""
+
+    loss: str = "softmax"
+    gbce_calibration: float = 0.75
+    rating_range: Sequence[float] = ()
+
+
+SOFTMAX = LossSettings()
 
 
 def softmax_loss(

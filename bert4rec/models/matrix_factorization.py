@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.format import PAD_ID
 from bert4rec.dataset.histories import Rows, TrainingPairs, TrainingWindows
 from bert4rec.feed.batch import Lookup, Pairs, long
 from bert4rec.feed.batches import Examples
 from bert4rec.feed.pairs import TRAINING, parts_of_pairs
+from bert4rec.models.losses import SOFTMAX, LossSettings
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import Table
@@ -29,29 +31,24 @@ NUMBERS_AT_ONCE = 2**22  # of a hidden layer, where whole tiles are scored witho
 class MatrixFactorization(RankingModel):
     """Scores items for users by `form`: "dot", "bias" (with one of each user and item), "neural" (an MLP over both).
 
-    `loss` "mse" learns ratings, as they are or, with a `rating_range`, as a sigmoid between its two numbers. With the
+    The loss "mse" learns ratings, as they are or, with a `rating_range`, as a sigmoid between its two numbers. With the
     other losses a user's bias plays no part: it is the same for all items.
     """
 
-    title = "Matrix factorisation"
-    size_arguments = ("n_items", "n_users")
-    settings = ("embed_dim", "form", "mlp_layers", "dropout")
-    loss_settings = (*RankingModel.loss_settings, "rating_range")
-    unit = "pair"
+    kind = KINDS["matrix_factorization"]
 
     def __init__(
         self, *, n_items: int, n_users: int, embed_dim: int, form: str, mlp_layers: Sequence[int], dropout: float,
-        loss: str = "softmax", gbce_calibration: float = 0.75, rating_range: Sequence[float] = (),
-        device: torch.device | str = "meta",
+        loss: LossSettings = SOFTMAX, device: torch.device | str = "meta",
     ) -> None:  # fmt: skip
         item_table = ItemTable(n_items, embed_dim, head="tied", output_bias=form == "bias", device=device)
-        super().__init__(item_table, loss=loss, gbce_calibration=gbce_calibration)
-        self.form, self.rating_range = form, tuple(rating_range)
+        super().__init__(item_table, loss)
+        self.form, self.rating_range = form, tuple(loss.rating_range)
         self.user_table = Table(
             "user", n_rows=n_users, width=item_table.width, features=["user"], n_initialized=embed_dim, device=device
         )
         self.mlp = MLP(embed_dim, mlp_layers, dropout, device) if form == "neural" else None
-        is_rating = loss == "mse" and form != "neural"  # whose last layer has a bias
+        is_rating = self.loss == "mse" and form != "neural"  # whose last layer has a bias
         self.rating_bias = nn.Parameter(torch.empty(1, device=device)) if is_rating else None
 
     @classmethod

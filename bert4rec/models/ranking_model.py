@@ -4,37 +4,35 @@ It knows nothing of processes: parallelism is applied from outside. Shapes: M po
 the width of what is scored.
 """
 
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bert4rec.config.abilities import needs_negatives
+from bert4rec.config.kinds import KINDS, Kind
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
 from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Lookup
 from bert4rec.feed.batches import Examples
-from bert4rec.models.losses import SAMPLED_LOSSES, Sampled, softmax_loss
+from bert4rec.models.losses import SAMPLED_LOSSES, LossSettings, Sampled, softmax_loss
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import IdExchange, Table
 
 
 class RankingModel(nn.Module):
-    """Scores items against what stands for whoever asks; `loss` is "softmax" or one of `SAMPLED_LOSSES`.
+    """Scores items against what stands for whoever asks; the loss is "softmax" or one of `SAMPLED_LOSSES`.
 
     A kind of model says how both are represented, and, where that is no product, how they are scored.
     """
 
-    title: ClassVar[str]  # in reports
-    size_arguments: ClassVar[tuple[str, ...]] = ("n_items",)  # keywords that say how large its tables are
-    settings: ClassVar[tuple[str, ...]]  # keys of [model] that are keywords of it
-    loss_settings: ClassVar[tuple[str, ...]] = ("loss", "gbce_calibration")  # the same of [training]
-    unit: ClassVar[str]  # what a batch counts, for people
+    kind: ClassVar[Kind]
     times = "none"  # what it knows of them, as model.times has it
 
-    def __init__(self, item_table: ItemTable, *, loss: str, gbce_calibration: float) -> None:
+    def __init__(self, item_table: ItemTable, loss: LossSettings) -> None:
         super().__init__()
-        self.item_table, self.loss, self.gbce_calibration = item_table, loss, gbce_calibration
+        self.item_table, self.loss, self.gbce_calibration = item_table, loss.loss, loss.gbce_calibration
 
     @classmethod
     def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
@@ -144,3 +142,9 @@ class RankingModel(nn.Module):
     def score_numel_factor(self) -> int:
         """Return numbers that exist at once for each score of a sampled loss."""
         return 1
+
+
+def model_class(kind: str) -> type[RankingModel]:
+    """Return the class of a kind that is trained."""
+    module, _, name = KINDS[kind].model.rpartition(".")
+    return getattr(import_module(module), name)

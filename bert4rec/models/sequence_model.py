@@ -6,20 +6,22 @@ columns of a bias.
 
 import math
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bert4rec.config.kinds import KINDS
 from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Examples, MakeExamples, Windows
 from bert4rec.feed.inference import append_mask_batch, causal_batch
 from bert4rec.feed.masking import Masking, Shifting
+from bert4rec.models.losses import SOFTMAX, LossSettings
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.item_table import CataloguePart, ItemTable
 from bert4rec.models.tables.table import Table
-from bert4rec.models.transformer import Encoder, append_ones
+from bert4rec.models.transformer import Encoder, EncoderSettings, append_ones
 
 
 class SequenceModel(RankingModel):
@@ -28,28 +30,20 @@ class SequenceModel(RankingModel):
     Differences from the papers, each for a reason: blocks normalise first (pre-LN), which trains without warm-up, and
     what enters the first is normalised, so that no item is lost beside what blocks add; attention knows how far apart
     two items are, by rotary positions, or positions count from the end; logits are computed for the positions to
-    predict only, and so are the queries of the last block, since nothing else is read from it. `encoder`: the remaining
-    settings of the `Encoder`.
+    predict only, and so are the queries of the last block, since nothing else is read from it. `encoder`: its settings.
     """
 
-    settings = (
-        "embed_dim", "n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm", "times", "head",
-        "output_bias",
-    )  # fmt: skip
-    unit = "window"
-    is_causal: ClassVar[bool]  # whether a position sees only what stands before it, and itself
-    has_mask_token: ClassVar[bool]  # whether it may stand in the place of items, and asks for the next one
-
     def __init__(
-        self, *, n_items: int, embed_dim: int, head: str, output_bias: bool, loss: str = "softmax",
-        gbce_calibration: float = 0.75, times: str = "none", device: torch.device | str = "meta", **encoder: Any,
+        self, *, n_items: int, head: str, output_bias: bool, loss: LossSettings = SOFTMAX,
+        device: torch.device | str = "meta", **encoder: Any,
     ) -> None:  # fmt: skip
-        item_table = ItemTable(n_items, embed_dim, head=head, output_bias=output_bias, device=device)
-        super().__init__(item_table, loss=loss, gbce_calibration=gbce_calibration)
+        settings = EncoderSettings(**encoder)
+        embed_dim = settings.embed_dim
+        super().__init__(ItemTable(n_items, embed_dim, head=head, output_bias=output_bias, device=device), loss)
         # On every process: as a row of the table it was a fifth of all lookups, and they went to one process.
-        self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.has_mask_token else None
-        self.times = times
-        self.encoder = Encoder(embed_dim=embed_dim, times=times, is_causal=self.is_causal, device=device, **encoder)
+        self.mask_vector = nn.Parameter(torch.empty(embed_dim, device=device)) if self.kind.has_mask_token else None
+        self.times = settings.times
+        self.encoder = Encoder(settings, is_causal=self.kind.is_causal, device=device)
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
@@ -64,7 +58,7 @@ class SequenceModel(RankingModel):
     @classmethod
     def ask(cls, rows: Rows, max_len: int, times: str = "none") -> Batch:
         """Return the histories, each with the mask token behind it if the kind has one."""
-        return append_mask_batch(rows, max_len, times) if cls.has_mask_token else causal_batch(rows, max_len, times)
+        return (append_mask_batch if cls.kind.has_mask_token else causal_batch)(rows, max_len, times)
 
     def n_positions(self, batch_size: int) -> int:
         """Return the positions of the longest sequences."""
@@ -107,9 +101,7 @@ class SequenceModel(RankingModel):
 class Bert4Rec(SequenceModel):
     """A bidirectional transformer that predicts the items at masked positions."""
 
-    title = "Bert4Rec"
-    is_causal = False
-    has_mask_token = True
+    kind = KINDS["bert4rec"]
 
     @staticmethod
     def make_examples(**settings: Any) -> MakeExamples:
@@ -129,9 +121,7 @@ class SASRec(SequenceModel):
     2023; "Turning Dross Into Gold Loss": Klenitskiy and Vasilev 2023). The blocks are those of `SequenceModel`.
     """
 
-    title = "SASRec"
-    is_causal = True
-    has_mask_token = False
+    kind = KINDS["sasrec"]
 
     @staticmethod
     def make_examples(*, times: str = "none", **settings: Any) -> MakeExamples:

@@ -4,6 +4,7 @@ Sequences stay ragged all the way: every linear layer works on the real position
 place, inside `attend`. Shapes: B sequences, N positions in all, M positions to predict, d = embed_dim.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +51,21 @@ SLOWEST = 10_000.0  # of rotary positions: the greatest wavelength over 2 π, Ro
 POSITIONS_AT_A_TIME = 2048  # padded ones, on CPU: what a block then makes of them stays in a core's cache
 
 
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings:
+    """Hold the shape of an encoder, by the keys of [model]."""
+
+    embed_dim: int
+    n_heads: int
+    n_layers: int
+    ffn_dim: int
+    max_len: int
+    dropout: float
+    positions: str = "learned"
+    input_norm: bool = False
+    times: str = "none"
+
+
 class Encoder(nn.Module):
     """Transformer blocks over ragged sequences that know where each of their positions stands.
 
@@ -66,19 +82,18 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self, *, embed_dim: int, n_heads: int, n_layers: int, ffn_dim: int, max_len: int, dropout: float,
-        positions: str = "learned", input_norm: bool = False, times: str = "none", is_causal: bool = False,
-        device: torch.device | str = "meta",
-    ) -> None:  # fmt: skip
+        self, settings: EncoderSettings, *, is_causal: bool = False, device: torch.device | str = "meta"
+    ) -> None:
         super().__init__()
-        self.is_causal, self.embed_dim, self.ffn_dim, self.max_len = is_causal, embed_dim, ffn_dim, max_len
-        self.input_norm = input_norm
-        self.head_dim = embed_dim // n_heads
-        self.positions = _vectors(max_len, embed_dim, device) if positions == "learned" else None
-        self.gaps = None if times == "none" else _vectors(N_GAPS, embed_dim, device)
-        self.dates = None if times == "none" else Dates(embed_dim, device)
-        self.dropout = Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(embed_dim, n_heads, ffn_dim, dropout, device) for _ in range(n_layers))
+        embed_dim, has_times = settings.embed_dim, settings.times != "none"
+        self.is_causal, self.embed_dim, self.ffn_dim = is_causal, embed_dim, settings.ffn_dim
+        self.max_len, self.input_norm = settings.max_len, settings.input_norm
+        self.head_dim = embed_dim // settings.n_heads
+        self.positions = _vectors(self.max_len, embed_dim, device) if settings.positions == "learned" else None
+        self.gaps = _vectors(N_GAPS, embed_dim, device) if has_times else None
+        self.dates = Dates(embed_dim, device) if has_times else None
+        self.dropout = Dropout(settings.dropout)
+        self.blocks = nn.ModuleList(Block(settings, device) for _ in range(settings.n_layers))
         self.norm = nn.LayerNorm(embed_dim, device=device)
 
     def forward(
@@ -122,8 +137,7 @@ class Encoder(nn.Module):
         within, asked = attention_masks(lengths, positions, len(x), is_causal=self.is_causal)
         for block in self.blocks[:-1]:
             x = block(x, within, rotation)
-        hidden: Tensor = self.norm(self.blocks[-1](x, asked, rotation, positions))
-        return hidden
+        return self.norm(self.blocks[-1](x, asked, rotation, positions))
 
     def activation_numel(self, n_positions: int, n_asked: int) -> int:
         """Return numbers that a forward pass keeps for backward: of all positions in all blocks but the last.
@@ -138,9 +152,9 @@ class Encoder(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward, each after a LayerNorm and around a residual connection (pre-LN)."""
 
-    def __init__(self, embed_dim: int, n_heads: int, ffn_dim: int, dropout: float, device: torch.device | str) -> None:
+    def __init__(self, settings: EncoderSettings, device: torch.device | str) -> None:
         super().__init__()
-        self.n_heads = n_heads
+        self.n_heads, embed_dim, ffn_dim = settings.n_heads, settings.embed_dim, settings.ffn_dim
         self.attention_norm = nn.LayerNorm(embed_dim, device=device)
         self.query = nn.Linear(embed_dim, embed_dim, device=device)
         self.key_value = nn.Linear(embed_dim, 2 * embed_dim, device=device)
@@ -148,7 +162,7 @@ class Block(nn.Module):
         self.ffn_norm = nn.LayerNorm(embed_dim, device=device)
         self.ffn_in = nn.Linear(embed_dim, ffn_dim, device=device)
         self.ffn_out = nn.Linear(ffn_dim, embed_dim, device=device)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(
         self, x: Tensor, seen: "AttentionMask", rotation: "Rotation | None" = None, positions: Tensor | None = None
@@ -253,13 +267,11 @@ class Padding:
 
     def pad(self, values: Tensor) -> Tensor:
         """Return [n, …] → [R, width, …], anything where there is nothing."""
-        padded: Tensor = _Pad.apply(values, self)  # type: ignore[no-untyped-call]
-        return padded
+        return _Pad.apply(values, self)  # type: ignore[no-untyped-call]
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Return the reverse of `pad`."""
-        values: Tensor = _Unpad.apply(padded, self)  # type: ignore[no-untyped-call]
-        return values
+        return _Unpad.apply(padded, self)  # type: ignore[no-untyped-call]
 
 
 class _Pad(Function):

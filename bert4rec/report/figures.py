@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert4rec.checkpoint.run_folder import REPORT
-from bert4rec.config.abilities import POPULARITY, UNTRAINED
+from bert4rec.config.kinds import KINDS, POPULARITY, UNTRAINED, Kind
 from bert4rec.runtime.errors import DataError, rounded
 from bert4rec.runtime.files import atomic_write
 
@@ -38,6 +38,11 @@ def read_report(run: Path) -> dict[str, Any]:
     return report
 
 
+def kind_of(report: Report) -> Kind:
+    """Return the kind of the model; one that this version does not know counts as bert4rec."""
+    return KINDS.get(report.get("kind", ""), KINDS["bert4rec"])
+
+
 class Contestant(NamedTuple):
     """Hold the test metrics of the model, of a baseline, or of the best possible ranking.
 
@@ -62,8 +67,9 @@ def contestants(report: Report) -> list[Contestant]:
     title, intervals = report["model"], report.get("intervals", {})
     metrics = {POPULARITY: report.get("popularity_baseline"), **report.get("baselines", {})}
     of_baselines = {POPULARITY: intervals.get("popularity_baseline", {}), **intervals.get("baselines", {})}
+    titles = {kind: KINDS[kind].title for kind in UNTRAINED}
     found = [
-        Contestant(kind, UNTRAINED.get(kind, kind), metrics[kind], of_baselines.get(kind, {}))
+        Contestant(kind, titles.get(kind, kind), metrics[kind], of_baselines.get(kind, {}))
         for kind in dict.fromkeys([*UNTRAINED, *metrics])
         if metrics.get(kind)
     ]

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec.checkpoint.run_folder import HTML_PAGE, PICTURE, PICTURES
-from bert4rec.config.abilities import is_trained
 from bert4rec.report import tables
 from bert4rec.report.charts import charts, learning_curve, to_svg, write_png
 from bert4rec.report.contents import Contents, Settings, read_contents
+from bert4rec.report.figures import kind_of
 from bert4rec.report.summary import NO_TEST, rules, summary
 from bert4rec.report.templates import render
 from bert4rec.report.warnings import checks
@@ -51,7 +51,7 @@ def _values(contents: Contents, defaults: Settings) -> dict[str, Any]:
         "name": contents.name,
         "model": report["model"][:1].upper() + report["model"][1:],
         "source": report["dataset"]["file"] or report["dataset"]["source"],
-        "subtitle": f"mode {report['mode']}, {processes}" if is_trained(report["kind"]) else processes,
+        "subtitle": f"mode {report['mode']}, {processes}" if kind_of(report).is_trained else processes,
         "summary": _unbroken(summary(report)),
         "warnings": [_unbroken(check.text) for check in found if check.is_warning],
         "passed": [_unbroken(check.text) for check in found if not check.is_warning],

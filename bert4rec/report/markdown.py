@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from bert4rec.checkpoint import run_folder
-from bert4rec.config.abilities import examples_of, is_trained
-from bert4rec.report.figures import BEST_POSSIBLE, MODEL, Report
+from bert4rec.report.figures import BEST_POSSIBLE, MODEL, Report, kind_of
 from bert4rec.report.summary import missing_figures, ratings_line, rules, summary
 from bert4rec.report.tables import LISTED_AT, MetricTable, metric_tables
 from bert4rec.report.templates import render
@@ -24,8 +23,7 @@ def report_page(report: Report) -> str:
         title=model[0].upper() + model[1:],
         summary=summary(report),
         rules=rules(report),
-        was_trained=is_trained(report["kind"]),
-        examples=examples_of(report["kind"]),
+        kind=kind_of(report),
         peak=f"{max(training['peak_memory_bytes']) / 2**20:,.0f}",
         metrics_table=metrics_table,
         ratings_line=ratings_line,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from bert4rec.config.abilities import POPULARITY, UNTRAINED
+from bert4rec.config.kinds import KINDS, POPULARITY
 from bert4rec.report.figures import BEST_POSSIBLE, MODEL, Report, contestants, main_protocol
 from bert4rec.runtime.errors import counted, rounded
 
@@ -116,7 +116,7 @@ def _ranking_line(report: Report, protocol: str) -> str:
     texts = [
         f"{title}: {values['HR@10']:.4f}, {values['NDCG@10']:.4f}"
         for title, values in baselines
-        if title in (UNTRAINED[POPULARITY], best)
+        if title in (KINDS[POPULARITY].title, best)
     ]
     beside = f" ({'; '.join(texts)})" if texts else ""
     times = WITH_TIMES.get(report.get("times", ""), "")

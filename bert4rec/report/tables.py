@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from bert4rec.config.abilities import examples_of, is_trained
 from bert4rec.evaluation.metric_names import is_of_lists
 from bert4rec.report.contents import Settings
-from bert4rec.report.figures import MODEL, Contestant, Report, contestants, main_protocol
+from bert4rec.report.figures import MODEL, Contestant, Report, contestants, kind_of, main_protocol
 from bert4rec.report.summary import PROTOCOL_TITLES, heading
 from bert4rec.runtime.errors import clock, counted, rounded
 
@@ -186,7 +185,7 @@ def slice_tables(report: Report) -> list[tuple[str, list[dict[str, Any]]]]:
 
 def kpi_cards(report: Report) -> Iterator[Fact]:
     """Yield the few figures that are shown large."""
-    protocol, training, kind = main_protocol(report), report["training"], report["kind"]
+    protocol, training, kind = main_protocol(report), report["training"], kind_of(report)
     if protocol:
         model = contestants(report)[0]
         for name in ("HR@10", "NDCG@10"):
@@ -196,12 +195,12 @@ def kpi_cards(report: Report) -> Iterator[Fact]:
                 yield Fact(name, f"{model.metrics[protocol][name]:.4f}", remark)
     if ratings := report.get("ratings"):
         yield Fact("RMSE", f"{ratings['RMSE']:.4f}", f"MAE {ratings['MAE']:.4f}")
-    if is_trained(kind):
+    if kind.is_trained:
         remark = f"{counted(training['steps'], 'step')}, ended by {training['stopped_by']}"
         yield Fact("epochs", rounded(training["epochs"]), remark)
     rate = training["sequences_per_second"]
-    speed = f"{rounded(rate)} {examples_of(kind)}/s" if rate else ""
-    yield Fact("training" if is_trained(kind) else "counting", _duration(training["seconds"]), speed)
+    speed = f"{rounded(rate)} {kind.examples}/s" if rate else ""
+    yield Fact("training" if kind.is_trained else "counting", _duration(training["seconds"]), speed)
 
 
 def data_facts(dataset: Mapping[str, Any]) -> Iterator[Fact]:

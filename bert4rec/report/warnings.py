@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bert4rec.config.abilities import is_trained
-from bert4rec.report.figures import MODEL, Curve, contestants, curve_of
+from bert4rec.report.figures import MODEL, Curve, contestants, curve_of, kind_of
 from bert4rec.runtime.errors import counted, rounded
 
 GAIN = 0.01  # in the last quarter of the validations; less is noise
@@ -28,7 +27,7 @@ def checks(report: Record, validations: Sequence[Record], *, n_evaluated: int = 
     `n_evaluated`: how many other checkpoints of the run have been evaluated on the test.
     """
     training = report["training"]
-    if not is_trained(report["kind"]):
+    if not kind_of(report).is_trained:
         return []
     found = [*_of_curve(validations, training), *_of_baselines(report)]
     if training.get("epochs"):

@@ -14,9 +14,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
 from bert4rec.config.abilities import Updates, needs_negatives, table_updates
-from bert4rec.models.kinds import KINDS
-from bert4rec.models.losses import SCORES_AT_ONCE
-from bert4rec.models.ranking_model import RankingModel
+from bert4rec.models.losses import SCORES_AT_ONCE, LossSettings
+from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables.table import is_of_table, set_precision
 
 FLOAT, ID = 4, 8  # bytes of a weight, a gradient, a score; of a row's id
@@ -93,7 +92,7 @@ class Job:
     @cached_property
     def built(self) -> RankingModel:
         """Return the model on `meta`, which holds no weights."""
-        model = KINDS[self.kind](**self.model, loss=self.loss)
+        model = model_class(self.kind)(**self.model, loss=LossSettings(self.loss))
         set_precision(model.tables, self.table_precision)
         return model
 
@@ -133,7 +132,7 @@ class Job:
     @property
     def n_targets(self) -> int:
         """Return positions to predict of a process and step."""
-        return KINDS[self.kind].n_targets(self.batch_size, self.n_positions, mask_prob=self.mask_prob)
+        return self.built.n_targets(self.batch_size, self.n_positions, mask_prob=self.mask_prob)
 
     @property
     def n_items(self) -> int:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,6 +64,21 @@ def _between(first: float, last: float, share: float) -> float:
     return last + (first - last) / 2 * (1 + math.cos(math.pi * share))
 
 
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """Hold the settings of the optimizers: of the dense part and, `sparse`, of the tables."""
+
+    optimizer: str
+    learning_rate: float
+    sparse_optimizer: str
+    sparse_learning_rate: float
+    weight_decay: float = 0.0
+    sparse_weight_decay: float = 0.0
+    max_grad_norm: float = 0.0
+    can_skip: bool = False
+    sync_every_n_steps: int = 1
+
+
 class Optimizers:
     """The optimizers of a parallelized model.
 
@@ -75,35 +91,30 @@ class Optimizers:
     `sync_every_n_steps` above 1, of a group's own, and after so many steps the copies become their mean.
     """
 
-    def __init__(
-        self, model: nn.Module, *, optimizer: str, learning_rate: float, sparse_optimizer: str,
-        sparse_learning_rate: float, updates: Mapping[str, Updates], weight_decay: float = 0.0,
-        sparse_weight_decay: float = 0.0, max_grad_norm: float = 0.0, can_skip: bool = False,
-        sync_every_n_steps: int = 1,
-    ) -> None:  # fmt: skip
+    def __init__(self, model: nn.Module, settings: OptimizerSettings, updates: Mapping[str, Updates]) -> None:
         named = {name: parameter for name, parameter in unwrap(model).named_parameters() if not is_of_table(name)}
         self._dense_names, self._dense_parameters = list(map(saved_name, named)), list(named.values())
-        self.can_skip, self._max_grad_norm, self._sparse_name = can_skip, max_grad_norm, sparse_optimizer
+        self._settings, self.can_skip, self._is_in_step = settings, settings.can_skip, True
         tables: list[Table] = unwrap(model).tables
-        self._tables, self._sync_every, self._is_in_step = tables, sync_every_n_steps, True
+        self._tables, self._sync_every = tables, settings.sync_every_n_steps
         self._ordinary_tables = [table for table in tables if updates[table.config.name] != "fused"]
         fused = [table for table in tables if updates[table.config.name] == "fused"]
         self._fused: Any = model.fused_optimizer if fused else None
         self._kernels = kernels(unwrap(model)) if fused else []
-        self._deferred = DeferredUpdate() if can_skip and fused else None
+        self._deferred = DeferredUpdate() if self.can_skip and fused else None
         # Added up over all processes in backward, where every process has the whole model, as a number that is not
         # finite stays one in any sum.
         self.gradients_are_of_all = all(updates[table.config.name] == "replicated" for table in tables)
         for table in fused:
             table.deferred = self._deferred
-        self.dense = _ordinary(optimizer, _dense_groups(self._dense_parameters, weight_decay), learning_rate)
+        groups, rate = _dense_groups(self._dense_parameters, settings.weight_decay), settings.sparse_learning_rate
+        self.dense = _ordinary(settings.optimizer, groups, settings.learning_rate)
         weights = [table.weight for table in self._ordinary_tables]
-        self.sparse = _ordinary(sparse_optimizer, weights, sparse_learning_rate) if weights else None
+        self.sparse = _ordinary(settings.sparse_optimizer, weights, rate) if weights else None
         of_tables = [optimizer for optimizer in (self.sparse, self._fused) if optimizer is not None]
-        self._rates: list[tuple[Any, float]] = [(optimizer, sparse_learning_rate) for optimizer in of_tables]
-        self._rates.append((self.dense, learning_rate))
+        self._rates: list[tuple[Any, float]] = [(optimizer, rate) for optimizer in of_tables]
+        self._rates.append((self.dense, settings.learning_rate))
         self._ordinary_parameters, self._table_weights = self._dense_parameters + weights, weights
-        self._sparse_weight_decay = sparse_weight_decay
         self.n_updates = 0  # since they were fresh
         for each, _ in self._rates:
             _make_state(each)
@@ -129,8 +140,8 @@ class Optimizers:
 
     def step(self) -> None:
         """Update the weights after backward. Only the dense gradient is clipped: fused updates never show theirs."""
-        if self._max_grad_norm:
-            nn.utils.clip_grad_norm_(self._dense_parameters, self._max_grad_norm)
+        if self._settings.max_grad_norm:
+            nn.utils.clip_grad_norm_(self._dense_parameters, self._settings.max_grad_norm)
         if self._deferred:
             self._deferred.apply()
         self.n_updates += 1
@@ -138,7 +149,7 @@ class Optimizers:
             for table in self._ordinary_tables:
                 assert table.weight.grad is not None, "every process has looked rows up"
                 table.copies.mean(table.weight.grad)
-        if self._sparse_weight_decay and self.sparse is not None:
+        if self._settings.sparse_weight_decay and self.sparse is not None:
             self._decay(self.sparse.param_groups[0]["lr"])
         for optimizer, _ in self._rates:
             optimizer.step()
@@ -161,7 +172,7 @@ class Optimizers:
     def _decay(self, learning_rate: float) -> None:
         """Decay tables before the update, as AdamW does."""
         for weight in self._table_weights:
-            weight.mul_(1 - learning_rate * self._sparse_weight_decay)
+            weight.mul_(1 - learning_rate * self._settings.sparse_weight_decay)
 
     def states(self) -> Iterator[Any]:
         """Yield every tensor of optimizer state that this process holds, sharded ones as ShardedTensor."""
@@ -196,14 +207,14 @@ class Optimizers:
             for slot, value in self.sparse.state[table.weight].items():
                 if slot != "step":
                     yield f"{table.config.name}_table.{slot}", self._like_table(table, value)
-        slots = FUSED_ADAM_STATE if self._sparse_name == "adam" else FUSED_STATE
+        slots = FUSED_ADAM_STATE if self._settings.sparse_optimizer == "adam" else FUSED_STATE
         for path, state in self._fused.state_dict()["state"].items() if self._fused else ():
             for name, value in state.items():
                 yield f"{path.partition('.')[0]}.{slots[name.rpartition('.')[2]]}", value
 
     def _like_table(self, table: Table, state: Tensor) -> Any:
         """Return the state of this process's rows as a tensor sharded like the table; itself if that is whole."""
-        state = state.view(-1) if self._sparse_name == "rowwise_adagrad" else state
+        state = state.view(-1) if self._settings.sparse_optimizer == "rowwise_adagrad" else state
         (rows,) = table.collection.state_dict().values()
         if not isinstance(rows, ShardedTensor):
             return state

@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from bert4rec.checkpoint.contents import CheckpointManager
+from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
-from bert4rec.config.abilities import POPULARITY, UNTRAINED, examples_of, is_trained, needs_negatives
+from bert4rec.config.abilities import needs_negatives
+from bert4rec.config.kinds import BASELINES, KINDS
 from bert4rec.config.resolve import Facts, max_len, resolve
-from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config
+from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config, Table
 from bert4rec.dataset.format import TEST, table_rows
 from bert4rec.dataset.histories import TrainingPairs, TrainingWindows
 from bert4rec.dataset.reader import Dataset, Sizes
@@ -22,7 +24,8 @@ from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.pairs import PairExamples, parts_of_pairs
 from bert4rec.models.baselines import BaselineFactory
-from bert4rec.models.kinds import KINDS
+from bert4rec.models.losses import LossSettings
+from bert4rec.models.ranking_model import model_class
 from bert4rec.report.log import MetricsLog
 from bert4rec.report.trackers import open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
@@ -31,12 +34,12 @@ from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.memory_check import refuse_unless_it_fits
-from bert4rec.sharding.optimizer import Optimizers
+from bert4rec.sharding.optimizer import Optimizers, OptimizerSettings
 from bert4rec.sharding.parallelize import compile_blocks, parallelize
 from bert4rec.sharding.plan import Plan, make_plan
 from bert4rec.training.state import Checkpoints, State
 from bert4rec.training.step import Step
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.trainer import Trainer, TrainerSettings
 
 OF_EXAMPLES = (
     "seed", "loss", "rating_holdout", "rating_validation", "mask_prob", "last_item_mask_prob", "mask_token_share",
@@ -66,37 +69,30 @@ def sizes_of(config: Config, dataset: Dataset) -> Sizes:
     return Sizes(dataset.n_items, dataset.n_users, training_windows(config, dataset).mean_length)
 
 
+def _shared(table: Table, settings: type[Any]) -> dict[str, Any]:
+    """Return the keys of a table of the settings that the dataclass `settings` has too, and their values."""
+    return {field.name: getattr(table, field.name) for field in fields(settings) if hasattr(table, field.name)}
+
+
 def job(
     config: Config, sizes: Sizes, *, device_type: str, world_size: int, local_world_size: int, trains: bool = True
 ) -> Job:
     """Return the job that resolved settings describe, of a training or an evaluation, on so many processes."""
-    parallelism, training = config.parallelism, config.training
-    return Job(
+    training = config.training
+    described = Job(
+        **_shared(training, Job),
+        **_shared(config.parallelism, Job),
         kind=config.model.kind,
         model=_shape(config, sizes),
-        mode=parallelism.mode,
         device_type=device_type,
         world_size=world_size,
         local_world_size=local_world_size,
-        sparse_optimizer=parallelism.sparse_optimizer,
-        optimizer=training.optimizer,
         batch_size=training.per_device if trains else config.evaluation.per_device_eval_batch_size,
-        mask_prob=training.mask_prob,
-        loss=training.loss,
-        n_train_negatives=training.n_train_negatives,
-        negatives_shared_by=training.negatives_shared_by,
-        sharding_type=parallelism.sharding_type,
-        compute_kernel=parallelism.compute_kernel,
-        sparse_weight_decay=parallelism.sparse_weight_decay,
-        cache_load_factor=parallelism.cache_load_factor,
-        table_precision=parallelism.table_precision,
-        messages=parallelism.messages,
-        sharding_group_size=parallelism.sharding_group_size if trains else 0,
-        sync_every_n_steps=parallelism.sync_every_n_steps,
         window_length=sizes.window_length if trains else 0.0,
         trains=trains,
         averages=trains and training.average_age != 0,
     )
+    return described if trains else replace(described, sharding_group_size=0)
 
 
 def _shape(config: Config, sizes: Sizes) -> dict[str, Any]:
@@ -129,33 +125,23 @@ def plan_of_all(config: Config, world: Processes, sizes: Sizes, *, trains: bool 
 
 def build(config: Config, world: Processes, sizes: Sizes, plan: Plan | None = None) -> tuple[nn.Module, Optimizers]:
     """The parallelized model and its optimizers, of resolved settings; `plan` by default the common one."""
-    parallelism, training = config.parallelism, config.training
-    assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
+    training = config.training
     plan = plan or plan_of_all(config, world, sizes)
     wrapped = build_model(config, world, plan)
-    optimizers = Optimizers(
-        wrapped,
-        optimizer=training.optimizer,
-        learning_rate=training.learning_rate,
-        sparse_optimizer=parallelism.sparse_optimizer,
-        sparse_learning_rate=parallelism.sparse_learning_rate,
-        weight_decay=training.weight_decay,
-        sparse_weight_decay=parallelism.sparse_weight_decay,
-        max_grad_norm=training.max_grad_norm,
-        updates=plan.job.updates,
+    settings = OptimizerSettings(
+        **_shared(training, OptimizerSettings),
+        **_shared(config.parallelism, OptimizerSettings),
         can_skip=training.max_skipped_steps > 0,
-        sync_every_n_steps=parallelism.sync_every_n_steps,
     )
-    return wrapped, optimizers
+    return wrapped, Optimizers(wrapped, settings, plan.job.updates)
 
 
 def build_model(config: Config, world: Processes, plan: Plan) -> nn.Module:
     """Return the model, parallelized as `plan` says; with initial weights for a training."""
     parallelism, training = config.parallelism, config.training
     assert parallelism.sparse_learning_rate != "auto", "the settings are resolved"
-    kind = KINDS[config.model.kind]
-    of_loss = {name: getattr(training, name) for name in kind.loss_settings}
-    model = kind(**plan.job.model, **of_loss)
+    loss = LossSettings(**_shared(training, LossSettings))
+    model = model_class(config.model.kind)(**plan.job.model, loss=loss)
     wrapped = parallelize(
         model,
         plan,
@@ -196,23 +182,22 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
 
     "" if they were chosen by the settings, or none is missing.
     """
-    others = [kind for kind in UNTRAINED if kind != POPULARITY]
-    if not is_trained(config.model.kind):
+    if not KINDS[config.model.kind].is_trained:
         return [], ""
     if config.evaluation.baselines != "auto":
-        return [kind for kind in others if kind in config.evaluation.baselines], ""
+        return [kind for kind in BASELINES if kind in config.evaluation.baselines], ""
     n_positions, n_users = int(dataset.popularity.sum()), len(dataset.splits[TEST])
     if n_positions <= ALL_BASELINES_UP_TO and n_users * dataset.n_items <= ALL_BASELINES_UP_TO_SCORES:
-        return others, ""
+        return list(BASELINES), ""
     return [], (
         f"Popularity is the only baseline: with {n_positions:,} training positions, {n_users:,} test users and "
-        f"{dataset.n_items:,} items the others take minutes; evaluation.baselines = {json.dumps(others)} has them."
+        f"{dataset.n_items:,} items the others take minutes; evaluation.baselines = {json.dumps(BASELINES)} has them."
     )
 
 
 def training_examples(config: Config, windows: TrainingWindows, *, n_items: int) -> Examples:
     """Return what is trained on by resolved settings."""
-    return KINDS[config.model.kind].examples(windows, n_rows=table_rows(n_items), **_of_examples(config))
+    return model_class(config.model.kind).examples(windows, n_rows=table_rows(n_items), **_of_examples(config))
 
 
 def make_pairs(config: Config, dataset: Dataset) -> dict[str, PairExamples]:
@@ -265,31 +250,25 @@ def checkpoint_manager(
     config: Config, world: Processes, folder: Path, *, about: Mapping[str, Any], last_step: int = 0
 ) -> CheckpointManager:
     """Return the manager of the checkpoints in the run's `folder`."""
-    settings = config.checkpoint
-    return CheckpointManager(
-        folder / CHECKPOINTS,
-        **settings.model_dump(exclude={"async_"}),
-        asynchronous=settings.async_,
-        last_step=last_step,
-        about=about,
-        world=world,
-    )
+    keys = config.checkpoint
+    settings = CheckpointSettings(**_shared(keys, CheckpointSettings), asynchronous=keys.async_)
+    return CheckpointManager(folder / CHECKPOINTS, settings, world, about=about, last_step=last_step)
 
 
 def make_trainer(
-    config: Config, world: Processes, model: nn.Module, optimizers: Optimizers, batches: TrainingBatches,
-    manager: CheckpointManager, *, measure: Callable[[Between], Metrics], log: MetricsLog | None,
-    state: State | None = None, interruption: Interruption | None = None,
+    config: Config, step: Step, batches: TrainingBatches, manager: CheckpointManager, *,
+    measure: Callable[[Between], Metrics], log: MetricsLog | None, state: State | None = None,
+    interruption: Interruption | None = None,
 ) -> Trainer:  # fmt: skip
     """Return the loop over `batches`, with what it saves by `manager` and restores."""
     state, interruption = state or State(), interruption or Interruption()
     age = config.training.average_age
     assert age != "auto", "the settings are resolved"
     checkpoints = Checkpoints(
-        model, optimizers, world, manager, state=state, interruption=interruption, average_age=age
+        step.model, step.optimizers, step.world, manager, state=state, interruption=interruption, average_age=age
     )  # fmt: skip
-    step = Step(model, optimizers, world, precision=config.training.precision)
+    settings = TrainerSettings(**_shared(config.training, TrainerSettings))
     return Trainer(
-        step, batches, checkpoints, settings=config.training, world=world, measure=measure, interruption=interruption,
-        log=log, examples=examples_of(config.model.kind),
+        step, batches, checkpoints, settings, measure=measure, interruption=interruption, log=log,
+        examples=KINDS[config.model.kind].examples,
     )  # fmt: skip

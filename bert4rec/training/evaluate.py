@@ -14,7 +14,6 @@ from torch import nn
 from bert4rec.checkpoint.contents import Weights
 from bert4rec.checkpoint.run_folder import REPORT, WEIGHTS, Trained
 from bert4rec.checkpoint.store import verify
-from bert4rec.config.abilities import TRANSFORMERS
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, METADATA, PAD_ID
 from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata
@@ -93,7 +92,7 @@ def _open_dataset(config: Config, trained: Trained, *, verify: bool) -> Dataset:
         folder, verify=verify,
         with_times=config.model.knows_times,
     )  # fmt: skip
-    if trained.model["kind"] not in TRANSFORMERS and dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
+    if not trained.kind.is_transformer and dataset.metadata["fingerprint"] != trained.metadata["fingerprint"]:
         raise DataError(
             f"{folder}: is not the dataset that the model was trained on, and a matrix factorisation knows no other "
             "users than its own; train another one on this dataset"
@@ -156,9 +155,7 @@ def _complete(
     with Interruption() as interruption:
         with RankingProgress(interruption, world, n_batches=evaluator.n_batches(held_out)) as progress:
             found = find(evaluator, model, held_out, progress.advance)
-        report = make_report(
-            evaluator, found, kind=config.model.kind, times=config.model.times, mode=config.parallelism.mode
-        )
+        report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
         report["evaluation"] = _about(config, trained, evaluator)
         folder = None
         if world.is_first:

@@ -13,8 +13,8 @@ from torch import nn
 
 from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT
 from bert4rec.checkpoint.store import read_metadata
-from bert4rec.config.abilities import TRANSFORMERS, UNTRAINED
-from bert4rec.config.tables import Config
+from bert4rec.config.kinds import KINDS
+from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.format import FIRST_ITEM_ID, RATINGS, USERS
 from bert4rec.dataset.histories import Bools
 from bert4rec.dataset.reader import Dataset
@@ -24,7 +24,6 @@ from bert4rec.evaluation.intervals import Ranking, hits_by_rank
 from bert4rec.evaluation.ranker import HeldOut
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.inference.item_ids import ItemIds
-from bert4rec.models.kinds import KINDS
 from bert4rec.report.figures import FORMAT_VERSION, write_json
 from bert4rec.report.html_page import write_html
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
@@ -63,43 +62,34 @@ def find(
     return EvaluationResult(held_out, ranks, figures)
 
 
-def make_report(
-    evaluator: Evaluator, found: EvaluationResult, *, kind: str, mode: str, times: str = "none"
-) -> dict[str, Any]:
-    """Return what the report of any run says of the dataset, of the model and of what was `found`.
-
-    The model is of a `kind`, and uses so much of `times`.
-    """
-    world_size = evaluator.world.world_size
-    report = _about(evaluator.dataset, found.held_out, kind=kind, times=times, mode=mode, world_size=world_size)
-    report["seen_items"] = "leave_out" if evaluator.leaves_out_seen else "keep"
-    report |= found.figures
+def make_report(evaluator: Evaluator, found: EvaluationResult, model: Model, *, mode: str) -> dict[str, Any]:
+    """Return what the report of any run says of the dataset, of the `model` and of what was `found`."""
+    report: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "dataset": _about_dataset(evaluator.dataset, found.held_out),
+        "kind": model.kind,
+        "model": KINDS[model.kind].title + WITH_TIMES[model.times] * model.knows_times,
+        **({"times": model.times} if model.knows_times else {}),
+        "mode": mode,
+        "world_size": evaluator.world.world_size,
+        "seen_items": "leave_out" if evaluator.leaves_out_seen else "keep",
+        **found.figures,
+    }
     report["protocols"] = protocols(report)
     report["hits_by_rank"] = hits_by_rank({name: of.ranks for name, of in found.ranks.items()})
     return report | ({"baselines_left_out": evaluator.left_out} if evaluator.left_out else {})
 
 
-def _about(
-    dataset: Dataset, held_out: Mapping[str, HeldOut], *, kind: str, times: str, mode: str, world_size: int
-) -> dict[str, Any]:
-    """Return what the report says before the figures; `kind` and `times` are of the model."""
-    metadata, knows_times = dataset.metadata, kind in TRANSFORMERS and times != "none"
+def _about_dataset(dataset: Dataset, held_out: Mapping[str, HeldOut]) -> dict[str, Any]:
+    metadata = dataset.metadata
     return {
-        "format_version": FORMAT_VERSION,
-        "dataset": {
-            **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
-            **{key: metadata["preprocessing"][key] for key in ("split", "n_eval_negatives")},
-            **{key: metadata[key] for key in FACTS if key in metadata},
-            "file": metadata.get("created_from", {}).get("name", ""),
-            "file_sha256": metadata.get("created_from", {}).get("sha256", ""),
-            "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
-            "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
-        },
-        "kind": kind,
-        "model": (UNTRAINED[kind] if kind in UNTRAINED else KINDS[kind].title) + WITH_TIMES[times] * knows_times,
-        **({"times": times} if knows_times else {}),
-        "mode": mode,
-        "world_size": world_size,
+        **{key: metadata[key] for key in ("source", "users", "items", "rows", "fingerprint")},
+        **{key: metadata["preprocessing"][key] for key in ("split", "n_eval_negatives")},
+        **{key: metadata[key] for key in FACTS if key in metadata},
+        "file": metadata.get("created_from", {}).get("name", ""),
+        "file_sha256": metadata.get("created_from", {}).get("sha256", ""),
+        "repeated_targets": {split: _count(users.repeated) for split, users in held_out.items()},
+        "left_out": {split: _count(users.left_out) for split, users in held_out.items()},
     }
 
 
@@ -206,7 +196,7 @@ def write_files(
     logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
     named = shlex.quote(str(folder))
     logger.info(f"all figures: bert4rec report {named}")
-    if report["kind"] in TRANSFORMERS:
+    if KINDS[report["kind"]].is_transformer:
         logger.info(f"recommendations: bert4rec recommend {named} --all --output=recommendations.parquet")
 
 

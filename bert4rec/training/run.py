@@ -13,7 +13,7 @@ from torch import nn
 from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, ENVIRONMENT, lock, new_folder
 from bert4rec.checkpoint.run_settings import how_to_continue, train_command
 from bert4rec.checkpoint.store import SaveError
-from bert4rec.config.abilities import is_trained
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve_model, resolve_seen_items
 from bert4rec.config.tables import Config
@@ -59,6 +59,7 @@ from bert4rec.training.results import (
     write_files,
 )
 from bert4rec.training.start import Context, begin, describe, make_context
+from bert4rec.training.step import Step
 from bert4rec.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def complete_untrained(
         folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
         if world.is_first:
             resources.enter_context(lock(folder))
-            report = make_report(evaluator, found, kind=kind, mode=config.parallelism.mode)
+            report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
             report["training"] = _about_counting(seconds, peaks, n_positions=int(dataset.popularity.sum()))
             with interruption.busy():
                 with optional(folder / "ranks-*.parquet"):
@@ -145,7 +146,7 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     group = process_group(world, store, deterministic=arithmetic.deterministic, precision=arithmetic.precision)
     with group, ExitStack() as resources:
         peak_memory = resources.enter_context(PeakMemory(world.device))
-        if not is_trained(config.model.kind):
+        if not KINDS[config.model.kind].is_trained:
             return complete_untrained(config, world, dataset, resources, peak_memory, may_exit=may_exit)
         # The model lives in this call only, so that its shards are gone when the process group ends.
         return _complete(config, world, dataset, resources, peak_memory, may_exit=may_exit, began=began)
@@ -192,9 +193,7 @@ def _complete(
     by_rank = gather_objects(held_bytes(model, optimizers.states()))
     if log:
         config = context.config
-        report = make_report(
-            evaluator, found, kind=config.model.kind, times=config.model.times, mode=config.parallelism.mode
-        )
+        report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
         report |= _about(context, trainer, peaks, by_rank)
         if is_lost:
             show(report)
@@ -253,9 +252,10 @@ def _trainer(
     )  # fmt: skip
     metadata = context.checkpoint_metadata()
     manager = checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
+    step = Step(model, optimizers, world, precision=config.training.precision)
     return make_trainer(
-        config, world, model, optimizers, batches, manager, log=log, state=state,
-        measure=lambda between: evaluator.validation_metrics(model, between), interruption=interruption,
+        config, step, batches, manager, log=log, state=state, interruption=interruption,
+        measure=lambda between: evaluator.validation_metrics(model, between),
     )  # fmt: skip
 
 

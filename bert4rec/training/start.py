@@ -31,12 +31,12 @@ from bert4rec.checkpoint.run_folder import (
 )
 from bert4rec.checkpoint.store import verify
 from bert4rec.config.abilities import needs_negatives
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import choices
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, problem_of
 from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.models.kinds import KINDS
 from bert4rec.report.environment import environment
 from bert4rec.report.figures import write_json
 from bert4rec.report.log import MetricsLog

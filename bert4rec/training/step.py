@@ -26,7 +26,7 @@ class Step:
     """
 
     def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
-        self.model, self.optimizers, self._world, self._is_bf16 = model, optimizers, world, precision == "bf16"
+        self.model, self.optimizers, self.world, self._is_bf16 = model, optimizers, world, precision == "bf16"
         self._ranking_model: RankingModel = unwrap(model)
 
     def __call__(
@@ -41,12 +41,12 @@ class Step:
         self.optimizers.begin_step(scale)
         if following is not None:
             self._ranking_model.begin_lookups(following)
-        with torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._is_bf16):
+        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self._is_bf16):
             loss: torch.Tensor = self.model(batch)
         self._ranking_model.send_ids()
         # Gradients are averaged over the processes; times their number, the average is the sum. A causal model may have
         # nothing to predict.
-        factor: float | torch.Tensor = self._world.world_size / max(1, n_positions)
+        factor: float | torch.Tensor = self.world.world_size / max(1, n_positions)
         if self.optimizers.can_skip:  # of a loss that is not finite no gradient may be
             factor = factor + 0 * loss.detach()
         (loss * factor).backward()

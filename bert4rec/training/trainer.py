@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from bert4rec.config.tables import Training
 from bert4rec.dataset.format import RATINGS
 from bert4rec.evaluation.evaluator import Between
 from bert4rec.evaluation.ranker import Metrics
@@ -21,10 +21,9 @@ from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DivergenceError, Interrupted, clock, counted, rounded
 from bert4rec.runtime.memory import release_free_memory, use_memory_again
-from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.optimizer import learning_rate_scale
-from bert4rec.training.state import Checkpoints
+from bert4rec.training.state import Checkpoints, Patience
 from bert4rec.training.step import Prefetcher, Step, StepSync
 
 WARM_STEPS = 10  # left out of sequences_per_second
@@ -111,6 +110,22 @@ class _Stopped(Exception):  # noqa: N818
         self.number = number
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainerSettings:
+    """Hold the settings of the loop, by the keys of [training]; `per_device`: the batch size of a process."""
+
+    n_epochs: int
+    max_minutes: float
+    per_device: int
+    learning_rate: float
+    lr_schedule: str
+    warmup_steps: int
+    num_workers: int
+    eval_every_n_epochs: int
+    patience: Patience
+    max_skipped_steps: int
+
+
 class Trainer:
     """Trains by a `step` for each of the `batches`, from the state of the `checkpoints`.
 
@@ -120,14 +135,14 @@ class Trainer:
     """
 
     def __init__(
-        self, step: Step, batches: TrainingBatches, checkpoints: Checkpoints, *, settings: Training, world: Processes,
+        self, step: Step, batches: TrainingBatches, checkpoints: Checkpoints, settings: TrainerSettings, *,
         measure: Callable[[Between], Metrics], interruption: Interruption, log: MetricsLog | None,
         examples: str = "sequences",
     ) -> None:  # fmt: skip
         self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
-        self._world, self._measure, self._log = world, measure, log
-        self._consensus = StepSync(interruption, world.minutes)
-        self.state, self.meter, self._transfer = checkpoints.state, Meter(world.device), Prefetcher(world.device)
+        self._world, self._measure, self._log = step.world, measure, log
+        self._consensus, device = StepSync(interruption, step.world.minutes), step.world.device
+        self.state, self.meter, self._transfer = checkpoints.state, Meter(device), Prefetcher(device)
         self.stopwatch = Stopwatch(self.state.seconds_by_part)
         self._n_steps, self._examples = batches.start.steps + len(batches), examples
         self._progress = ProgressBar(self._n_steps, done=self.state.step, stays=True)

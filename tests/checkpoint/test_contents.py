@@ -9,7 +9,7 @@ import torch
 from bert4rec.checkpoint.contents import Moments, Owner, RandomState, Weights
 from bert4rec.checkpoint.store import save
 from bert4rec.runtime.processes import Processes
-from bert4rec.sharding.optimizer import Optimizers
+from bert4rec.sharding.optimizer import Optimizers, OptimizerSettings
 from tests.sharding.test_optimizer import Tiny
 
 pytestmark = [
@@ -18,13 +18,15 @@ pytestmark = [
 ]
 
 WORLD = Processes(rank=0, local_rank=0, world_size=1, local_world_size=1, device=torch.device("cpu"))
-SETTINGS: dict[str, Any] = {"learning_rate": 0.1, "sparse_learning_rate": 0.2, "updates": {"item": "replicated"}}
+SETTINGS = OptimizerSettings(
+    optimizer="adamw", learning_rate=0.1, sparse_optimizer="adagrad", sparse_learning_rate=0.2
+)  # fmt: skip
 
 
 def trained(n_steps: int) -> tuple[Tiny, Optimizers]:
     """A table and a dense part of one weight each, after so many steps by different gradients."""
     tiny = Tiny()
-    optimizers = Optimizers(tiny, optimizer="adamw", sparse_optimizer="adagrad", **SETTINGS)
+    optimizers = Optimizers(tiny, SETTINGS, {"item": "replicated"})
     for number in range(n_steps):
         step(tiny, optimizers, number + 1.0)
     return tiny, optimizers

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import checkpoint_of, found, lock, named_run, new_folder, newest_run, runs
+from bert4rec.checkpoint.run_folder import (
+    Trained,
+    checkpoint_of,
+    found,
+    lock,
+    named_run,
+    new_folder,
+    newest_run,
+    runs,
+)
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
@@ -98,3 +107,11 @@ def test_the_checkpoint_of_comes_before_the_last(tmp_path: Path) -> None:
     best = tmp_path / "checkpoints" / "best"
     best.symlink_to("step-1")
     assert checkpoint_of(tmp_path) == best
+
+
+def test_a_kind_of_model_that_this_version_does_not_have_is_named() -> None:
+    trained = Trained(Path("runs/old"), {"config": {"model": {"kind": "gru"}}}, None)
+    with pytest.raises(
+        DataError, match=r'runs/old: model.kind = "gru" is not known; valid in this version: bert4rec, '
+    ):
+        _ = trained.kind

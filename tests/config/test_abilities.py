@@ -5,11 +5,11 @@ from typing import Any
 from bert4rec.config.abilities import (
     has_kernel,
     has_optimizer,
-    has_products,
     needs_negatives,
     supports_column_sharding,
     table_updates,
 )
+from bert4rec.config.kinds import KINDS
 
 EXACT: dict[str, Any] = {
     "mode": "dmp", "device_type": "cpu", "loss": "softmax", "is_scored": True, "sharding_type": "row_wise",
@@ -38,8 +38,9 @@ def test_losses_neither_of_the_whole_catalogue_nor_of_ratings_need_negatives() -
 
 
 def test_scores_of_an_mlp_are_no_products() -> None:
-    assert [has_products("matrix_factorization", form) for form in ("dot", "bias", "neural")] == [True, True, False]
-    assert has_products("sasrec", "neural")
+    factors = KINDS["matrix_factorization"]
+    assert [factors.has_products(form) for form in ("dot", "bias", "neural")] == [True, True, False]
+    assert KINDS["sasrec"].has_products("neural")
 
 
 def test_there_is_no_fused_adam_on_a_cpu() -> None:

@@ -46,7 +46,7 @@ def train(
 ) -> Iterator[Train]:
     """`train(device, **changes)`: the folder of a run whose log has the loss of every step."""
     from bert4rec.runtime import console
-    from bert4rec.training.global_state import preserved
+    from bert4rec.runtime.processes import preserve_global_state
     from bert4rec.training.run import run
 
     monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())  # which take a second
@@ -57,7 +57,7 @@ def train(
     usual = TEN_STEPS | {"training.n_train_negatives": small_dataset.n_items - 1}
 
     def made(device: str = "cuda", **changes: Any) -> Path:
-        with preserved():
+        with preserve_global_state():
             return run(small_config(**usual | {"parallelism.device": device} | changes))
 
     yield made

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -27,18 +28,9 @@ def tree(tmp_path: Path) -> Path:
     """A copy of the package with the kind `next_item`, step by step as the page has it."""
     package = tmp_path / "tree" / "bert4rec"
     shutil.copytree(launch.ROOT / "bert4rec", package, ignore=shutil.ignore_patterns("__pycache__"))
-    (module,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    module, entry = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (package / "models/next_item.py").write_text(module)
-    kinds = package / "models/kinds.py"
-    add(
-        kinds,
-        "from bert4rec.models.matrix_factorization import MatrixFactorization\n",
-        "from bert4rec.models.next_item import NextItem\n",
-    )
-    add(kinds, '"sasrec": SASRec,\n', '    "next_item": NextItem,\n')
-    add(package / "config/abilities.py", 'TRANSFORMERS = ("bert4rec", "sasrec"', ', "next_item"')
-    add(package / "config/abilities.py", 'CAUSAL = ("sasrec",', ' "next_item",')
-    add(package / "config/tables.py", '"bert4rec", "sasrec", ', '"next_item", ')
+    add(package / "config/kinds.py", '.SASRec", is_causal=True),\n', indent(f"{entry.rstrip()},\n", 8 * " "))
     return package.parent
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.config.abilities import UNTRAINED
+from bert4rec.config.kinds import UNTRAINED
 from bert4rec.config.tables import Config
 from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT
 from bert4rec.dataset.histories import EvaluationSplit

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tests.launch import ROOT, start
 
-FROZEN = "import gc, bert4rec.feed.loaders; import bert4rec.feed.loaders.frozen; print(len(gc.get_objects()))"
+FROZEN = "import gc, bert4rec.feed.loaders.preloaded; print(len(gc.get_objects()))"
 OWN_GROUP = """
 import os
 before = os.getpgrp()
-import bert4rec.feed.loaders.own_group
+import bert4rec.feed.loaders.preloaded
 print(before, os.getpgrp() == os.getpid())
 """
 

@@ -1,5 +1,6 @@
 """The plain network says what the model says that was trained."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,19 +27,19 @@ def network_of(trained: SequenceModel) -> Network:
         "input_norm": trained.encoder.input_norm,
         "kind": "bert4rec" if isinstance(trained, Bert4Rec) else "sasrec",
     }
-    return make_network(tensors, shape, is_causal=trained.is_causal)
+    return make_network(tensors, shape, is_causal=trained.kind.is_causal)
 
 
 class BothWays(SASRec):
     """Sees the whole history, and asks without a mask token."""
 
-    is_causal = False
+    kind = replace(SASRec.kind, is_causal=False)
 
 
 class AskingByMask(Bert4Rec):
     """Sees what comes before, and asks by a mask token."""
 
-    is_causal = True
+    kind = replace(Bert4Rec.kind, is_causal=True)
 
 
 @pytest.mark.parametrize("kind", [Bert4Rec, SASRec, BothWays, AskingByMask])

@@ -1,5 +1,6 @@
 """Kinds of trained models: names, ranking interface, what they learn from."""
 
+from dataclasses import fields
 from typing import get_args
 
 import numpy as np
@@ -7,29 +8,32 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bert4rec.config.abilities import UNTRAINED
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Model
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Lookup
-from bert4rec.models.kinds import KINDS, check_kinds
-from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
+from bert4rec.models.ranking_model import model_class
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
 from bert4rec.models.tables.table import saved_name
+from bert4rec.models.transformer import EncoderSettings
 from tests.feed.shown import shown
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model
 
 
 def test_every_kind_can_be_set() -> None:
-    assert set(get_args(Model.model_fields["kind"].annotation)) == {*KINDS, *UNTRAINED}
+    assert set(get_args(Model.model_fields["kind"].annotation)) == {*KINDS}
 
 
-def test_what_is_known_of_a_kind_without_its_class_is_so() -> None:
-    check_kinds(KINDS)
-    for kinds in ({"new": SASRec}, {"sasrec": Bert4Rec}, {"bert4rec": SASRec}, {"sasrec": MatrixFactorization}):
-        with pytest.raises(TypeError, match=f'"{next(iter(kinds))}"'):
-            check_kinds(kinds)
+TRAINED = [name for name, kind in KINDS.items() if kind.is_trained]
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_what_is_known_of_a_kind_without_its_class_is_so(kind: str) -> None:
+    found = model_class(kind)
+    assert found.kind is KINDS[kind]
+    assert issubclass(found, SequenceModel) == KINDS[kind].is_transformer
 
 
 def test_all_weights_have_these_names() -> None:
@@ -41,19 +45,17 @@ def test_all_weights_have_these_names() -> None:
     assert names(SASRec, "linear") == {TABLE, HEAD, HEAD_BIAS}
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", TRAINED)
 def test_a_kind_names_its_settings(kind: str) -> None:
     """All that the builder gives a model is there for it to take."""
     from inspect import signature
 
-    model = KINDS[kind]
-    accepted = signature(model).parameters
-    takes_more = "encoder" in accepted
-    names = {*model.size_arguments, *model.settings, *model.loss_settings}
-    assert {name for name in names if name not in accepted} == (
-        {"n_heads", "n_layers", "ffn_dim", "max_len", "dropout", "positions", "input_norm"} if takes_more else set()
-    )
-    assert (bool(model.title), bool(model.unit)) == (True, True)
+    of_kind, model = KINDS[kind], model_class(kind)
+    accepted = {*signature(model).parameters}
+    if of_kind.is_transformer:
+        accepted |= {field.name for field in fields(EncoderSettings)}
+    assert {*of_kind.size_arguments, *of_kind.settings} == accepted - {"encoder", "loss", "device"}
+    assert of_kind.title
 
 
 MASKING = {"seed": 1, "n_rows": 50, "mask_prob": 0.5, "last_item_mask_prob": 0.0, "mask_token_share": 1.0,
@@ -124,10 +126,10 @@ def test_padding_as_target_counts_nothing() -> None:
 @pytest.mark.parametrize("kind", ["bert4rec", "sasrec"])
 @pytest.mark.parametrize("head", ["tied", "linear"])
 def test_every_weight_learns(head: str, kind: str) -> None:
-    kind_of_model = KINDS[kind]
+    kind_of_model = model_class(kind)
     assert issubclass(kind_of_model, SequenceModel)
     network = model(kind_of_model, head=head)
-    shown = [[2, MASK_ID, 4], *SEQUENCES[1:]] if network.has_mask_token else SEQUENCES
+    shown = [[2, MASK_ID, 4], *SEQUENCES[1:]] if network.kind.has_mask_token else SEQUENCES
     network(batch(shown, POSITIONS)).backward()
     assert [name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()] == []
 

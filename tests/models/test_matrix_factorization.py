@@ -12,6 +12,7 @@ from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Candidates, Lookup, Pairs
 from bert4rec.feed.negatives import Negatives
 from bert4rec.models import matrix_factorization
+from bert4rec.models.losses import LossSettings
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.sharding.parallelize import initialize
 
@@ -23,8 +24,9 @@ FORMS = ("dot", "bias", "neural")
 
 
 def factors(form: str = "bias", **changes: Any) -> MatrixFactorization:
+    of_loss = {name: changes.pop(name) for name in ("loss", "rating_range") if name in changes}
     shape = {"n_items": N_ITEMS, "n_users": N_USERS, "embed_dim": WIDTH, "mlp_layers": [12, 6], "dropout": 0.0}
-    network = MatrixFactorization(form=form, device="cpu", **shape | changes)
+    network = MatrixFactorization(form=form, loss=LossSettings(**of_loss), device="cpu", **shape | changes)
     initialize(network, seed=3)
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():  # zeros would hide a weight that is not used

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.config.abilities import UNTRAINED
+from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.tables import COUNTING, Evaluation, Model
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import Rows
@@ -30,7 +30,6 @@ from bert4rec.models.baselines import (
     newest_from,
     recent_counts,
 )
-from bert4rec.models.kinds import KINDS
 from bert4rec.models.transitions import Transitions, TransitionScorer
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import LOG, prepare_log
@@ -97,7 +96,7 @@ def test_times_need_not_be_known() -> None:
 
 def test_every_kind_is_known_everywhere() -> None:
     assert [*SCORERS] == [*UNTRAINED]
-    assert {*get_args(Model.model_fields["kind"].annotation)} >= {*KINDS, *UNTRAINED}
+    assert {*get_args(Model.model_fields["kind"].annotation)} == {*KINDS} > {*UNTRAINED}
     _, listed = get_args(Evaluation.model_fields["baselines"].annotation)
     assert list(get_args(*get_args(listed))) == [*UNTRAINED]
     assert Model().counting.keys() == COUNTING

@@ -6,6 +6,7 @@ import os
 import pkgutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, Sharde
 from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.remote_device import _remote_device
 
-from bert4rec.checkpoint.contents import CheckpointManager
+from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
 from bert4rec.checkpoint.run_folder import Trained
 from bert4rec.checkpoint.store import Copies, in_pieces, read_metadata, verify
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
@@ -39,8 +41,7 @@ from bert4rec.feed.inference import append_mask_batch
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.models.baselines import BaselineFactory
-from bert4rec.models.kinds import KINDS
-from bert4rec.models.ranking_model import RankingModel
+from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables.table import DenseShard, GradientRoute, Table, saved_name
 from bert4rec.runtime import console
 from bert4rec.runtime.collectives import (
@@ -75,7 +76,7 @@ from bert4rec.training.build import (
     training_windows,
 )
 from bert4rec.training.state import State
-from bert4rec.training.step import Decision, StepSync
+from bert4rec.training.step import Decision, Step, StepSync
 from bert4rec.training.trainer import Trainer
 from tests.models.networks import WithGroups
 
@@ -128,7 +129,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
 
 def with_groups(job: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     """A job, with a model of two tables in the place of SASRec."""
-    with mock.patch.dict(KINDS, sasrec=WithGroups):
+    with mock.patch.dict(KINDS, sasrec=replace(KINDS["sasrec"], model=f"{WithGroups.__module__}.WithGroups")):
         return job(*args, **keywords)
 
 
@@ -260,7 +261,7 @@ def open_exchanges_after(config: Config, *, n_begun: int) -> tuple[int, int]:
 
 def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dict[str, Any]:
     """`train_part` until that step, in which the last process has a loss, or a gradient, that is no number."""
-    kind, n_steps = KINDS[config.model.kind], itertools.count(1)
+    kind, n_steps = model_class(config.model.kind), itertools.count(1)
     forward, look_up, spoiled = kind.forward, Table.look_up, [""]
 
     def spoil(tensor: torch.Tensor) -> torch.Tensor:
@@ -297,7 +298,8 @@ def _trainer(
     batches = training_batches(
         config, examples, _world(), sampler=sampler(config, dataset, _world()), start=state.position
     )
-    return make_trainer(config, _world(), model, optimizers, batches, writer, state=state, **more)
+    step = Step(model, optimizers, _world(), precision=config.training.precision)
+    return make_trainer(config, step, batches, writer, state=state, **more)
 
 
 def _moments(optimizers: Optimizers) -> dict[str, Parts]:
@@ -317,9 +319,10 @@ def manager(folder: Path, **settings: Any) -> CheckpointManager:
     """What writes the checkpoints of a test."""
     usual: dict[str, Any] = {
         "every_steps": 0, "every_minutes": 0.0, "keep": 2, "asynchronous": False, "on_error": "stop",
-        "seconds_on_signal": 8.0, "about": {},
+        "seconds_on_signal": 8.0,
     }  # fmt: skip
-    return CheckpointManager(folder, **(usual | settings), world=_world())
+    others = {name: settings.pop(name) for name in ("about", "last_step") if name in settings}
+    return CheckpointManager(folder, CheckpointSettings(**usual | settings), _world(), **{"about": {}} | others)
 
 
 def start(config: Config) -> dict[str, Parts]:

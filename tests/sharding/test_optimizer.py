@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bert4rec.models.tables.table import Table
-from bert4rec.sharding.optimizer import Optimizers, learning_rate_scale
+from bert4rec.sharding.optimizer import Optimizers, OptimizerSettings, learning_rate_scale
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,9 @@ class Tiny(nn.Module):
 def step(gradient: float, **settings: Any) -> dict[str, float]:
     """Every weight after one step from 1 with the same gradient."""
     tiny = Tiny()
-    usual = {"optimizer": "sgd", "learning_rate": 0.1, "sparse_optimizer": "sgd", "sparse_learning_rate": 0.2,
-             "updates": {"item": "replicated"}}  # fmt: skip
+    usual = {"optimizer": "sgd", "learning_rate": 0.1, "sparse_optimizer": "sgd", "sparse_learning_rate": 0.2}
     scale = settings.pop("scale", 1.0)
-    optimizers = Optimizers(tiny, **usual | settings)
+    optimizers = Optimizers(tiny, OptimizerSettings(**usual | settings), {"item": "replicated"})
     optimizers.begin_step(scale)
     for weight in tiny.parameters():
         weight.grad = torch.full_like(weight, gradient)

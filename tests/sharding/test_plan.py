@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bert4rec.models.kinds import KINDS
+from bert4rec.config.kinds import KINDS
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, needed
@@ -106,7 +106,8 @@ def numbers(line: str) -> list[str]:
 
 def test_a_plan_names_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """5 groups of width 8, row-wise: 3 rows on the first process, 2 on the second."""
-    monkeypatch.setitem(KINDS, "grouped", WithGroups)
+    grouped = replace(KINDS["sasrec"], model=f"{WithGroups.__module__}.WithGroups")
+    monkeypatch.setitem(KINDS, "grouped", grouped)
     job = replace(make_job(20, 2, embed_dim=8), kind="grouped")
     plan = make_plan(job, Memory(host=10**9))
     assert job.updates == {"item": "dense_shards", "group": "fused"}

@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.runtime.console import quiet_libraries
-from bert4rec.runtime.processes import process_group, seed_everything, this_process
-from bert4rec.training.global_state import preserved
+from bert4rec.runtime.processes import preserve_global_state, process_group, seed_everything, this_process
 
 
 def snapshot() -> dict[str, Any]:
@@ -50,13 +49,13 @@ def turn_everything() -> None:
 
 
 def lose_a_training() -> None:
-    with quiet_libraries(), preserved(), process_group(this_process("cpu"), deterministic=True):
+    with quiet_libraries(), preserve_global_state(), process_group(this_process("cpu"), deterministic=True):
         turn_everything()
         raise RuntimeError("lost")
 
 
 def test_all_is_as_before_after_an_end_and_after_a_failure(before: dict[str, Any]) -> None:
-    with quiet_libraries(), preserved():
+    with quiet_libraries(), preserve_global_state():
         turn_everything()
         warnings.warn("of a library", FutureWarning, stacklevel=1)
         assert logging.getLogger("torchrec").level == logging.ERROR
@@ -67,6 +66,6 @@ def test_all_is_as_before_after_an_end_and_after_a_failure(before: dict[str, Any
 
 
 def test_a_group_that_was_there_stays(group_of_one: None) -> None:
-    with preserved():
+    with preserve_global_state():
         pass
     assert dist.is_initialized()

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.__main__ import main
-from bert4rec.config.abilities import UNTRAINED
+from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import Interrupted
@@ -26,7 +26,7 @@ def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(
 ) -> None:
     trained = report_of(made)
     assert list(trained["baselines"]) == ["recent_popularity", "markov", "transition_graph"]
-    for kind, title in UNTRAINED.items():
+    for kind, title in ((kind, KINDS[kind].title) for kind in UNTRAINED):
         folder = run(small_config(**{"model.kind": kind}))
         report = report_of(folder)
         assert folder.name == f"synthetic-{kind}"

@@ -5,7 +5,7 @@ import logging
 
 from bert4rec.checkpoint.run_settings import load_run_settings
 from bert4rec.commands.jobs import launched
-from bert4rec.config.abilities import is_trained
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import parse_command_line, settings_help, take_folder
 from bert4rec.config.tables import Config
 from bert4rec.feed.loaders.server import start_ahead
@@ -43,7 +43,7 @@ def _settings(argv: list[str]) -> Config | None:
         logger.info(note)
     if settings.finished:
         return None
-    if settings.config.training.num_workers and is_trained(settings.config.model.kind):
+    if settings.config.training.num_workers and KINDS[settings.config.model.kind].is_trained:
         start_ahead()  # while this process imports torch
     return settings.config
 

@@ -9,19 +9,13 @@ import os
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 
-PRELOADED = [
-    "bert4rec.feed.loaders.own_group", "bert4rec.feed.batches",
-    "bert4rec.__main__",  # since each process first imports what its training was started as
-    "bert4rec.feed.loaders.frozen",
-]  # fmt: skip
-
 
 def fork_server() -> ForkServerContext:
     """Return the context that starts processes by the fork server, which the first of them starts."""
     # A training that is interrupted ends at once; what it has not freed is freed without a message on the screen.
     os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload(["bert4rec.feed.loaders.preloaded"])
     return context
 
 
