@@ -12,15 +12,14 @@ from bert4rec.runtime.signals import log_interrupted
 
 SUMMARY = "whether a dataset folder is whole and leaks nothing, row by row"
 
-COUNTED = ("train_windows", "train_positions", "validation_users", "test_users", "users", "items", "rows")
+COUNTED = ("train_positions", "validation_users", "test_users", "users", "items", "rows")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the dataset folder."""
     parser.description = (
-        "Check that every byte is as it was written, every training window is where it must be, every target follows "
-        "the history that is trained on, and no negative was taken by its user. Exit status 2: the first thing that is "
-        "wrong, in one line."
+        "Check that every byte is as it was written, every target is where the split puts it, training ends before "
+        "the targets, and no negative was taken by its user. Exit status 2: the first thing that is wrong, in one line."
     )
     parser.add_argument("folder", metavar="DATASET_DIR", type=Path, help="one dataset folder")
 

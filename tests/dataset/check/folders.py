@@ -1,11 +1,11 @@
-"""Dataset folders as plain Python: read, made from histories by the rules as they are written down, damaged, sealed."""
+"""Dataset folders as plain Python: made from histories by the rules as they are written down, read, saved, sealed."""
 
 import hashlib
 import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -18,13 +18,18 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.dataset import check as module
-from bert4rec.dataset.format import columns
-
-TYPES = columns("test", has_times=True, has_ratings=True)
 
 Row = dict[str, Any]
-LISTS = ("items", "times", "ratings")
-SPLITS = ("train", "validation", "test")
+
+INTS = pa.list_(pa.int32())
+TYPES = {
+    "user": pa.int32(),
+    "items": INTS,
+    "times": pa.list_(pa.int64()),
+    "ratings": pa.list_(pa.float32()),
+    **dict.fromkeys(("n_train", "validation", "test"), pa.int32()),
+    **dict.fromkeys(("popular_negatives", "uniform_negatives"), INTS),
+}
 
 
 class Event(NamedTuple):
@@ -37,74 +42,49 @@ class Event(NamedTuple):
 
 @dataclass
 class Folder:
-    """The content of a dataset folder. What `types` names is written with that type."""
+    """The content of a dataset folder. What `types` names, as "folder.column", is written with that type."""
 
     metadata: dict[str, Any]
-    splits: dict[str, list[Row]]
+    histories: list[Row]
+    negatives: list[Row]
     tables: dict[str, list[Row]]
     types: dict[str, pa.DataType]
 
-    def rows(self, split: str, user: int) -> list[Row]:
-        """The rows of `user`, themselves."""
-        return [row for row in self.splits[split] if row["user"] == user]
+    def rows(self, name: str) -> list[Row]:
+        """Return the rows of a folder or table, themselves."""
+        return self.tables[name] if name in self.tables else getattr(self, name)
 
-    def history(self, user: int) -> Row:
-        """The training history of `user`, from its windows."""
-        windows, step = self.rows("train", user), self._step
-        lists = {
-            name: [*windows[0][name], *(value for window in windows[1:] for value in window[name][-step:])]
-            for name in LISTS
-            if name in windows[0]
-        }
-        return {"user": user, **lists}
-
-    def cut_again(self, history: Row) -> None:
-        """Put the windows of `history` in place of those of its user."""
-        self.put_windows(history["user"], cut(history, self.metadata["max_len"], self._step))
-
-    def put_windows(self, user: int, windows: Sequence[Row]) -> None:
-        """Put `windows` in place of those of `user`."""
-        others = [row for row in self.splits["train"] if row["user"] != user]
-        new = [{"user": user} | window for window in windows]
-        self.splits["train"] = sorted([*others, *new], key=lambda row: row["user"])
-
-    @property
-    def _step(self) -> int:
-        return int(self.metadata["preprocessing"]["sliding_step"] or self.metadata["max_len"])
+    def row(self, name: str, user: int) -> Row:
+        """Return the row of `user`, itself."""
+        return next(row for row in self.rows(name) if row["user"] == user)
 
     def save(self, path: Path, rows_per_batch: int = 7) -> Path:
         """Write the folder with checksums of what it holds now."""
         shutil.rmtree(path, ignore_errors=True)
-        for name, rows in self.splits.items():
-            self._save_split(path / name, rows, rows_per_batch)
+        lists = ["items", *(name for name in ("times", "ratings") if self.metadata[f"has_{name}"])]
+        self._save_rows(path / "histories", ["user", *lists, "n_train", "validation", "test"], rows_per_batch)
+        self._save_rows(path / "negatives", ["user", "popular_negatives", "uniform_negatives"], rows_per_batch)
         for name, rows in self.tables.items():
             pq.write_table(pa.Table.from_pylist(rows), path / f"{name}.parquet")
         (path / "README.md").write_text("A dataset.\n")
         seal(path, self.metadata)
         return path
 
-    def _save_split(self, path: Path, rows: Sequence[Row], rows_per_batch: int) -> None:
+    def _save_rows(self, path: Path, columns: Sequence[str], rows_per_batch: int) -> None:
         path.mkdir(parents=True)
-        names = self._columns(path.name)
+        rows = self.rows(path.name)
+        names = list(rows[0]) if rows else columns
         schema = pa.schema([(name, self.types.get(f"{path.name}.{name}", TYPES.get(name))) for name in names])
-        shards = [f"data-{i:05}-of-00002.arrow" for i in range(2)]
-        half = len(rows) // 2
-        for shard, part in zip(shards, (rows[:half], rows[half:]), strict=True):
-            with pa.OSFile(str(path / shard), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        files, half = [f"data-{i:05}-of-00002.arrow" for i in range(2)], len(rows) // 2
+        for file, part in zip(files, (rows[:half], rows[half:]), strict=True):
+            with pa.OSFile(str(path / file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
                 for first in range(0, len(part), rows_per_batch):
                     batch = part[first : first + rows_per_batch]
                     stream.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
-        (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": shard} for shard in shards]}))
-
-    def _columns(self, split: str) -> list[str]:
-        if self.splits[split]:
-            return list(self.splits[split][0])
-        lists = ["items", *(name for name in LISTS[1:] if self.metadata[f"has_{name}"])]
-        target = ["target", *(["target_time"] if self.metadata["has_times"] else [])]
-        return ["user", *lists, *([] if split == "train" else [*target, "popular_negatives", "uniform_negatives"])]
+        (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": file} for file in files]}))
 
 
-def seal(path: Path, metadata: dict[str, Any] | None = None) -> None:
+def seal(path: Path, metadata: Mapping[str, Any] | None = None) -> None:
     """Write `metadata.json` (by default what it says) with the sizes and checksums of the files that are there."""
     where = path / "metadata.json"
     content = json.loads(where.read_text()) if metadata is None else metadata
@@ -117,25 +97,24 @@ def seal(path: Path, metadata: dict[str, Any] | None = None) -> None:
         if file.is_file() and file != where
     }
     fingerprint = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
-    where.write_text(json.dumps(content | {"files": files, "fingerprint": fingerprint}))
+    where.write_text(json.dumps({**content, "files": files, "fingerprint": fingerprint}))
 
 
 def load(path: Path) -> Folder:
-    """The content of the folder at `path`."""
-    metadata = json.loads((path / "metadata.json").read_text())
-    splits = {}
-    for name in SPLITS:
-        parts = []
-        for entry in json.loads((path / name / "state.json").read_text())["_data_files"]:
-            with pa.OSFile(str(path / name / entry["filename"])) as file:
-                parts.append(pa.ipc.open_stream(file).read_all())
-        splits[name] = pa.concat_tables(parts).to_pylist()
+    """Return the content of the folder at `path`."""
+
+    def rows(name: str) -> list[Row]:
+        entries = json.loads((path / name / "state.json").read_text())["_data_files"]
+        streams = (pa.ipc.open_stream((path / name / entry["filename"]).read_bytes()) for entry in entries)
+        return pa.concat_tables([stream.read_all() for stream in streams]).to_pylist()
+
     tables = {file.stem: pq.read_table(file).to_pylist() for file in path.glob("*.parquet")}
-    return Folder(metadata, splits, tables, {})
+    metadata = json.loads((path / "metadata.json").read_text())
+    return Folder(metadata, rows("histories"), rows("negatives"), tables, {})
 
 
 def check(path: Path) -> tuple[int, str, str]:
-    """The exit status, the output and the errors of the command."""
+    """Return the exit status, the output and the errors of the command."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = main(["check", str(path)])
@@ -144,7 +123,7 @@ def check(path: Path) -> tuple[int, str, str]:
 
 @contextmanager
 def small_parts() -> Iterator[None]:
-    """Parts of a few rows, so that small folders take many."""
+    """Make the check read a few rows at once, so that small folders take many parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "USERS_AT_ONCE", 5)
         patch.setattr(module, "ROWS_AT_ONCE", 4)
@@ -153,7 +132,7 @@ def small_parts() -> Iterator[None]:
 
 
 def accepted(path: Path) -> str:
-    """The output for a folder that must be accepted, in one part and in many."""
+    """Return the output for a folder that must be accepted, in one part and in many."""
     status, out, err = check(path)
     assert (status, err) == (0, "")
     with small_parts():
@@ -164,144 +143,75 @@ def accepted(path: Path) -> str:
 
 
 def refused(path: Path, place: str = "") -> None:
-    """The folder at `path` is refused in one line that names the `place`: file, row and column."""
+    """Assert that the folder is refused, in one part and in many, in one line that names the `place`."""
     status, out, err = check(path)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: ")
     assert place in err
+    with small_parts():
+        assert check(path)[0] == 2
 
 
-def cut(history: Row, max_len: int, step: int) -> list[Row]:
-    """The windows of `history`, the earliest first: back from its end, until one reaches its beginning."""
-    length = len(history["items"])
-    ends = [length]
-    while ends[0] > max_len:
-        ends.insert(0, ends[0] - step)
-    return [
-        history | {name: history[name][max(0, end - max_len) : end] for name in LISTS if name in history}
-        for end in ends
-    ]
+def make(
+    histories: Sequence[Sequence[Event]], *, split: str = "leave_one_out", wanted: int | str = 5, n_negatives: int = 3,
+    n_items: int = 60, has_times: bool = True, has_ratings: bool = True, extends: bool = False, seed: int = 1,
+) -> Folder:  # fmt: skip
+    """Return a folder made of histories by the rules, with everything at random that the rules leave open."""
+    rng, catalogue, times = random.Random(seed), range(2, 2 + n_items), [e.time for events in histories for e in events]
+    instant = sorted(times)[int(len(times) * 0.7)]
+    n_before, tested, eligible = (
+        [],
+        set(),
+        [],
+    )  # how much comes before the test; the users with one; who may be validated
+    for user, events in enumerate(histories):
+        n = len(events) if split == "none" else len(events) - (len(events) >= 3)
+        n = sum(event.time < instant for event in events) if split == "time" else n
+        tested |= {user} if 0 < n < len(events) else set()
+        eligible += [user] if (n >= 2 if split == "time" else user in tested) else []
+        n_before.append(n)
+    validated = set(eligible if wanted == "all" else rng.sample(eligible, min(int(wanted), len(eligible))))
 
+    rows, negatives, trained = [], [], Counter[int]()
+    repeated, left_out = Counter(validation=0, test=0), Counter(validation=0, test=0)
+    for user, events in enumerate(histories):
+        items, n_train = [event.item for event in events], n_before[user] - (user in validated)
+        targets = {"validation": n_train if user in validated else -1, "test": n_before[user] if user in tested else -1}
+        lists = {"items": items} | ({"times": [event.time for event in events]} if has_times else {})
+        lists |= {"ratings": [event.rating for event in events]} if has_ratings else {}
+        rows += [{"user": user} | lists | {"n_train": n_train} | targets] if events else []
+        trained.update(items[:n_train])
+        unseen = sorted({*catalogue} - {*items})
+        n = n_negatives if len(unseen) >= n_negatives else 0
+        drawn = {f"{name}_negatives": rng.sample(unseen, n) for name in ("popular", "uniform")}
+        negatives += [{"user": user} | drawn] if user in validated | tested else []
+        for name, place in targets.items():
+            repeated[name] += place >= 0 and items[place] in items[:place]
+            left_out[name] += place >= 0 and not n
 
-def share(rows: Sequence[Row], rule: Callable[[Row], bool]) -> dict[str, int]:
-    """Of how many of the rows the rule is true."""
-    return {"users": sum(map(rule, rows)), "of": len(rows)}
-
-
-def is_repeated(row: Row) -> bool:
-    return row["target"] in row["items"]
-
-
-def is_left_out(row: Row) -> bool:
-    return row["popular_negatives"] == row["uniform_negatives"] == []
-
-
-class Maker:
-    """Makes a folder of histories by the rules, with everything at random that the rules leave open."""
-
-    def __init__(
-        self,
-        histories: Sequence[Sequence[Event]],
-        *,
-        split: str = "leave_one_out",
-        max_len: int = 6,
-        step: int = 4,
-        wanted: int | str = 5,
-        n_negatives: int = 3,
-        n_items: int = 60,
-        parallel: Sequence[str] = ("times", "ratings"),
-        extends: bool = False,
-        seed: int = 1,
-    ) -> None:
-        self.histories, self.split, self.max_len, self.step = histories, split, max_len, step
-        self.wanted, self.n_negatives, self.n_items = wanted, n_negatives, n_items
-        self.parallel, self.extends, self.random = parallel, extends, random.Random(seed)
-        times = sorted(event.time for history in histories for event in history)
-        self.instant = times[int(len(times) * 0.7)]
-
-    def make(self) -> Folder:
-        """The folder."""
-        known = [self._known(history) for history in self.histories]
-        validated = self._validated(known)
-        splits: dict[str, list[Row]] = {name: [] for name in SPLITS}
-        for user, (history, n_known) in enumerate(zip(self.histories, known, strict=True)):
-            n_trained = n_known - (user in validated)
-            if n_trained:
-                splits["train"] += cut(self._history(user, history[:n_trained]), self.max_len, self.step)
-            if user in validated:
-                splits["validation"].append(self._evaluated(user, history, n_trained))
-            if 0 < n_known < len(history):
-                splits["test"].append(self._evaluated(user, history, n_known))
-        tables = self._tables([n - (user in validated) for user, n in enumerate(known)])
-        return Folder(self._metadata(splits, tables), splits, tables, {})
-
-    def _known(self, history: Sequence[Event]) -> int:
-        """How many interactions stand before the test."""
-        if self.split == "time":
-            return sum(event.time < self.instant for event in history)
-        return len(history) - (self.split == "leave_one_out" and len(history) >= 3)
-
-    def _validated(self, known: Sequence[int]) -> set[int]:
-        if self.split == "none":
-            return set()
-        able = [user for user, n in enumerate(known) if n >= 2 and (self.split == "time" or n < self._length(user))]
-        return set(able if self.wanted == "all" else self.random.sample(able, min(int(self.wanted), len(able))))
-
-    def _length(self, user: int) -> int:
-        return len(self.histories[user])
-
-    def _history(self, user: int, events: Sequence[Event]) -> Row:
-        columns = {"items": [event.item for event in events], "times": [event.time for event in events]}
-        columns |= {"ratings": [event.rating for event in events]}
-        return {"user": user} | {name: columns[name] for name in LISTS if name == "items" or name in self.parallel}
-
-    def _evaluated(self, user: int, history: Sequence[Event], n_before: int) -> Row:
-        unseen = sorted({*range(2, 2 + self.n_items)} - {event.item for event in history})
-        n = self.n_negatives if len(unseen) >= self.n_negatives else 0
-        negatives = {f"{name}_negatives": self.random.sample(unseen, n) for name in ("popular", "uniform")}
-        target = {"target": history[n_before].item}
-        target |= {"target_time": history[n_before].time} if "times" in self.parallel else {}
-        return self._history(user, history[:n_before]) | target | negatives
-
-    def _tables(self, trained: Sequence[int]) -> dict[str, list[Row]]:
-        counts = Counter(event.item for history in self.histories for event in history)
-        in_train = Counter(
-            event.item for history, n in zip(self.histories, trained, strict=True) for event in history[:n]
-        )
-        return {
-            "users": [
-                {"user": user, "original": f"u{user}", "count": len(history)}
-                for user, history in enumerate(self.histories)
-            ],
-            "items": [
-                {"item": item, "original": item * 7 % 1009, "count": counts[item], "train_count": in_train[item]}
-                for item in range(2, 2 + self.n_items)
-            ],
-        }
-
-    def _metadata(self, splits: dict[str, list[Row]], tables: dict[str, list[Row]]) -> dict[str, Any]:
-        preprocessing = {
-            "split": self.split,
-            "sliding_step": self.step if self.step < self.max_len else 0,
-            "validation_users": self.wanted,
-            "n_eval_negatives": self.n_negatives,
-        }
-        return {
-            "format_version": 1,
-            "source": "table",
-            "max_len": self.max_len,
-            "preprocessing": preprocessing,
-            "users": len(self.histories),
-            "items": self.n_items,
-            "rows": sum(map(len, self.histories)),
-            "train_windows": len(splits["train"]),
-            "train_positions": sum(row["train_count"] for row in tables["items"]),
-            "validation_users": len(splits["validation"]),
-            "test_users": len(splits["test"]),
-            "has_times": "times" in self.parallel,
-            "has_ratings": "ratings" in self.parallel,
-            "extends": self.extends,
-            "repeated_targets": {name: share(splits[name], is_repeated) for name in ("validation", "test")},
-            "left_out": {name: share(splits[name], is_left_out) for name in ("validation", "test")},
-            **({"split_instant": self.instant} if self.split == "time" else {}),
-        }
+    counts = Counter(event.item for events in histories for event in events)
+    n_users = {"validation": len(validated), "test": len(tested)}
+    metadata = {
+        "format_version": 2,
+        "source": "table",
+        "preprocessing": {"split": split, "validation_users": wanted, "n_eval_negatives": n_negatives},
+        "users": len(histories),
+        "items": n_items,
+        "rows": len(times),
+        "train_positions": trained.total(),
+        "validation_users": len(validated),
+        "test_users": len(tested),
+        "has_times": has_times,
+        "has_ratings": has_ratings,
+        "extends": extends,
+        "repeated_targets": {name: {"users": repeated[name], "of": n} for name, n in n_users.items()},
+        "left_out": {name: {"users": left_out[name], "of": n} for name, n in n_users.items()},
+        **({"split_instant": instant} if split == "time" else {}),
+    }
+    tables = {
+        "users": [{"user": i, "original": f"u{i}", "count": len(events)} for i, events in enumerate(histories)],
+        "items": [
+            {"item": i, "original": i * 7 % 1009, "count": counts[i], "train_count": trained[i]} for i in catalogue
+        ],
+    }
+    return Folder(metadata, rows, negatives, tables, {})
