@@ -55,7 +55,7 @@ def main() -> None:
     config = resolved(config, world, dataset)
     with process_group(world), PeakMemory(world.device) as peak_memory:
         figures = measure(config, world, dataset, float(seconds), peak_memory)
-        if world.is_first:
+        if world.is_rank_zero:
             Path(target).write_text(json.dumps(figures))
 
 
@@ -72,7 +72,7 @@ def measure(
         plan = plan_of_all(config, world, sizes_of(config, dataset))
     except SettingsError:
         return figures | {"needs": _needed(config, world, dataset.n_items)}
-    log = MetricsLog(Path(config.run.dir)) if world.is_first else None
+    log = MetricsLog(Path(config.run.dir)) if world.is_rank_zero else None
     trainer = _trainer(config, world, dataset, plan, log)
     figures |= _train(trainer, world, seconds)
     figures["peak_memory"] = max(gather_objects(peak_memory.read()))  # while the trainer still holds the model

@@ -61,7 +61,7 @@ class Remembered(ModelScorer):
         """Hidden states of users, and the vectors of their targets."""
         assert rows.targets is not None
         targets = torch.from_numpy(rows.targets.astype(np.int64))
-        return self._model.encode_queries(self._model.ask(rows, self._max_len), Lookup.of(targets))
+        return self._model.encode_queries(self._model.inference_batch(rows, self._max_len), Lookup.of(targets))
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """As `ModelScorer` has it."""

@@ -67,7 +67,7 @@ def main() -> None:
     config = resolve(load_config(path, {"training.n_epochs": 1} | overrides), "cpu", Facts(n_items, typical_length=50))
     with process_group(world):
         lines = _measure(config, world, n_items, own.get("steps", 6))
-        if world.is_first:
+        if world.is_rank_zero:
             print("\n".join(lines))
 
 
@@ -90,7 +90,7 @@ def _measure(config: Config, world: Processes, n_items: int, n_steps: int) -> li
         manager = checkpoint_manager(config, world, Path(folders[0]), about={})
         step = Step(model, optimizers, world, precision=settings.precision)
         trainer = make_trainer(config, step, batches, manager, measure=lambda _: {}, log=None)
-        log_to_terminal(is_shown=world.is_first)
+        log_to_terminal(is_shown=world.is_rank_zero)
         trainer.fit()
         gather_objects(None)  # no folder goes before all have read from it
     measured = held_bytes(model, optimizers.states()) | {"peak": _peak(world.world_size)}
@@ -103,7 +103,7 @@ def _uniform(n_items: int, n: int) -> NegativeSampler:
 
 
 def _rows(plan: Plan, rank: int, measured: dict[str, int]) -> list[str]:
-    planned = plan.held(rank) | {"peak": sum(plan.needs[rank][1].values())}
+    planned = plan.resident_bytes(rank) | {"peak": sum(plan.needs[rank][1].values())}
     heading = ["| process | | planned | measured | planned / measured |", "|---|---|---:|---:|---:|"]
     return (heading if rank == 0 else []) + [
         f"| {rank} | {name} | {planned[name]:,} | {measured[name]:,} | {planned[name] / measured[name]:.3f} |"

@@ -49,7 +49,7 @@ def main() -> None:
     config = resolve(load_config(None, USUAL | overrides), "cpu", Facts(own["items"], typical_length=50))
     with process_group(world):
         figures = measure(config, world, own["items"], own["rounds"])
-        if world.is_first:
+        if world.is_rank_zero:
             for name, rounds in figures.items():
                 step, gap, delay, whole = (statistics.median(values) for values in zip(*rounds, strict=True))
                 print(f"{name:12} step {step:.3f} s, gap {gap:.3f} s, in all {delay:.2f} s, whole after {whole:.2f} s")
@@ -81,7 +81,7 @@ def measure(config: Config, world: Processes, n_items: int, n_rounds: int) -> di
             trainer._train_step(batch, trainer._decide(batch).positions, began)
             return time.perf_counter() - began
 
-        if world.is_first:
+        if world.is_rank_zero:
             print(f"{local_bytes(trainer.checkpoints.tensors().values()) / 1e6:,.0f} MB a process", flush=True)
         figures: dict[str, list[list[float]]] = {"at once": [], "from a copy": []}
         for number in range(n_rounds):

@@ -93,7 +93,7 @@ def main() -> None:
     with process_group(world):
         clock = Clock()
         _train(config, world, clock)
-        if world.is_first:
+        if world.is_rank_zero:
             steps = clock.steps[WARM:]
             print(f"{world.world_size} processes, {config.parallelism.mode}, ms a step")
             for kind in sorted({kind for step in steps for kind in step}):

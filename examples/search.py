@@ -33,8 +33,8 @@ from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.launch import train_on
 from bert4rec.report.figures import read_report
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
-from bert4rec.runtime.errors import SettingsError, UserError, clock, counted
-from bert4rec.runtime.files import locked
+from bert4rec.runtime.errors import SettingsError, UserError, format_duration, pluralize
+from bert4rec.runtime.files import try_lock
 from bert4rec.runtime.installation import exit_for_missing
 
 try:
@@ -219,7 +219,7 @@ def take_trial(search: Search) -> tuple[optuna.Trial, IO[str]] | None:
 def lock_of(search: Search, number: int) -> IO[str] | None:
     """The lock of a trial; None where another search has it."""
     file = (search.folder / LOCKS / search.run_folder(number).name).open("a")
-    if locked(file):
+    if try_lock(file):
         return file
     file.close()
     return None
@@ -229,7 +229,7 @@ def lock_of(search: Search, number: int) -> IO[str] | None:
 def waiting_for(path: Path) -> Iterator[None]:
     """Within: nobody else has this lock."""
     with path.open("a") as file:
-        locked(file, wait=True)
+        try_lock(file, wait=True)
         yield
 
 
@@ -238,7 +238,7 @@ def check_locks(folder: Path) -> None:
     path = folder / LOCKS / f"test-{time.time_ns()}"
     with path.open("a") as one, path.open("a") as other:
         path.unlink()
-        if locked(one) and locked(other):
+        if try_lock(one) and try_lock(other):
             raise SettingsError(f"{folder}: searches share trials by locks, which this file system does not have")
 
 
@@ -247,7 +247,7 @@ def check_locks(folder: Path) -> None:
 
 def run_trials(search: Search) -> None:
     """Run what is to be taken, until no search has a trial left."""
-    logger.info(f"{search.folder}: {counted(search.n_trials, 'trial')}, {len(search.trials())} of them begun before")
+    logger.info(f"{search.folder}: {pluralize(search.n_trials, 'trial')}, {len(search.trials())} of them begun before")
     is_waiting = False
     while True:
         if taken := take_trial(search):
@@ -367,7 +367,7 @@ def show_results(search: Search) -> int:
     """Print the table of the best, and the command that trains with their settings; the exit status."""
     done, failed = search.trials(TrialState.COMPLETE), search.trials(TrialState.FAIL)
     n_early = len(search.trials(TrialState.PRUNED))
-    logger.info(f"\n{counted(len(done), 'trial')} finished, {n_early} stopped early, {len(failed)} failed")
+    logger.info(f"\n{pluralize(len(done), 'trial')} finished, {n_early} stopped early, {len(failed)} failed")
     for trial in failed:
         logger.info(f"trial {trial.number} failed: {trial.user_attrs[PROBLEM]}")
     if not done:
@@ -376,7 +376,7 @@ def show_results(search: Search) -> int:
     logger.info(f"\ntrial  {METRIC}  best epoch   time  settings")
     for trial in sorted(done, key=lambda trial: -trial.values[0])[:MOST_SHOWN]:
         about = read_report(search.run_folder(trial.number))["training"]
-        figures = f"{trial.values[0]:>7.4f}  {about['best_epoch']:>10g}  {clock(about['seconds']):>5}"
+        figures = f"{trial.values[0]:>7.4f}  {about['best_epoch']:>10g}  {format_duration(about['seconds']):>5}"
         logger.info(f"{trial.number:>5}  {figures}  {described(trial.user_attrs[SETTINGS])}")
     best = search.study.best_trial
     draw(search.study, METRIC, search.folder / PICTURE)

@@ -84,7 +84,7 @@ def edit_facts(checkpoint_folder: Path, edit: Callable[[dict[str, Any]], None]) 
     edit(facts)
     path.write_text(json.dumps(facts))
     names = [file.name for file in checkpoint_folder.iterdir() if file.name != files.MANIFEST]
-    files.seal(checkpoint_folder, files.describe(checkpoint_folder, names))
+    files.write_manifest(checkpoint_folder, files.describe(checkpoint_folder, names))
 
 
 def tensors_of(checkpoint_folder: Path) -> dict[str, Tensor]:

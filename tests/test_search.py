@@ -328,7 +328,7 @@ def test_trials_that_cannot_be_compared_are_no_search(
 def test_a_file_system_without_locks_is_refused(
     script: ModuleType, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "locked", lambda file, wait=False: True)  # as bert4rec.runtime.files has it there
+    monkeypatch.setattr(script, "try_lock", lambda file, wait=False: True)  # as bert4rec.runtime.files has it there
     with pytest.raises(script.SettingsError, match=r"locks, which this file system does not have$"):
         opened()
 

@@ -240,7 +240,7 @@ class CheckpointManager:
         began = time.monotonic()
         save(self.path_of(step), tensors, metadata, group=self._group)
         self._bytes_per_second = local_bytes(tensors.values()) / max(1e-3, time.monotonic() - began)
-        if self._world.is_first:
+        if self._world.is_rank_zero:
             self._remove_old(best_step)
             self._link(best_step)
 

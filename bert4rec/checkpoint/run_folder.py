@@ -18,7 +18,7 @@ from bert4rec.config.load import flat
 from bert4rec.config.tables import Data
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError, SettingsError
-from bert4rec.runtime.files import locked, sha256
+from bert4rec.runtime.files import sha256, try_lock
 
 LOCK = ".lock"
 CONFIG = "config.toml"  # the resolved settings
@@ -138,7 +138,7 @@ def lock(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise SettingsError(f"{folder}: cannot be written to: {error.strerror}") from None
     with file:
-        if not locked(file):
+        if not try_lock(file):
             file.seek(0)
             holder = file.read() or "an unknown process"
             raise SettingsError(f"{folder}: another job is at work there ({holder}); stop it, or wait for it")

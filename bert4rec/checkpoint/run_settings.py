@@ -19,7 +19,7 @@ from bert4rec.config.load import NO_FILE, Overrides, flat, load_config, settings
 from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import Config, Data, Preprocessing
 from bert4rec.config.values import expand_user
-from bert4rec.runtime.errors import DataError, SettingsError, counted
+from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
 PROGRAM = ["-m", "bert4rec"]
 COMMAND = "train"
@@ -135,8 +135,8 @@ def how_to_train_longer(run: Path, config: Config, saved: Config) -> str:
     if not options:
         return ""
     return (
-        f"{run} is finished ({counted(training['epochs'], 'epoch')}, stopped by {training['stopped_by']}); to train it "
-        f"longer: {train_command(f'--resume={run}', *options)}"
+        f"{run} is finished ({pluralize(training['epochs'], 'epoch')}, stopped by {training['stopped_by']}); to train "
+        f"it longer: {train_command(f'--resume={run}', *options)}"
     )
 
 

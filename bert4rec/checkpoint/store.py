@@ -154,7 +154,7 @@ def _finish(unfinished: Path, folder: Path, described: list[files.Files]) -> Non
     if unseen := next((name for name, file in every.items() if _size(unfinished / name) != file["bytes"]), ""):
         why = "another process wrote it, the first does not see it: run.dir must be on a disk that all hosts share"
         raise FileNotFoundError(errno.ENOENT, why, unfinished / unseen)
-    files.seal(unfinished, every)
+    files.write_manifest(unfinished, every)
     sync(unfinished)
     replace_directory(unfinished, folder, replaced=folder.with_name(folder.name + REPLACED))  # one of the same step
 

@@ -23,7 +23,7 @@ from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, se
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.cores import usable_cores
-from bert4rec.runtime.errors import SettingsError, UserError, counted
+from bert4rec.runtime.errors import SettingsError, UserError, pluralize
 from bert4rec.runtime.installation import importing
 
 SUMMARY = "whether this machine can train what the settings say: packages, devices, network, memory, plan"
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     for finding in findings(config, arguments.processes):
         print(finding, flush=True)
         n_bad += bool(finding.advice)
-    print(f"{counted(n_bad, 'bad check')}, see above" if n_bad else "all is good")
+    print(f"{pluralize(n_bad, 'bad check')}, see above" if n_bad else "all is good")
     return 1 if n_bad else 0
 
 
@@ -146,7 +146,7 @@ def devices() -> Finding:
     import torch
 
     if not torch.cuda.is_available():
-        cores = counted(usable_cores(), "CPU core")
+        cores = pluralize(usable_cores(), "CPU core")
         if torch.version.cuda:
             advice = "`nvidia-smi` lists what the driver finds; --parallelism.device=cpu trains without a GPU"
             return Finding("devices", f"{cores}; no GPU, but torch is built for CUDA", advice)
@@ -167,7 +167,7 @@ def load() -> Finding:
     n_running, n_cores = os.getloadavg()[0], usable_cores()
     slower = ": a training beside them takes several times as long" if n_running > n_cores / 2 else ""
     text = f"{n_running:.1f} threads of all programs computed on average in the last minute"
-    return Finding("load", f"{text}, on {counted(n_cores, 'core')}{slower}")
+    return Finding("load", f"{text}, on {pluralize(n_cores, 'core')}{slower}")
 
 
 def shared_memory() -> Finding:
@@ -194,10 +194,10 @@ def open_files(n_processes: int) -> Finding:
     if hard == resource.RLIM_INFINITY:
         return Finding("open files", "no limit")
     if hard < needed:
-        wanted = f"less than the {needed:,} of a training on {counted(n_processes, 'process')}"
+        wanted = f"less than the {needed:,} of a training on {pluralize(n_processes, 'process')}"
         return Finding("open files", f"at most {hard:,} a process, {wanted}", MORE_FILES)
     most = (hard - OTHER_FILES) // MESHES + 1
-    return Finding("open files", f"{hard:,} a process, enough for {counted(most, 'process')}")
+    return Finding("open files", f"{hard:,} a process, enough for {pluralize(most, 'process')}")
 
 
 def all_reduce(backend: str) -> Finding:
@@ -253,7 +253,7 @@ def plan(config: Config, n_processes: int) -> Finding:
     from bert4rec.runtime.memory import available
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.memory_check import refuse_unless_it_fits
-    from bert4rec.sharding.plan import headline, make_plan
+    from bert4rec.sharding.plan import make_plan, summary_line
     from bert4rec.training.build import facts_of_dataset, job, sizes_of
 
     try:
@@ -270,7 +270,7 @@ def plan(config: Config, n_processes: int) -> Finding:
     except UserError as error:
         problem, _, advice = str(error).partition("; ")
         return Finding("plan", problem, advice or "`bert4rec prepare` with the same settings makes a dataset")
-    return Finding("plan", headline(planned).removeprefix("plan: "))
+    return Finding("plan", summary_line(planned).removeprefix("plan: "))
 
 
 if __name__ == "__main__":

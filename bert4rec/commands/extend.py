@@ -25,7 +25,7 @@ from bert4rec.config.load import Overrides, load_config, parse_command_line, rea
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.errors import DataError, SettingsError, counted
+from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 from bert4rec.runtime.installation import importing
 
 if TYPE_CHECKING:  # imports Arrow
@@ -92,12 +92,12 @@ def run(arguments: argparse.Namespace) -> int:
     n_new, n_epochs = dataset.n_items - saved["n_items"], config.training.n_epochs
     again = on_processes(saved["world_size"], f"--resume={folder}", f"--training.n_epochs={n_epochs}")
     print(
-        f"{checkpoint}: {counted(saved['n_items'], 'item')}, {counted(saved['state']['epochs'], 'epoch')}\n"
-        f"{dataset.folder}: {counted(n_new, 'new item')}; {n_new - n_alone:,} start at the mean of the known items "
+        f"{checkpoint}: {pluralize(saved['n_items'], 'item')}, {pluralize(saved['state']['epochs'], 'epoch')}\n"
+        f"{dataset.folder}: {pluralize(n_new, 'new item')}; {n_new - n_alone:,} start at the mean of the known items "
         f"around them, {n_alone:,} without any at the mean of all\n"
         f"new run: {folder}, with all that was learnt; its epochs, steps and early stopping start at 0\n\n"
         f"It recommends at once:\n  {shlex.join(['bert4rec', 'recommend', str(folder), '--all'])}\n"
-        f"To train it on, for {counted(n_epochs, 'epoch')} of the new dataset:\n  {again}"
+        f"To train it on, for {pluralize(n_epochs, 'epoch')} of the new dataset:\n  {again}"
     )
     return 0
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from bert4rec.inference.histories import AT_ONCE, Histories, History, TimedHistory
 from bert4rec.inference.recommender import Recommendation
-from bert4rec.runtime.errors import DataError, counted
+from bert4rec.runtime.errors import DataError, pluralize
 
 if TYPE_CHECKING:
     from bert4rec.prepare.interactions import Interactions
@@ -132,7 +132,7 @@ def _from_rows(path: str, rows: "Interactions", *, with_times: bool) -> Iterator
     if n_bad := rows.bad.total:
         if not any(map(len, parts)):
             raise DataError(f"{rows.bad.shown[0]}; no row of {path} can be used, correct them")
-        logger.warning(f"{counted(n_bad, 'row')} of {path} skipped, which cannot be used: {rows.bad.shown[0]}")
+        logger.warning(f"{pluralize(n_bad, 'row')} of {path} skipped, which cannot be used: {rows.bad.shown[0]}")
     if not parts:
         return
     items = pl.col("item")

@@ -194,10 +194,10 @@ def _skew(config: Config, arguments: argparse.Namespace, plan: "Plan") -> tuple[
     if arguments.items:
         return 1.0, ["  assumed: all items are equally popular (without --items the popularity in the dataset counts)"]
     from bert4rec.dataset.reader import open_dataset
-    from bert4rec.sharding.memory_check import skew
+    from bert4rec.sharding.memory_check import load_imbalance
 
     folder = config.data.folder
-    uneven = skew(plan.job, open_dataset(folder, verify=False).popularity)
+    uneven = load_imbalance(plan.job, open_dataset(folder, verify=False).popularity)
     line = (
         f"  load imbalance: the busiest process serves {uneven:.2f} times the mean lookups, for the items of {folder}"
     )
@@ -209,7 +209,7 @@ def _times(plan: "Plan", uneven: float) -> Iterator[str]:
     if not plan.times:
         yield "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables"
         return
-    from bert4rec.sharding.placement import machine
+    from bert4rec.sharding.placement import topology
     from bert4rec.sharding.plan import size
 
     rank, time = max(plan.times.items(), key=lambda item: sum(item[1]))
@@ -224,7 +224,7 @@ def _times(plan: "Plan", uneven: float) -> Iterator[str]:
     if n_bytes := message_bytes(plan.job):
         what = f"{size(n_bytes)} of vectors to a process ({plan.job.messages})"
         yield f"  messages: {what}, as many bytes of gradients back"
-    where = machine(plan.job)
+    where = topology(plan.job)
     speeds = {"GPU memory": where.hbm_mem_bw, "host memory": where.ddr_mem_bw, "GPU to host": where.hbm_to_ddr_mem_bw,
               "within a host": where.intra_host_bw, "between hosts": where.inter_host_bw}  # fmt: skip
     yield "  assumed, in GB/s: " + ", ".join(f"{name} {speed * 1000 / GB:.0f}" for name, speed in speeds.items())

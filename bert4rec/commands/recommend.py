@@ -14,7 +14,7 @@ from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.config.values import instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
 from bert4rec.runtime.cores import threads_of_process
-from bert4rec.runtime.errors import DataError, SettingsError, clock, counted
+from bert4rec.runtime.errors import DataError, SettingsError, format_duration, pluralize
 from bert4rec.runtime.installation import importing
 
 if TYPE_CHECKING:
@@ -129,13 +129,13 @@ def run(arguments: argparse.Namespace) -> int:
             if bar.is_due():
                 bar.show(done, _figures(bar, done, total))
     if arguments.output is not None:
-        logger.info(f"{arguments.output}: recommendations for {counted(done, 'history')}")
+        logger.info(f"{arguments.output}: recommendations for {pluralize(done, 'history')}")
     return 0
 
 
 def _figures(bar: ProgressBar, done: int, total: int | None) -> str:
-    left = f"  {clock(bar.seconds_left(done))} left" if total else ""
-    return f"{counted(done, 'history')}  {done / max(bar.seconds, 1e-3):,.0f} a second{left}"
+    left = f"  {format_duration(bar.seconds_left(done))} left" if total else ""
+    return f"{pluralize(done, 'history')}  {done / max(bar.seconds, 1e-3):,.0f} a second{left}"
 
 
 def _why(model: "Recommender") -> str:
@@ -215,7 +215,7 @@ def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Dat
     path = arguments.allow if option == "--allow" else arguments.deny
     items, column = _read_items(path, ids, data)
     n_known = int((ids.indices(items) != UNKNOWN).sum())
-    named, of = f"{option}={path}", f"{counted(len(items), 'item')}{f' in the column {column}' if column else ''}"
+    named, of = f"{option}={path}", f"{pluralize(len(items), 'item')}{f' in the column {column}' if column else ''}"
     if not n_known and (items or option == "--allow"):
         raise DataError(
             f"{named}: the model knows none of its {of}{f', such as {items[0]}' if items else ''}; expected: an item a "

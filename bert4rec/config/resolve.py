@@ -10,7 +10,7 @@ from bert4rec.config.abilities import Updates, has_optimizer, needs_negatives, t
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
-from bert4rec.runtime.errors import SettingsError, counted
+from bert4rec.runtime.errors import SettingsError, pluralize
 
 AVERAGE_AGE = 0.1
 STEPS, FEWEST_STEPS = 64, 16  # of an epoch: the fewer windows there are, the smaller batches are (docs/results.md)
@@ -140,14 +140,14 @@ def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
     if not KINDS[config.model.kind].is_transformer:
         return
     if config.model.max_len == "auto" and facts.typical_length:
-        lengths = f"three quarters of the histories have at most {counted(facts.typical_length, 'item')}"
+        lengths = f"three quarters of the histories have at most {pluralize(facts.typical_length, 'item')}"
         yield f"model.max_len = {max_len(config, facts.typical_length)}: {lengths}"
     if config.model.dropout == "auto":
         an_item = f"{facts.n_rows / facts.n_items:.0f} interactions on average"
         yield f"model.dropout = {_dropout(config, facts)}: an item has {an_item}"
     if config.training.per_device_train_batch_size == "auto":
-        n, windows = _per_device(config, facts, world_size), counted(facts.n_windows, "window")
-        steps = counted(-(-facts.n_windows // (n * world_size)), "step")
+        n, windows = _per_device(config, facts, world_size), pluralize(facts.n_windows, "window")
+        steps = pluralize(-(-facts.n_windows // (n * world_size)), "step")
         yield f"training.per_device_train_batch_size = {n}: {windows} to train on, {steps} an epoch"
 
 

@@ -32,7 +32,7 @@ EVALUATED = (VALIDATION, TEST)
 # On the test split.
 POPULARITY_BASELINE, BASELINES, BEST_POSSIBLE = "popularity_baseline", "baselines", "best_possible"
 
-Between: TypeAlias = Callable[[], None]
+BatchCallback: TypeAlias = Callable[[], None]
 """Called between two batches of an evaluation, on all processes; it may raise."""
 
 
@@ -68,7 +68,7 @@ class Evaluator:
         parts = gather_or_raise(lambda: {split.name: HeldOut.of(split, partition) for split in splits})
         return {split.name: HeldOut.together([part[split.name] for part in parts]) for split in splits}
 
-    def validation_metrics(self, model: nn.Module, between: Between) -> Metrics:
+    def validation_metrics(self, model: nn.Module, between: BatchCallback) -> Metrics:
         """Return the metrics over the full catalogue, or of ratings; {} without validation users."""
         if self.pairs:
             held_out = self.pairs[VALIDATION_PAIRS]
@@ -76,7 +76,9 @@ class Evaluator:
         ranker = self._ranker(self._scorer(model), between)
         return to_metrics(ranker.rank(self.dataset.splits[VALIDATION], ["full"]), self.ks)
 
-    def ranks(self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: Between) -> dict[str, Ranking]:
+    def ranks(
+        self, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: BatchCallback
+    ) -> dict[str, Ranking]:
         """Return the rankings by their names in the report: of the model on each held-out split, and of popularity, the
         baselines and, where the dataset has it, the best possible order on the test split.
         """
@@ -99,7 +101,7 @@ class Evaluator:
             leaves_out_seen=self.leaves_out_seen, device=self.world.device,
         )  # fmt: skip
 
-    def ratings(self, model: nn.Module | Scorer, between: Between) -> dict[str, float]:
+    def ratings(self, model: nn.Module | Scorer, between: BatchCallback) -> dict[str, float]:
         """Return the errors on the test pairs, of the model and of means; {} without test pairs."""
         if not isinstance(model, nn.Module) or not self.pairs or not len(self.pairs[TEST_PAIRS]):
             return {}
@@ -165,10 +167,10 @@ class Evaluator:
         """Return the rows [N] of a split in which the model cannot find the target; None where it knows all items."""
         return self.known_items.unknown(self.dataset.splits[split]).missed if self.known_items else None
 
-    def _rating_meter(self, between: Between = lambda: None) -> RatingMeter:
+    def _rating_meter(self, between: BatchCallback = lambda: None) -> RatingMeter:
         return RatingMeter(Partition(self.world.rank, self.world.world_size), self.world.device, between)
 
-    def _rank(self, scorer: Scorer, split: str, between: Between, missed: Bools | None = None) -> Ranking:
+    def _rank(self, scorer: Scorer, split: str, between: BatchCallback, missed: Bools | None = None) -> Ranking:
         rows, lists = self.dataset.splits[split], None
         if "full" in self.protocols:
             lists = Lists(len(rows), self.ks, self.dataset.popularity, scorer.partition, missed=missed)
@@ -178,7 +180,7 @@ class Evaluator:
                 values[missed & (values != LEFT_OUT)] = MISSED
         return Ranking(ranks, lists)
 
-    def _ranker(self, scorer: Scorer, between: Between = lambda: None) -> Ranker:
+    def _ranker(self, scorer: Scorer, between: BatchCallback = lambda: None) -> Ranker:
         return Ranker(
             scorer, batch_size=self.batch_size, device=self.world.device, leaves_out_seen=self.leaves_out_seen,
             between=between,

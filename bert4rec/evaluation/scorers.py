@@ -10,7 +10,7 @@ from torch import Tensor
 from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
 from bert4rec.dataset.histories import Bools, EvaluationSplit, Rows
-from bert4rec.feed.batch import Lookup, distinct
+from bert4rec.feed.batch import Lookup, unique_with_inverse
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import Partition
 
@@ -54,8 +54,8 @@ class ModelScorer:
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return hidden states or user vectors, and the scores of the items `ids`."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
-            batch = self._model.ask(rows, self._max_len, self._model.times).to(self._device)
-            candidates, places = distinct(ids.flatten().cpu())
+            batch = self._model.inference_batch(rows, self._max_len, self._model.times).to(self._device)
+            candidates, places = unique_with_inverse(ids.flatten().cpu())
             asking, items = self._model.encode_queries(batch, candidates.to(self._device))
         # In fp32 always: bf16 has so few digits that many scores would tie.
         asking, items = asking.float(), items.float().index_select(0, places.to(self._device))

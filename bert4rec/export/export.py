@@ -138,7 +138,7 @@ def export(source: Source, folder: Path, formats: Collection[str], *, k: int, le
         with ResultsFolder(folder) as results:
             _write(source, results.unfinished, formats, k=k, leaves_out_seen=leaves_out_seen)
             names = sorted(path.name for path in results.unfinished.iterdir())
-            files.seal(results.unfinished, files.describe(results.unfinished, names))
+            files.write_manifest(results.unfinished, files.describe(results.unfinished, names))
             return results.finish()
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None

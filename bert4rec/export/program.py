@@ -92,19 +92,19 @@ class Program(nn.Module):
         from_end = is_item.flip(1).cumsum(1).flip(1) - 1
         is_real = is_item & (from_end < most)
         place = from_end.clamp(0, most - 1)
-        x = encoder.placed(vectors, place, gaps)
+        x = encoder.embed_positions(vectors, place, gaps)
         rotation = encoder.rotation(place)
         everywhere = is_real[:, None, None, :]
         within = _seen_within(is_real) if encoder.is_causal else everywhere
         *before, final = cast(list[Block], [*encoder.blocks])
         for block in before:
             asked = block.queries(block.attention_norm(x), rotation)
-            x = block.merge(x, _attend(block, asked, x, rotation, within))
+            x = block.feed_forward(x, _attend(block, asked, x, rotation, within))
         is_last = is_real & (from_end == 0)
         last = torch.where(is_last[:, :, None], x, 0).sum(1, keepdim=True)
         newest = encoder.rotation(torch.zeros_like(place[:, :1]))
         asked = final.queries(final.attention_norm(last), newest)
-        hidden = encoder.norm(final.merge(last, _attend(final, asked, x, rotation, everywhere)))
+        hidden = encoder.norm(final.feed_forward(last, _attend(final, asked, x, rotation, everywhere)))
         return append_ones(encoder.add_time_embedding(hidden[:, 0], instants), self.network.item_vectors.shape[1])
 
 

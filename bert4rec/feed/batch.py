@@ -30,19 +30,19 @@ class Lookup(NamedTuple):
     @classmethod
     def of(cls, ids: Tensor) -> "Lookup":
         """Return the lookup of `ids`."""
-        return cls(ids, spread(len(ids), ids.device))
+        return cls(ids, even_lengths(len(ids), ids.device))
 
     def to(self, device: torch.device) -> "Lookup":
         """Return it on `device`, asynchronously from pinned memory."""
         return Lookup(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
-def spread(n_ids: int, device: torch.device) -> Tensor:
+def even_lengths(n_ids: int, device: torch.device) -> Tensor:
     """Return even lengths of `ID_ROWS` rows with `n_ids` ids: fbgemm shards each row by a thread."""
     return (torch.arange(ID_ROWS + 1, device=device) * n_ids // ID_ROWS).diff()
 
 
-def distinct(ids: Tensor) -> tuple[Lookup, Tensor]:
+def unique_with_inverse(ids: Tensor) -> tuple[Lookup, Tensor]:
     """Return the distinct ones of `ids` [N] int64, ascending, and which of them stands at each place, [N] int64.
 
     `ids` are on the CPU and not below 0.
@@ -82,7 +82,7 @@ class Candidates(NamedTuple):
         positives = torch.where(targets == PAD_ID, FIRST_ITEM_ID, targets)
         if negatives is None:
             negatives = Negatives(positives[:0], torch.empty(0))
-        items, places = distinct(torch.cat([positives, negatives.ids]))
+        items, places = unique_with_inverse(torch.cat([positives, negatives.ids]))
         return cls(items, places[: len(targets)], places[len(targets) :], negatives.log_expected)
 
     def to(self, device: torch.device) -> "Candidates":
@@ -112,13 +112,13 @@ class Batch(NamedTuple):
     instants: Tensor | None = None
 
     @classmethod
-    def showing(
+    def from_items(
         cls, shown: Tensor, lengths: Tensor, positions: Tensor, targets: Tensor, gaps: Tensor | None = None,
         instants: Tensor | None = None,
     ) -> "Batch":  # fmt: skip
         """Return the sequences of the ids `shown` [total], MASK_ID for the mask token."""
         is_item = shown != MASK_ID
-        items, places_of_items = distinct(shown[is_item])
+        items, places_of_items = unique_with_inverse(shown[is_item])
         places = torch.full_like(shown, len(items.ids))
         places[is_item] = places_of_items
         return cls(items, places, lengths, positions, targets, gaps=gaps, instants=instants)
@@ -151,7 +151,7 @@ class Pairs(NamedTuple):
     def between(cls, users: Tensor, targets: Tensor, ratings: Tensor | None = None) -> "Pairs":
         """Return pairs of `users` [M] and `targets` [M]; with `ratings` [M] the targets are to be rated."""
         candidates = None if ratings is None else Candidates.of(targets)
-        return cls(*distinct(users), targets, ratings, candidates=candidates)
+        return cls(*unique_with_inverse(users), targets, ratings, candidates=candidates)
 
     def to(self, device: torch.device) -> "Pairs":
         """Return the same pairs on `device`, as `Batch.to`."""

@@ -22,14 +22,14 @@ def append_mask_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
     shown = torch.full((len(is_item),), MASK_ID, dtype=torch.int64)
     shown[is_item] = items
     gaps, instants = _times(rows, kept, chosen, times, is_causal=False)
-    return Batch.showing(shown, kept + 1, ends - 1, _targets(rows), gaps, instants)
+    return Batch.from_items(shown, kept + 1, ends - 1, _targets(rows), gaps, instants)
 
 
 def causal_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
     """Return the last `max_len` - 1 items of each history, as many as a whole window has before its last target."""
     items, kept, chosen = _last_items(rows, max_len - 1)
     gaps, instants = _times(rows, kept, chosen, times, is_causal=True)
-    return Batch.showing(items, kept, kept.cumsum(0) - 1, _targets(rows), gaps, instants)
+    return Batch.from_items(items, kept, kept.cumsum(0) - 1, _targets(rows), gaps, instants)
 
 
 def _last_items(rows: Rows, n: int) -> tuple[Tensor, Tensor, Tensor]:

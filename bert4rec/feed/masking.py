@@ -114,7 +114,7 @@ class Masking:
         if seconds is not None:
             known = seconds if self.times == "target" else seconds[_shown_before(chosen, lengths)]
             gaps, instants = time_deltas(known, lengths), known[positions]
-        return Batch.showing(shown, lengths, positions, items[positions], gaps, instants)
+        return Batch.from_items(shown, lengths, positions, items[positions], gaps, instants)
 
     def _choose(
         self, keys: Words, sequence_keys: Words, only_last: Bools, rows: Ints, starts: Ints, lengths: Ints
@@ -191,7 +191,7 @@ class Shifting:
         if seconds is not None:
             told, known = self._times(seconds, lengths)
             gaps, instants = told[is_shown], known[is_shown]
-        return Batch.showing(shown, n_shown, torch.arange(len(shown)), targets[is_shown], gaps, instants)
+        return Batch.from_items(shown, n_shown, torch.arange(len(shown)), targets[is_shown], gaps, instants)
 
     def _times(self, seconds: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return gaps and instants of all positions."""

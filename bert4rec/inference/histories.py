@@ -17,7 +17,7 @@ from bert4rec.dataset.format import FIRST_ITEM_ID, USERS, one_array, table_rows
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds
-from bert4rec.runtime.errors import DataError, counted
+from bert4rec.runtime.errors import DataError, pluralize
 
 
 class TimedHistory(NamedTuple):
@@ -47,7 +47,7 @@ def items_of(history: History) -> Sequence[Any]:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownHistory:
     """Hold the known items [n] of a history by index; for a model with timestamps also `seconds` [n] and `at`."""
 
     items: Ints
@@ -55,7 +55,7 @@ class Known:
     at: int = 0
 
     @classmethod
-    def of(cls, history: History, ids: ItemIds, *, with_times: bool) -> "tuple[Known, Ints]":
+    def of(cls, history: History, ids: ItemIds, *, with_times: bool) -> "tuple[KnownHistory, Ints]":
         """Return the known items, and the indices of all, with `UNKNOWN` ones. Raises `DataError` for bad times."""
         indices = ids.indices(items_of(history))
         is_known = indices != UNKNOWN
@@ -78,9 +78,9 @@ class Known:
     def __len__(self) -> int:
         return len(self.items)
 
-    def last(self, n: int) -> "Known":
+    def last(self, n: int) -> "KnownHistory":
         """Return the history with its last `n` items alone."""
-        return Known(self.items[-n:], None if self.seconds is None else self.seconds[-n:], self.at)
+        return KnownHistory(self.items[-n:], None if self.seconds is None else self.seconds[-n:], self.at)
 
 
 def _seconds(history: TimedHistory) -> Ints:
@@ -137,7 +137,7 @@ class UserHistories:
         unknown = [name for name, user in zip(names, users, strict=True) if user == UNKNOWN]
         if unknown:
             named = ", ".join(unknown[:NAMED]) + (", …" if len(unknown) > NAMED else "")
-            logger.warning(f"{len(unknown):,} of {counted(len(names), 'user')} not in the dataset: {named}")
+            logger.warning(f"{len(unknown):,} of {pluralize(len(names), 'user')} not in the dataset: {named}")
         histories = iter(self._items(users[users != UNKNOWN]))
         nothing: History = TimedHistory([], [], self._at) if self._with_times else []
         return [

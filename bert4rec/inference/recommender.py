@@ -12,10 +12,10 @@ from torch import Tensor
 from bert4rec.config.kinds import KINDS
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import top_k
-from bert4rec.inference.histories import History, Known, items_of
+from bert4rec.inference.histories import History, KnownHistory, items_of
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids
 from bert4rec.inference.network import ItemVectors, Network
-from bert4rec.runtime.errors import DataError, SettingsError, counted
+from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
 BATCH = 256  # histories at once
 NAMED = 3  # unknown items in a warning
@@ -91,7 +91,7 @@ class Recommender:
         unknown.warn()
         if n_empty:
             logger.warning(
-                f"{n_empty:,} of {counted(n_histories, 'history')} without an item that the model knows: the most "
+                f"{n_empty:,} of {pluralize(n_histories, 'history')} without an item that the model knows: the most "
                 "popular items are recommended"
             )
 
@@ -110,7 +110,7 @@ class Recommender:
         return self._named(*found)
 
     def _best(
-        self, histories: Sequence[Known], k: int, hidden_items: Tensor | None, *, leave_out: bool
+        self, histories: Sequence[KnownHistory], k: int, hidden_items: Tensor | None, *, leave_out: bool
     ) -> list[list[Recommendation]]:
         """Return the best items for at most `BATCH` histories of known items."""
         rows = [row for row, history in enumerate(histories) if len(history)]
@@ -158,7 +158,7 @@ class Recommender:
         return self.network.item_vectors[:, : self.network.embed_dim]
 
     @torch.no_grad()
-    def _encode(self, histories: Sequence[Known]) -> Tensor:
+    def _encode(self, histories: Sequence[KnownHistory]) -> Tensor:
         """Return the hidden states [B, D] after histories of at least one known item."""
         network = self.require_histories()
         recent = [history.last(network.max_len) for history in histories]
@@ -170,11 +170,11 @@ class Recommender:
         hidden: Tensor = network(*asked)
         return hidden
 
-    def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[Known]:
+    def _known(self, histories: Sequence[History], unknown: "UnknownItems") -> list[KnownHistory]:
         """Return the known items of each history; others are counted as `unknown`."""
         with_times, found = self.require_histories().knows_times, []
         for history in histories:
-            known, indices = Known.of(history, self.ids, with_times=with_times)
+            known, indices = KnownHistory.of(history, self.ids, with_times=with_times)
             unknown.count(items_of(history), indices)
             found.append(known)
         return found
@@ -226,7 +226,7 @@ class UnknownItems:
             names = [*self._names]
             named = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
             logger.warning(
-                f"{self._n:,} of {counted(self._of, 'item')}{self._purpose} skipped: the model knows no {named}"
+                f"{self._n:,} of {pluralize(self._of, 'item')}{self._purpose} skipped: the model knows no {named}"
             )
 
 

@@ -66,7 +66,7 @@ class MatrixFactorization(RankingModel):
         return batch_size
 
     @staticmethod
-    def ask(rows: Rows, max_len: int, times: str = "none") -> Pairs:
+    def inference_batch(rows: Rows, max_len: int, times: str = "none") -> Pairs:
         """Return a batch of the users of the rows; their histories are in their vectors."""
         assert rows.users is not None, "an evaluation split has users"
         assert rows.targets is not None, "an evaluation split has targets"
@@ -140,7 +140,7 @@ class MatrixFactorization(RankingModel):
             return self.mlp.of_user(rows)
         return append_ones(rows[:, : self.item_table.embed_dim], self.item_table.width)
 
-    def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
+    def lookups_per_step(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         """Return the ids of each feature of the tables in a step of a process."""
         return {"user": n_positions, "item": 0, "candidate": n_candidates}
 

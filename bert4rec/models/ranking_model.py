@@ -52,7 +52,7 @@ class RankingModel(nn.Module):
         raise NotImplementedError
 
     @staticmethod
-    def ask(rows: Rows, max_len: int, times: str = "none") -> AnyBatch:
+    def inference_batch(rows: Rows, max_len: int, times: str = "none") -> AnyBatch:
         """Return rows of an evaluation split as an inference batch; `times` as the model's setting."""
         raise NotImplementedError
 
@@ -130,7 +130,7 @@ class RankingModel(nn.Module):
         """Return the tables that can be sharded."""
         return [module for module in self.modules() if isinstance(module, Table)]
 
-    def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
+    def lookups_per_step(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         """Return the ids of each feature of the tables in a step of a process."""
         raise NotImplementedError
 

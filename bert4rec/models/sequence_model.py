@@ -56,7 +56,7 @@ class SequenceModel(RankingModel):
         return Windows(windows, cls.make_examples(**settings))
 
     @classmethod
-    def ask(cls, rows: Rows, max_len: int, times: str = "none") -> Batch:
+    def inference_batch(cls, rows: Rows, max_len: int, times: str = "none") -> Batch:
         """Return the histories, each with the mask token behind it if the kind has one."""
         return (append_mask_batch if cls.kind.has_mask_token else causal_batch)(rows, max_len, times)
 
@@ -89,7 +89,7 @@ class SequenceModel(RankingModel):
         hidden = self.encoder(at_positions, batch.lengths, batch.positions, batch.gaps, batch.instants)
         return append_ones(hidden, self.item_table.width)
 
-    def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
+    def lookups_per_step(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
         """Return the ids of each feature of the tables in a step of a process."""
         return {"item": n_positions, "candidate": n_candidates}
 

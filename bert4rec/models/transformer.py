@@ -107,7 +107,7 @@ class Encoder(nn.Module):
         ends = lengths.cumsum(0)
         from_end = torch.repeat_interleave(ends, lengths, output_size=len(vectors))
         from_end = from_end - 1 - torch.arange(len(vectors), device=vectors.device)
-        x = self.placed(vectors, from_end, gaps)
+        x = self.embed_positions(vectors, from_end, gaps)
         if x.device.type != "cpu":
             return self.add_time_embedding(self._encode(x, lengths, positions, from_end), instants)
         n_rows = _rows_at_a_time(lengths.tolist())
@@ -118,7 +118,7 @@ class Encoder(nn.Module):
         hidden = [self._encode(part, own, at - first, places) for part, own, at, first, places in groups]
         return self.add_time_embedding(torch.cat(hidden), instants)
 
-    def placed(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
+    def embed_positions(self, vectors: Tensor, from_end: Tensor, gaps: Tensor | None) -> Tensor:
         """Return the first block's input for `vectors` [..., d] at places [...] from the end, after `gaps`."""
         x = vectors if self.positions is None else vectors + self.positions(from_end)
         x = x if self.gaps is None or gaps is None else x + self.gaps(bucketize_time_delta(gaps))
@@ -173,19 +173,19 @@ class Block(nn.Module):
         if positions is not None:
             x, h = x.index_select(0, positions), h.index_select(0, positions)
             rotation = rotation and rotation.at(positions)
-        return self.merge(x, attend(self.queries(h, rotation), keys, values, seen, self.n_heads))
+        return self.feed_forward(x, attend(self.queries(h, rotation), keys, values, seen, self.n_heads))
 
     def queries(self, h: Tensor, rotation: "Rotation | None") -> Tensor:
         """Return the queries [..., d] of normalised inputs."""
         queries: Tensor = self.query(h)
-        return queries if rotation is None else rotation.turn(queries, self.n_heads)
+        return queries if rotation is None else rotation.rotate(queries, self.n_heads)
 
     def keys_and_values(self, h: Tensor, rotation: "Rotation | None") -> tuple[Tensor, Tensor]:
         """Return the keys and values [..., d] of normalised inputs."""
         keys, values = self.key_value(h).chunk(2, dim=-1)
-        return keys if rotation is None else rotation.turn(keys, self.n_heads), values
+        return keys if rotation is None else rotation.rotate(keys, self.n_heads), values
 
-    def merge(self, x: Tensor, attended: Tensor) -> Tensor:
+    def feed_forward(self, x: Tensor, attended: Tensor) -> Tensor:
         """Return the residual stream [M, d] after attention and feed-forward."""
         x = self.dropout(self.attention_out(attended), onto=x)
         return self.dropout(self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x)))), onto=x)
@@ -212,7 +212,7 @@ class Rotation(NamedTuple):
         """Return the rotation of some `positions` [M]."""
         return Rotation(self.cosines.index_select(0, positions), self.sines.index_select(0, positions))
 
-    def turn(self, vectors: Tensor, n_heads: int) -> Tensor:
+    def rotate(self, vectors: Tensor, n_heads: int) -> Tensor:
         """Return rotated `vectors` [..., d]; pairs are made of a number of either half of a head."""
         first, second = vectors.unflatten(-1, (n_heads, 2, -1)).unbind(-2)
         cosines, sines = self.cosines[..., None, :], self.sines[..., None, :]

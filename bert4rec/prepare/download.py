@@ -16,7 +16,7 @@ import requests
 
 from bert4rec.prepare.sources import SOURCES
 from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.files import locked
+from bert4rec.runtime.files import try_lock
 
 BASE_URL = "https://files.grouplens.org/datasets/movielens"
 TERMS = "https://grouplens.org/datasets/movielens/"
@@ -67,9 +67,9 @@ def _only_process(folder: Path) -> Iterator[None]:
     """Wait until no other process downloads into `folder`, and keep others out."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        if not locked(handle):
+        if not try_lock(handle):
             logger.info(f"{folder}: waiting for another process that downloads into it")
-            locked(handle, wait=True)
+            try_lock(handle, wait=True)
         yield
     finally:
         os.close(handle)

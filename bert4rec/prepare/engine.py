@@ -30,7 +30,7 @@ from bert4rec.prepare.fields import DECIMAL
 from bert4rec.prepare.filters import FILTERS
 from bert4rec.prepare.first_look import first_look
 from bert4rec.prepare.interactions import Interactions
-from bert4rec.prepare.ordering import Known, item_ids, read_known
+from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.remote import LocalFiles, local_files
 from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
@@ -125,7 +125,7 @@ def prepare(config: Config) -> Path:
 
 
 def _make_dataset(
-    config: Config, local: LocalFiles, new: Path, known: Known | None, warnings: list[str], progress: Progress
+    config: Config, local: LocalFiles, new: Path, known: ExistingIds | None, warnings: list[str], progress: Progress
 ) -> tuple[dict[str, Any], int]:
     """Run all stages into the folder `new`; return `metadata.json` without the checksums, and the bytes of the folder.
 
@@ -194,7 +194,9 @@ def _look(name: str, source: Interactions | GeneratedSource) -> list[str]:
     return _warn(*warnings)
 
 
-def _look_at_rows(raw: RawRows, bad: BadRows, known: Known | None, local: LocalFiles, progress: Progress) -> list[str]:
+def _look_at_rows(
+    raw: RawRows, bad: BadRows, known: ExistingIds | None, local: LocalFiles, progress: Progress
+) -> list[str]:
     """Show the first unusable rows; what is warned of. `DataError` where there is no row."""
     for line in bad.shown:
         progress.log(f"unusable: {local.named(line)}")
@@ -258,7 +260,7 @@ def _warn(*warnings: str | None) -> list[str]:
     return found
 
 
-def _text_ids(known: Known | None) -> set[str]:
+def _text_ids(known: ExistingIds | None) -> set[str]:
     """Return the fields of which an older dataset has ids like "7.0", which must stay what they are."""
     if known is None:
         return set()

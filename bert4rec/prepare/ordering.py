@@ -214,7 +214,7 @@ Ids = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Known:
+class ExistingIds:
     """Hold the ids of a dataset made before: `users` (`original`, `user`) and `items` (`original`, `item`), by dense
     id.
     """
@@ -223,14 +223,14 @@ class Known:
     items: pl.DataFrame
 
 
-def read_known(folder: Path) -> Known:
+def read_known(folder: Path) -> ExistingIds:
     """Return the ids of the dataset at `folder`. Raises `DataError` where it is missing."""
     try:
         users = pl.read_parquet(folder / USERS, columns=["original", "user"])
         items = pl.read_parquet(folder / ITEMS, columns=["original", "item"])
     except (OSError, pl.exceptions.PolarsError):
         raise DataError(f"{folder}: no dataset folder with {USERS} and {ITEMS}; correct data.extends") from None
-    return Known(users, items)
+    return ExistingIds(users, items)
 
 
 class Distinct:

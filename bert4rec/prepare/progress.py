@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar
-from bert4rec.runtime.errors import clock, rounded
+from bert4rec.runtime.errors import format_duration, rounded
 
 SHORTEST = 0.05  # seconds for which a speed means something
 
@@ -32,7 +32,7 @@ class Stage(ProgressBar):
         """Show that `done` of the total are done; `n_rows` more rows than at the last call."""
         self.n_rows += n_rows
         if self.is_due():
-            left = f"  {clock(self.seconds_left(done))} left" if self._is_measured else ""
+            left = f"  {format_duration(self.seconds_left(done))} left" if self._is_measured else ""
             share = f" {100 * done // self._total:3} %" if self._is_measured else ""
             figures = f"{self.n_rows:,} rows  {self.rate()}{left}"
             self.show(done, figures, line=f"  {self._name}{share}  {figures}")

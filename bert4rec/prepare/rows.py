@@ -26,7 +26,7 @@ from bert4rec.prepare.filters import (
     keep_times,
 )
 from bert4rec.prepare.interactions import Interactions
-from bert4rec.prepare.ordering import Distinct, Known, Parts, SortedRuns, in_time_order, same_type, with_codes
+from bert4rec.prepare.ordering import Distinct, ExistingIds, Parts, SortedRuns, in_time_order, same_type, with_codes
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.runtime.errors import DataError
@@ -52,7 +52,7 @@ class RawRows:
 
 
 def read_rows(
-    source: Interactions | GeneratedSource, settings: Preprocessing, known: Known | None, *, folder: Path,
+    source: Interactions | GeneratedSource, settings: Preprocessing, known: ExistingIds | None, *, folder: Path,
     run_bytes: int, progress: Progress,
 ) -> RawRows:  # fmt: skip
     """Read every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
@@ -90,7 +90,7 @@ def read_rows(
     return raw
 
 
-def _by_known(frame: pl.DataFrame, known: Known | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the rows of users with a known id, which becomes their `user`, and the other rows."""
     if known is None:
         return frame.clear(), frame

@@ -15,7 +15,7 @@ from bert4rec.prepare.ordering import to_histories
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.rows import OrderedRows
 from bert4rec.prepare.splitting import SplitRule, is_tested, validation_sample
-from bert4rec.runtime.errors import DataError, counted
+from bert4rec.runtime.errors import DataError, pluralize
 
 
 class NumberedHistories:
@@ -107,9 +107,9 @@ class HistoryStats:
             found.append(f"all times are {_moment(first)}: the order of the file's rows counts{advice}")
         advice = "; if another column has the users: --data.user_column=…" if is_table else ""
         if n_users == 1:
-            found.append(f"all {counted(n_rows, 'row')} are of one user: one test target tells nothing{advice}")
+            found.append(f"all {pluralize(n_rows, 'row')} are of one user: one test target tells nothing{advice}")
         elif self.are_alike:
-            same = counted(n_rows // n_users, "item")
+            same = pluralize(n_rows // n_users, "item")
             found.append(f"all {n_users:,} users have the same history of {same}: no user differs from another{advice}")
         return found
 

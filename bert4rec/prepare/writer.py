@@ -43,7 +43,7 @@ from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.splitting import SplitRule, with_offsets
 from bert4rec.prepare.survey import HistoryStats, NumberedHistories
 from bert4rec.runtime.errors import DataError
-from bert4rec.runtime.files import locked, put_back, replace_directory, sample_sha256, sha256
+from bert4rec.runtime.files import put_back, replace_directory, sample_sha256, sha256, try_lock
 
 ROWS_PER_BATCH = 1 << 14  # each batch costs every process that opens the split some memory and time
 ROWS_PER_GROUP = 1 << 16
@@ -64,7 +64,7 @@ def new_dataset(folder: Path) -> Iterator[Path]:
         place.parent.mkdir(parents=True, exist_ok=True)
         new.mkdir()
         with (new / LOCK).open("w") as lock:
-            locked(lock)  # while this process lives: see _clean
+            try_lock(lock)  # while this process lives: see _clean
             yield new
             (new / LOCK).unlink()
             replace_directory(new, place, replaced=old)
@@ -262,7 +262,7 @@ def _clean(folder: Path) -> None:
 def _in_use(new: Path) -> bool:
     try:
         with (new / LOCK).open("r+") as lock:
-            return not locked(lock)
+            return not try_lock(lock)
     except OSError:
         return False
 

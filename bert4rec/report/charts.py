@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bert4rec.report.contents import Contents
 from bert4rec.report.figures import BEST_POSSIBLE, Report, contestants, curve_of, main_protocol
 from bert4rec.report.figures import MODEL as MODEL_KIND
-from bert4rec.runtime.errors import counted, rounded
+from bert4rec.runtime.errors import pluralize, rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -181,7 +181,7 @@ def _validation(contents: Contents) -> Chart | None:
     curve = curve_of(records)
     assert curve is not None, "there are validations"
     text = (
-        f"The best of {counted(len(records), 'validation')} was at epoch {curve.epochs[curve.best]}: {curve.metric} "
+        f"The best of {pluralize(len(records), 'validation')} was at epoch {curve.epochs[curve.best]}: {curve.metric} "
         f"{curve.values[curve.best]:.4f}."
     )
     return Chart("validation", _validation_title(records), text, figure)
@@ -265,7 +265,7 @@ def _scores(contents: Contents) -> Chart | None:
         axes.set(xlabel="place in the list", ylabel="score")
         _integers(axes)
     n_hits = sum(0 < user["rank"] <= len(user["recommendations"]) for user in users)
-    of = counted(len(users), "user")
+    of = pluralize(len(users), "user")
     text = f"The scores of the recommendations of {of}; {n_hits} of them have their next item there."
     return Chart("score_by_rank", "Score by place", text, figure)
 
@@ -330,8 +330,8 @@ def _plan(contents: Contents) -> Chart | None:
     more = f" {n_processes - n_shown} more processes are not drawn." if n_processes > n_shown else ""
     held = {part["rank"] for part in shards}
     text = (
-        f"{counted(len(shards), 'shard')} of {counted(len(tables), 'table')} on {len(held)} of "
-        f"{counted(n_processes, 'process')}: the filled part is what a process holds.{more}"
+        f"{pluralize(len(shards), 'shard')} of {pluralize(len(tables), 'table')} on {len(held)} of "
+        f"{pluralize(n_processes, 'process')}: the filled part is what a process holds.{more}"
     )
     return Chart("sharding_plan", "Who holds which part of the tables", text, figure)
 

@@ -43,7 +43,7 @@ def kind_of(report: Report) -> Kind:
     return KINDS.get(report.get("kind", ""), KINDS["bert4rec"])
 
 
-class Contestant(NamedTuple):
+class Candidate(NamedTuple):
     """Hold the test metrics of the model, of a baseline, or of the best possible ranking.
 
     `intervals`: protocol → metric → (low, high), where known.
@@ -60,7 +60,7 @@ class Contestant(NamedTuple):
         return (found[0], found[1]) if found else None
 
 
-def contestants(report: Report) -> list[Contestant]:
+def contestants(report: Report) -> list[Candidate]:
     """Return the model, the baselines, and the best possible ranking if it is known; [] without a test."""
     if not report.get("test"):
         return []
@@ -69,14 +69,14 @@ def contestants(report: Report) -> list[Contestant]:
     of_baselines = {POPULARITY: intervals.get("popularity_baseline", {}), **intervals.get("baselines", {})}
     titles = {kind: KINDS[kind].title for kind in UNTRAINED}
     found = [
-        Contestant(kind, titles.get(kind, kind), metrics[kind], of_baselines.get(kind, {}))
+        Candidate(kind, titles.get(kind, kind), metrics[kind], of_baselines.get(kind, {}))
         for kind in dict.fromkeys([*UNTRAINED, *metrics])
         if metrics.get(kind)
     ]
     if best := report.get(BEST_POSSIBLE):
-        found.append(Contestant(BEST_POSSIBLE, "best possible", best, intervals.get(BEST_POSSIBLE, {})))
+        found.append(Candidate(BEST_POSSIBLE, "best possible", best, intervals.get(BEST_POSSIBLE, {})))
     others = (one for one in found if one.title.lower() != title.lower())
-    return [Contestant(MODEL, title, report["test"], intervals.get("test", {})), *others]
+    return [Candidate(MODEL, title, report["test"], intervals.get("test", {})), *others]
 
 
 def main_protocol(report: Report) -> str | None:

@@ -13,7 +13,7 @@ from bert4rec.report.figures import kind_of
 from bert4rec.report.summary import NO_TEST, rules, summary
 from bert4rec.report.templates import render
 from bert4rec.report.warnings import checks
-from bert4rec.runtime.errors import counted
+from bert4rec.runtime.errors import pluralize
 from bert4rec.runtime.files import atomic_write
 
 MAX_PLAN = 4000  # characters: the plan of a thousand processes is shown in its own file only
@@ -46,7 +46,7 @@ def _values(contents: Contents, defaults: Settings) -> dict[str, Any]:
     found = checks(report, contents.validations, n_evaluated=contents.n_evaluated)
     source, published = tables.published_tables(report)
     settings = tables.other_settings(contents.settings, defaults)
-    processes = counted(report["world_size"], "process")
+    processes = pluralize(report["world_size"], "process")
     return {
         "name": contents.name,
         "model": report["model"][:1].upper() + report["model"][1:],
@@ -96,7 +96,7 @@ def _person(user: Mapping[str, Any], contents: Contents) -> dict[str, Any]:
         "recommendations": recommendations,
         "is_hit": any(item["is_next"] for item in recommendations),
         "place": f"place {user['rank']:,} of {contents.examples['n_items']:,}",
-        "before": f"The last {n_shown} of {n:,} items" if n > n_shown else counted(n, "item"),
+        "before": f"The last {n_shown} of {n:,} items" if n > n_shown else pluralize(n, "item"),
     }
 
 

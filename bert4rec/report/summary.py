@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from bert4rec.config.kinds import KINDS, POPULARITY
 from bert4rec.report.figures import BEST_POSSIBLE, MODEL, Report, contestants, main_protocol
-from bert4rec.runtime.errors import counted, rounded
+from bert4rec.runtime.errors import pluralize, rounded
 
 PROTOCOL_TITLES = {
     "full": "Full catalogue{seen}",
@@ -49,12 +49,12 @@ Popularity has it for 10.0 %: SASRec finds 3.1 times as many.'
     sentences = [*_ranking_sentences(report)]
     if ratings := report.get("ratings"):
         sentences.append(
-            f"It predicts {counted(ratings['pairs'], 'held-out rating')} with an RMSE of {ratings['RMSE']:.4f} "
+            f"It predicts {pluralize(ratings['pairs'], 'held-out rating')} with an RMSE of {ratings['RMSE']:.4f} "
             f"(always the mean rating: {ratings['baseline_RMSE']:.4f})."
         )
     if not sentences:
-        epochs = counted(report["training"]["epochs"], "epoch")
-        rows = counted(report["dataset"]["rows"], "interaction")
+        epochs = pluralize(report["training"]["epochs"], "epoch")
+        rows = pluralize(report["dataset"]["rows"], "interaction")
         sentences.append(f"Trained {epochs} on all {rows}: nothing was held out, so that there is no test.")
     return " ".join(sentences)
 
@@ -66,8 +66,8 @@ def _ranking_sentences(report: Report) -> Iterator[str]:
         return
     model, values = found[MODEL], {kind: one.metrics[protocol][METRIC] for kind, one in found.items()}
     dataset, interval = report["dataset"], model.interval(protocol, METRIC)
-    users = counted(model.metrics[protocol]["users"], "test user")
-    among = AMONG[protocol].format(items=counted(dataset["items"], "item"), n=dataset.get("n_eval_negatives"))
+    users = pluralize(model.metrics[protocol]["users"], "test user")
+    among = AMONG[protocol].format(items=pluralize(dataset["items"], "item"), n=dataset.get("n_eval_negatives"))
     between = (
         f" (between {_percent(interval[0])} and {_percent(interval[1])}, with 95 % confidence)" if interval else ""
     )
@@ -121,7 +121,7 @@ def _ranking_line(report: Report, protocol: str) -> str:
     beside = f" ({'; '.join(texts)})" if texts else ""
     times = WITH_TIMES.get(report.get("times", ""), "")
     return (
-        f"test of {counted(model['users'], 'user')}, {SHORT_TITLES[protocol]}{times}: HR@10 {model['HR@10']:.4f}, "
+        f"test of {pluralize(model['users'], 'user')}, {SHORT_TITLES[protocol]}{times}: HR@10 {model['HR@10']:.4f}, "
         f"NDCG@10 {model['NDCG@10']:.4f}{beside}"
     )
 
@@ -183,9 +183,9 @@ def unknown_items(report: Report) -> str:
     items, targets, histories = unknown["items"], unknown["targets"], unknown["histories"]
     missed = [_share(targets[split], f"{split} targets") for split in ("test", "validation") if split in targets]
     n_histories = sum(count["users"] for count in histories.values())
-    without = f", and the targets of {counted(n_histories, 'history')} without a known item" if n_histories else ""
+    without = f", and the targets of {pluralize(n_histories, 'history')} without a known item" if n_histories else ""
     return (
-        f"The model does not know {items['items']:,} of {counted(items['of'], 'item')}: {', '.join(missed)} are such "
+        f"The model does not know {items['items']:,} of {pluralize(items['of'], 'item')}: {', '.join(missed)} are such "
         f"items{without}; they count as missed."
     )
 

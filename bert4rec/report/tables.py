@@ -9,9 +9,9 @@ import tomli
 
 from bert4rec.evaluation.metric_names import is_of_lists
 from bert4rec.report.contents import Settings
-from bert4rec.report.figures import MODEL, Contestant, Report, contestants, kind_of, main_protocol
+from bert4rec.report.figures import MODEL, Candidate, Report, contestants, kind_of, main_protocol
 from bert4rec.report.summary import PROTOCOL_TITLES, heading
-from bert4rec.runtime.errors import clock, counted, rounded
+from bert4rec.runtime.errors import format_duration, pluralize, rounded
 
 PUBLISHED = Path(__file__).with_name("published.toml")
 LISTED_AT = 10  # the cut-off of the metrics of lists that the tables show
@@ -39,7 +39,7 @@ class MetricTable(NamedTuple):
     title: str
     protocol: str
     metrics: list[str]
-    contestants: list[Contestant]
+    contestants: list[Candidate]
     is_of_lists: bool
 
 
@@ -94,7 +94,7 @@ def metric_tables(report: Report, split: str = "test") -> list[MetricTable]:
         found = contestants(report)
     else:
         intervals = report.get("intervals", {}).get(split, {})
-        found = [Contestant(MODEL, report["model"], report.get(split, {}), intervals)]
+        found = [Candidate(MODEL, report["model"], report.get(split, {}), intervals)]
     tables = []
     for protocol in PROTOCOL_TITLES:
         if not found or protocol not in found[0].metrics:
@@ -196,7 +196,7 @@ def kpi_cards(report: Report) -> Iterator[Fact]:
     if ratings := report.get("ratings"):
         yield Fact("RMSE", f"{ratings['RMSE']:.4f}", f"MAE {ratings['MAE']:.4f}")
     if kind.is_trained:
-        remark = f"{counted(training['steps'], 'step')}, ended by {training['stopped_by']}"
+        remark = f"{pluralize(training['steps'], 'step')}, ended by {training['stopped_by']}"
         yield Fact("epochs", rounded(training["epochs"]), remark)
     rate = training["sequences_per_second"]
     speed = f"{rounded(rate)} {kind.examples}/s" if rate else ""
@@ -241,7 +241,7 @@ def time_parts(report: Report) -> list[Part]:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else clock(seconds)
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)
 
 
 def memory(report: Report) -> list[list[str]]:

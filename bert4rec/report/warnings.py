@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert4rec.report.figures import MODEL, Curve, contestants, curve_of, kind_of
-from bert4rec.runtime.errors import counted, rounded
+from bert4rec.runtime.errors import pluralize, rounded
 
 GAIN = 0.01  # in the last quarter of the validations; less is noise
 DROP, N_WORSE = 0.05, 5  # below the best, for so many validations; less is no fall
@@ -51,7 +51,7 @@ def _of_curve(validations: Sequence[Record], training: Record) -> Iterator[Check
     if n_after >= N_WORSE and drop >= DROP:
         text = (
             f"Validation {curve.metric} has been getting worse since epoch {epochs[best]}: from {values[best]:.4f} to "
-            f"{values[-1]:.4f} at epoch {epochs[-1]}, by {100 * drop:.0f} %, over {counted(n_after, 'validation')}. "
+            f"{values[-1]:.4f} at epoch {epochs[-1]}, by {100 * drop:.0f} %, over {pluralize(n_after, 'validation')}. "
             f"The weights of epoch {epochs[best]} are the ones tested; what came after was in vain."
         )
         yield Check("validation_falling", text, True)
@@ -106,11 +106,12 @@ def _of_baselines(report: Record) -> Iterator[Check]:
 def _of_steps(training: Record) -> Iterator[Check]:
     """Check whether the batch is too large for the data."""
     steps = training["steps"] / training["epochs"]
-    text = f"An epoch has {counted(steps, 'step')}, the training had {training['steps']:,} in all."
+    text = f"An epoch has {pluralize(steps, 'step')}, the training had {training['steps']:,} in all."
     if steps < FEW_STEPS:
         text = (
-            f"An epoch has only {counted(steps, 'step')}, the training had {training['steps']:,} in all: the batch is "
-            "too large for these data. Fewer processes, or a smaller training.per_device_train_batch_size, learn more."
+            f"An epoch has only {pluralize(steps, 'step')}, and the training had {training['steps']:,} in all: the batch "
+            "is too large for these data. Fewer processes, or a smaller training.per_device_train_batch_size, learn "
+            "more."
         )
     yield Check("few_steps", text, steps < FEW_STEPS)
 
@@ -129,7 +130,7 @@ def _of_selection(report: Record, validations: Sequence[Record], n_evaluated: in
     epoch = rounded(report["training"]["best_epoch"])
     text = f"The weights were chosen by {_judges(validations[-1])} alone: those of epoch {epoch}."
     if n_evaluated:
-        more = counted(n_evaluated, "other checkpoint")
+        more = pluralize(n_evaluated, "other checkpoint")
         text = (
             f"The test was run for {more} of this run besides: whoever takes the best of them by these figures "
             f"selects on the test. The ones reported here, of epoch {epoch}, were chosen on validation."
@@ -141,7 +142,7 @@ def _judges(validation: Record) -> str:
     """Return what the weights were chosen by."""
     for protocol, key, noun in (("full", "users", "validation user"), ("ratings", "pairs", "held-out rating")):
         if key in validation.get(protocol, {}):
-            return counted(validation[protocol][key], noun)
+            return pluralize(validation[protocol][key], noun)
     return "the validation"
 
 

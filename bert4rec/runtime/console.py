@@ -67,7 +67,7 @@ def quiet_libraries(*names: str) -> Iterator[None]:
             os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
 
 
-def tell(**event: Any) -> None:
+def emit_event(**event: Any) -> None:
     """Write an event as a line of JSON on stdout if the program that started this process reads events."""
     if EVENTS in os.environ and logger.isEnabledFor(logging.INFO):
         with suppress(OSError):  # that program has died
@@ -125,7 +125,7 @@ class ProgressBar:
         """Show the `figures` of `done` units behind the bar; without a bar the `line`, if any, instead of them."""
         self._shown_at = time.monotonic()
         if EVENTS in os.environ:
-            tell(done=done, total=self._total, figures=figures)
+            emit_event(done=done, total=self._total, figures=figures)
         elif self._bar is None:
             logger.info(line or figures)
         else:

@@ -50,7 +50,7 @@ def rounded(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
 
 
-def counted(number: float, noun: str) -> str:
+def pluralize(number: float, noun: str) -> str:
     """Return a number and what it counts: 1 epoch, 1.5 epochs, 2 processes, 3 histories."""
     text = rounded(number)
     if text == "1":
@@ -59,7 +59,7 @@ def counted(number: float, noun: str) -> str:
     return f"{text} {noun[:-1]}ies" if is_consonant_y else f"{text} {noun}{'es' if noun.endswith(('s', 'x')) else 's'}"
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return `1:02:03`, or `2:03` below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

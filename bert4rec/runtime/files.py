@@ -48,7 +48,7 @@ def sync(folder: Path) -> None:
         os.close(handle)
 
 
-def locked(file: IO[str] | int, *, wait: bool = False) -> bool:
+def try_lock(file: IO[str] | int, *, wait: bool = False) -> bool:
     """Lock an open file, and return whether that was possible. The lock ends with the file or with the process.
 
     A file system without locks grants it to every process.
@@ -95,7 +95,7 @@ def describe(folder: Path, names: Iterable[str]) -> Files:
     return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)} for name in names}
 
 
-def seal(folder: Path, files: Files) -> None:
+def write_manifest(folder: Path, files: Files) -> None:
     """Write the manifest of `files`, all files of `folder`."""
     atomic_write(folder / MANIFEST, _text(files))
 

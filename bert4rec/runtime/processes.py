@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.runtime.cores import threads_of_process
-from bert4rec.runtime.errors import RunInterruptedError, SettingsError, counted
+from bert4rec.runtime.errors import RunInterruptedError, SettingsError, pluralize
 from bert4rec.runtime.memory import compile_few_kernels
 
 SECONDS_TO_COME = 1800.0  # for all processes of a run: hosts of a cluster may be minutes apart
@@ -50,7 +50,7 @@ class Processes:
     minutes: float = 30.0
 
     @property
-    def is_first(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Return whether this process writes and prints."""
         return self.rank == 0
 
@@ -70,7 +70,7 @@ def this_process(device_setting: str, store: dist.Store | None = None, *, minute
         return Processes(rank, local_rank, world_size, local_world_size, torch.device("cuda", 0), minutes)
     device = choose_device(device_setting, local_rank=local_rank, local_world_size=local_world_size)
     if rank == 0 and device_setting == "auto" and device.type == "cpu" and torch.cuda.device_count():
-        shared = f"{counted(local_world_size, 'process')} share {counted(torch.cuda.device_count(), 'GPU')}"
+        shared = f"{pluralize(local_world_size, 'process')} share {pluralize(torch.cuda.device_count(), 'GPU')}"
         logger.info(f"training on CPU: {shared}; start one per GPU")
     return Processes(rank, local_rank, world_size, local_world_size, device, minutes)
 
@@ -83,8 +83,8 @@ def choose_device(setting: str, *, local_rank: int, local_world_size: int) -> to
     n_gpus = torch.cuda.device_count()
     if setting == "cuda" and n_gpus < local_world_size:
         raise SettingsError(
-            f'parallelism.device = "cuda": {counted(local_world_size, "process")} on this host but '
-            f'{counted(n_gpus, "GPU")}; start at most one process per GPU, or set parallelism.device = "cpu"'
+            f'parallelism.device = "cuda": {pluralize(local_world_size, "process")} on this host but '
+            f'{pluralize(n_gpus, "GPU")}; start at most one process per GPU, or set parallelism.device = "cpu"'
         )
     if setting == "cpu" or n_gpus < local_world_size:
         return torch.device("cpu")
@@ -127,8 +127,8 @@ def allow_open_files(world_size: int) -> None:
     needed = open_files_needed(world_size)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise SettingsError(
-            f"this host lets a process open {hard:,} files at most, and each of {counted(world_size, 'process')} needs "
-            f"{needed:,}; {MORE_FILES}"
+            f"this host lets a process open {hard:,} files at most, and each of {pluralize(world_size, 'process')} "
+            f"needs {needed:,}; {MORE_FILES}"
         )
 
 

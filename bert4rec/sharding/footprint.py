@@ -174,10 +174,10 @@ class Job:
         return self.n_targets + (self.n_train_negatives if needs_negatives(self.loss) else 0)
 
     @property
-    def n_ids(self) -> dict[str, int]:
+    def lookups_per_step(self) -> dict[str, int]:
         """Return ids of each table's features that a process looks up in a step, at most: had none come twice."""
         n_rows = {name: table.num_embeddings for table in self.tables.values() for name in table.feature_names}
-        n_ids = self.built.n_ids(n_positions=self.n_positions, n_candidates=self.n_candidates)
+        n_ids = self.built.lookups_per_step(n_positions=self.n_positions, n_candidates=self.n_candidates)
         return {name: min(n, n_rows[name]) for name, n in n_ids.items() if name in n_rows}
 
 
@@ -213,9 +213,9 @@ def dense_bytes(job: Job) -> tuple[int, int]:
     return sum(sizes), 2 * sum(sizes) + FLOAT * len(sizes) if job.optimizer == "adamw" else 0
 
 
-def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
+def peak_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     """Return the peak bytes of a process with `shards`: of its GPU (none on CPU) and of its host."""
-    on_device, on_host = held(job, shards)
+    on_device, on_host = resident_bytes(job, shards)
     passing = max(_passing(job, shards), _streaming(job, shards))
     saving = max([2 * PIECE_BYTES, *_dense_sizes(job)])  # and reading weights back
     if job.device_type == "cpu":
@@ -225,7 +225,7 @@ def needed(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     return on_device | {STEP: passing, PROCESS: GPU_CONTEXT}, on_host
 
 
-def held(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
+def resident_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
     """Return the resident bytes on GPU and host: weights, gradients and optimizer states."""
     weights, state = sum(part.weight_bytes for part in shards), sum(part.state_bytes for part in shards)
     dense, dense_state = dense_bytes(job)
@@ -256,8 +256,8 @@ def sync_bytes(job: Job, shards: Sequence[Shard]) -> int:
         return 0
     all_reduced = 2 * (job.n_groups - 1) / job.n_groups  # of each byte, in a ring
     if job.sync_every_n_steps > 1:
-        held = sum(part.weight_bytes + part.state_bytes for part in shards)
-        return math.ceil(all_reduced * held / job.sync_every_n_steps)
+        resident_bytes = sum(part.weight_bytes + part.state_bytes for part in shards)
+        return math.ceil(all_reduced * resident_bytes / job.sync_every_n_steps)
     of_every_row = sum(part.weight_bytes for part in shards if job.updates[part.table] == "dense_shards")
     gathered = _gradients_of_groups(job, shards) * (job.n_groups - 1) / job.n_groups
     return math.ceil(all_reduced * of_every_row + gathered)
@@ -280,7 +280,7 @@ def _gradients_of_groups(job: Job, shards: Sequence[Shard]) -> int:
     n_bytes = 0.0
     for part in (part for part in shards if job.updates[part.table] == "fused"):
         table = job.tables[part.table]
-        own = sum(job.n_ids.get(feature, 0) for feature in table.feature_names)
+        own = sum(job.lookups_per_step.get(feature, 0) for feature in table.feature_names)
         n_served = own * job.world_size * part.n_rows / table.num_embeddings
         n_bytes += n_served * (part.n_columns * FLOAT + ID)
     return math.ceil(n_bytes)
@@ -306,7 +306,7 @@ def message_bytes(job: Job) -> int:
     values = (
         n * table.embedding_dim
         for table in job.tables.values()
-        for feature, n in job.n_ids.items()
+        for feature, n in job.lookups_per_step.items()
         if feature in table.feature_names and feature != left_out
     )
     return BYTES[job.messages] * sum(values)
@@ -319,7 +319,7 @@ def _passing(job: Job, shards: Sequence[Shard]) -> int:
     if job.trains:
         updating = _update_bytes(job, shards) + SHARED_COPIES * _gradients_of_groups(job, shards)
         at_once = max(math.ceil(kept + _score_bytes(job, shards)), updating)
-    vectors = _lookup_bytes(job, job.n_ids, VECTOR_COPIES, shards) + _gathered_bytes(job)
+    vectors = _lookup_bytes(job, job.lookups_per_step, VECTOR_COPIES, shards) + _gathered_bytes(job)
     return vectors + _next_batch_bytes(job) + at_once
 
 

@@ -20,7 +20,7 @@ from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 from torchrec.distributed.types import ShardingEnv2D
 
-from bert4rec.feed.batch import spread
+from bert4rec.feed.batch import even_lengths
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.torchrec_internals import Kernel, n_features, repeat_step
 
@@ -107,7 +107,7 @@ class _Sharing:
         order = every.argsort(stable=True)  # by feature, as fbgemm wants them, then by row
         every = every[order]
         counts = torch.bincount(every >> ID_BITS, minlength=n_features(kernel)).tolist()
-        lengths = torch.cat([spread(count, keys.device) for count in counts])
+        lengths = torch.cat([even_lengths(count, keys.device) for count in counts])
         repeat_step(kernel)
         self._is_repeated = True
         try:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from bert4rec.config.abilities import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.runtime.errors import SettingsError, counted
+from bert4rec.runtime.errors import SettingsError, pluralize
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.plan import Plan, fitting_plan, size
@@ -68,16 +68,16 @@ def few_steps(n_windows: int, batch_size: int, world_size: int, *, unit: str = "
     if n_steps(batch_size, world_size) >= FEW_STEPS:
         return ""
     fewer = next((n for n in range(world_size - 1, 0, -1) if n_steps(batch_size, n) >= FEW_STEPS), 0)
-    better = [counted(fewer, "process")] if fewer else []
+    better = [pluralize(fewer, "process")] if fewer else []
     if smaller := smaller_batch(world_size):
         better.append(f"--training.per_device_train_batch_size={smaller}")
     if not better and world_size > 1:
         better.append(f"1 process with --training.per_device_train_batch_size={smaller_batch(1) or 1}")
     advice = f"; better: {' or '.join(better)}" if better else ""
-    steps, windows = counted(n_steps(batch_size, world_size), "step"), counted(n_windows, unit)
+    steps, windows = pluralize(n_steps(batch_size, world_size), "step"), pluralize(n_windows, unit)
     return (
         f"an epoch has only {steps}: {windows} in batches of {batch_size * world_size:,} "
-        f"({counted(world_size, 'process')} x {batch_size:,}){advice}"
+        f"({pluralize(world_size, 'process')} x {batch_size:,}){advice}"
     )
 
 
@@ -161,7 +161,7 @@ def _round_numbers(below: int) -> list[int]:
     return sorted((n for n in numbers if n < below), reverse=True)
 
 
-def skew(job: Job, popularity: npt.NDArray[np.integer]) -> float:
+def load_imbalance(job: Job, popularity: npt.NDArray[np.integer]) -> float:
     """Return the load imbalance: rows served by the busiest process in a step over the group's mean; at least 1.
 
     `popularity` [n_items] counts how often each item comes. A batch asks for an item once, however often it comes: with
@@ -170,7 +170,7 @@ def skew(job: Job, popularity: npt.NDArray[np.integer]) -> float:
     """
     rows_per_process = -(-job.tables["item"].num_embeddings // job.group_size)
     total = max(1, int(popularity.sum(dtype=np.int64)))
-    n_drawn = [job.built.n_ids(n_positions=job.n_positions, n_candidates=0)["item"]]
+    n_drawn = [job.built.lookups_per_step(n_positions=job.n_positions, n_candidates=0)["item"]]
     if needs_negatives(job.loss):
         n_drawn.append(job.n_targets)
     loads = np.zeros(job.group_size)

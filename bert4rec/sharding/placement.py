@@ -14,7 +14,7 @@ from torchrec.distributed.types import CacheParams, CommOp, ShardingPlan
 
 from bert4rec.config.abilities import SHARDING_TYPES, supports_column_sharding
 from bert4rec.runtime.memory import Memory
-from bert4rec.sharding.footprint import Job, Shard, held, needed, shard
+from bert4rec.sharding.footprint import Job, Shard, peak_bytes, resident_bytes, shard
 from bert4rec.sharding.torchrec_internals import (
     ChosenOptions,
     Perf,
@@ -62,16 +62,16 @@ def place(job: Job, memory: Memory) -> Placement:
     Raises `PlannerError` where the tables do not fit.
     """
     # The planner places the tables alone.
-    others = [sum(parts.values()) for parts in needed(job, [])]
+    others = [sum(parts.values()) for parts in peak_bytes(job, [])]
     limits = [NO_LIMIT if limit is None else limit for limit in (memory.device, memory.host)]
     hbm, ddr = (max(0, limit - taken) for limit, taken in zip(limits, others, strict=True))
-    topology, constraints = machine(job, hbm=hbm, ddr=ddr), _constraints(job)
-    estimators = [_Times(job, topology, constraints), _Sizes(job)]
+    hardware, constraints = topology(job, hbm=hbm, ddr=ddr), _constraints(job)
+    estimators = [_Times(job, hardware, constraints), _Sizes(job)]
     answer = ChosenOptions()
     planner = EmbeddingShardingPlanner(
-        topology=topology,
+        topology=hardware,
         batch_size=job.batch_size,
-        enumerator=EmbeddingEnumerator(topology, job.batch_size, constraints, estimators),
+        enumerator=EmbeddingEnumerator(hardware, job.batch_size, constraints, estimators),
         storage_reservation=FixedPercentageStorageReservation(0.0),
         constraints=constraints,
         stats=[answer],
@@ -115,7 +115,7 @@ def allowed_types(sharding_type: str, sparse_optimizer: str) -> list[str]:
     return [name for name in SHARDING_TYPES if supports_column_sharding(sparse_optimizer, name)]
 
 
-def machine(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
+def topology(job: Job, *, hbm: int = 0, ddr: int = 0) -> Topology:
     """Return the processes of a group as TorchRec sees them; `hbm` and `ddr` are bytes of GPU and host memory of each.
 
     The planner wants hosts of as many processes each: of a group that does not end where a host ends, smaller ones.
@@ -135,7 +135,7 @@ def _constraints(job: Job) -> dict[str, ParameterConstraints]:
             compute_kernels=[job.compute_kernel],
             cache_params=CacheParams(load_factor=job.cache_load_factor) if cached else None,
             min_partition=-(-table.embedding_dim // (4 * job.group_size)) * 4,
-            pooling_factors=[job.n_ids[feature] / job.batch_size for feature in table.feature_names],
+            pooling_factors=[job.lookups_per_step[feature] / job.batch_size for feature in table.feature_names],
         )
         for name, table in job.tables.items()
     }
@@ -148,7 +148,7 @@ class _Sizes:
     """
 
     def __init__(self, job: Job) -> None:
-        self._job, self._without = job, held(job, [])
+        self._job, self._without = job, resident_bytes(job, [])
         self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
 
     def estimate(self, sharding_options: list[Any], sharder_data_map: Any) -> None:
@@ -161,7 +161,7 @@ class _Sizes:
                 part.storage = Storage(*self._known[size])
 
     def _size(self, part: Shard) -> tuple[int, int]:
-        pairs = zip(held(self._job, [part]), self._without, strict=True)
+        pairs = zip(resident_bytes(self._job, [part]), self._without, strict=True)
         on_device, on_host = (sum(with_part.values()) - sum(without.values()) for with_part, without in pairs)
         return on_device, on_host
 

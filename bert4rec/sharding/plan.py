@@ -8,7 +8,7 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.config.abilities import needs_negatives
-from bert4rec.runtime.errors import SettingsError, counted
+from bert4rec.runtime.errors import SettingsError, pluralize
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import (
     Bytes,
@@ -16,12 +16,12 @@ from bert4rec.sharding.footprint import (
     Shard,
     dense_bytes,
     hidden_bytes,
-    needed,
+    peak_bytes,
     shard,
     step_count_bytes,
     sync_bytes,
 )
-from bert4rec.sharding.placement import StepTime, machine, place
+from bert4rec.sharding.placement import StepTime, place, topology
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Plan:
     sharding_types: dict[str, str] = field(default_factory=dict)
     times: dict[int, StepTime] = field(default_factory=dict)
 
-    def held(self, rank: int) -> dict[str, int]:
+    def resident_bytes(self, rank: int) -> dict[str, int]:
         """Return bytes of weights and of optimizer state on `rank`, counted like `parallelize.held_bytes`."""
         weights, state = dense_bytes(self.job)
         shards = self.of_rank(rank)
@@ -69,7 +69,7 @@ class Plan:
 
         Bandwidths are TorchRec's; messages among processes of several hosts count as messages between hosts.
         """
-        job, where = self.job, machine(self.job)
+        job, where = self.job, topology(self.job)
         received = {
             "hidden states to be scored": (hidden_bytes(job), job.group_size),
             "between the groups": (max(sync_bytes(job, self.of_rank(rank)) for rank in range(job.group_size)),
@@ -130,10 +130,10 @@ def _check_groups(job: Job) -> None:
 
 def _no_such_groups(n: int) -> str:
     sizes = ", ".join(str(size) for size in range(1, n + 1) if n % size == 0)
-    return f"{counted(n, 'process')} cannot be cut into such groups; valid with {n}: {sizes}"
+    return f"{pluralize(n, 'process')} cannot be cut into such groups; valid with {n}: {sizes}"
 
 
-def headline(plan: Plan) -> str:
+def summary_line(plan: Plan) -> str:
     """Return the plan in one line: the tables, and the memory of the process that needs most."""
     kinds = list(plan.largest())
     needs = " and ".join(
@@ -163,7 +163,7 @@ def summary(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def page(plan: Plan) -> str:
+def to_text(plan: Plan) -> str:
     """Return the whole plan: every shard, every process."""
     lines = [summary(plan), "", "shards:"]
     for part in plan.shards:
@@ -174,7 +174,7 @@ def page(plan: Plan) -> str:
         )
     lines += ["", "processes, in bytes:"]
     for rank, (on_device, on_host) in enumerate(plan.needs):
-        held = plan.held(rank)
+        held = plan.resident_bytes(rank)
         lines.append(
             f"  {rank}: {held['weights']} of weights and {held['optimizer_state']} of optimizer state, dense part "
             f"included; needs {sum(on_host.values())} of host memory"
@@ -218,7 +218,7 @@ def _needs(job: Job, shards: list[Shard]) -> list[tuple[Bytes, Bytes]]:
     for parts in of_rank:
         key = tuple((part.table, part.n_rows, part.n_columns) for part in parts)
         if key not in known:
-            known[key] = needed(job, parts)
+            known[key] = peak_bytes(job, parts)
         needs.append(known[key])
     return needs
 
@@ -231,7 +231,7 @@ def _table(plan: Plan, name: str) -> str:
     layout = plan.sharding_types.get(name, "replicated")
     return (
         f"{table.num_embeddings:,} x {table.embedding_dim}, {layout}, "
-        f"{len(parts)} x [{shapes}] on {n_holders} of {counted(job.world_size, 'process')}"
+        f"{len(parts)} x [{shapes}] on {n_holders} of {pluralize(job.world_size, 'process')}"
     )
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torchrec
 
 from bert4rec.config.load import flat
-from bert4rec.runtime.errors import RunInterruptedError, UserError, clock
+from bert4rec.runtime.errors import RunInterruptedError, UserError, format_duration
 from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME, age_of_launcher
 
 SECONDS_TO_READ = 10.0  # for all to read the findings before the first one ends, and perhaps the store with it
@@ -63,7 +63,7 @@ class Report:
         return f"process {self.rank} on {self.host}"
 
 
-def facts_of(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device_type: str) -> Facts:
+def environment_facts(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device_type: str) -> Facts:
     """Return what must be the same on all processes, for this one: versions, settings, dataset, kind of device."""
     return {
         "versions": {
@@ -78,7 +78,7 @@ def facts_of(settings: Mapping[str, Mapping[str, Any]], fingerprint: str, device
     }
 
 
-def agreed(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], tuple[T, Facts]]) -> T:
+def preflight(store: dist.Store, rank: int, world_size: int, prepare: Callable[[], tuple[T, Facts]]) -> T:
     """Return what `prepare` returns if its facts are the same on all processes; every process of the run calls this.
 
     Raises the same `UserError` on every process if any raised one, facts differ, or one never came.
@@ -151,9 +151,9 @@ def _wait_for_all(store: dist.Store, keys: list[str]) -> list[int]:
         left = SECONDS_TO_COME - waited
         if left <= 0 or not missing:  # the last one may have come just now
             return missing
-        logger.info(f"waiting for {_named(missing, len(keys))} ({clock(waited)})")
+        logger.info(f"waiting for {_named(missing, len(keys))} ({format_duration(waited)})")
     if pause > SECONDS_OF_SILENCE:
-        logger.info(f"all {len(keys)} processes are there ({clock(time.monotonic() - began)})")
+        logger.info(f"all {len(keys)} processes are there ({format_duration(time.monotonic() - began)})")
     return []
 
 
@@ -170,7 +170,7 @@ def late_host(reports: Sequence[Report]) -> str:
     seconds = first.age - last.age
     if last.host == first.host or seconds < SECONDS_OF_SILENCE:
         return ""
-    return f"{first.host} has waited {clock(seconds)} for {last.host}"
+    return f"{first.host} has waited {format_duration(seconds)} for {last.host}"
 
 
 def _wait(store: dist.Store, keys: list[str], seconds: float) -> bool:

@@ -18,7 +18,7 @@ from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCOR
 from bert4rec.dataset.format import TEST, table_rows
 from bert4rec.dataset.histories import TrainingPairs, TrainingWindows
 from bert4rec.dataset.reader import Dataset, Sizes
-from bert4rec.evaluation.evaluator import Between, Evaluator
+from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batches import START, Examples, Position, TrainingBatches
 from bert4rec.feed.negatives import NegativeSampler
@@ -257,7 +257,7 @@ def checkpoint_manager(
 
 def make_trainer(
     config: Config, step: Step, batches: TrainingBatches, manager: CheckpointManager, *,
-    measure: Callable[[Between], Metrics], log: MetricsLog | None, state: State | None = None,
+    measure: Callable[[BatchCallback], Metrics], log: MetricsLog | None, state: State | None = None,
     interruption: Interruption | None = None,
 ) -> Trainer:  # fmt: skip
     """Return the loop over `batches`, with what it saves by `manager` and restores."""

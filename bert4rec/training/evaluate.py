@@ -25,13 +25,13 @@ from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.console import ProgressBar
-from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError, clock, counted
+from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError, format_duration, pluralize
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
-from bert4rec.sharding.plan import headline
-from bert4rec.training.agreement import Facts, agreed, facts_of
+from bert4rec.sharding.plan import summary_line
+from bert4rec.training.agreement import Facts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, resolved
-from bert4rec.training.results import EvaluationResult, find, make_report
+from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
 from bert4rec.training.step import StepSync
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def evaluate(config: Config, trained: Trained, output: Path) -> Evaluation:
     Every process of the launch calls this. Raises `UserError`.
     """
     store, rank, world_size = rendezvous()
-    world, dataset, known = agreed(store, rank, world_size, lambda: _prepare(config, trained, store))
+    world, dataset, known = preflight(store, rank, world_size, lambda: _prepare(config, trained, store))
     training = config.training
     with process_group(world, store, deterministic=training.deterministic, precision=training.precision):
         # The model lives in this call only, so that its shards are gone when the process group ends.
@@ -73,7 +73,7 @@ def _prepare(
     """Return this process, its dataset and the known items, and what must be the same on all processes."""
     world = this_process(config.parallelism.device, store, minutes=config.parallelism.timeout_minutes)
     dataset = _open_dataset(config, trained, verify=world.local_rank == 0)
-    facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
+    facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset, _known_items(dataset, trained)), facts | {
         "weights": {"weights (checksum)": trained.checksum}
     }
@@ -121,7 +121,7 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
         )
     if (indices == UNKNOWN).all():
         raise DataError(
-            f"{dataset.folder}: the model knows none of its {counted(dataset.n_items, 'item')}; name a dataset with "
+            f"{dataset.folder}: the model knows none of its {pluralize(dataset.n_items, 'item')}; name a dataset with "
             "items of the model behind the run"
         )
     if np.array_equal(indices, np.arange(trained.n_items)):
@@ -145,7 +145,7 @@ def _complete(
 ) -> Evaluation:
     config = resolved(config, world, dataset)
     plan = plan_of_all(config, world, Sizes(trained.n_items, dataset.n_users), trains=False)
-    logger.info(headline(plan))
+    logger.info(summary_line(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
     model = build_model(config, world, plan)
     evaluator = replace(make_evaluator(config, world, dataset), known_items=known)
@@ -154,11 +154,11 @@ def _complete(
     on_rank_zero(lambda: _try(output))  # before the work that would be lost
     with Interruption() as interruption:
         with RankingProgress(interruption, world, n_batches=evaluator.n_batches(held_out)) as progress:
-            found = find(evaluator, model, held_out, progress.advance)
+            found = evaluate_model(evaluator, model, held_out, progress.advance)
         report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
         report["evaluation"] = _about(config, trained, evaluator)
         folder = None
-        if world.is_first:
+        if world.is_rank_zero:
             with interruption.busy():
                 folder = _write(output, evaluator, report, found)
             _compare(report, trained)
@@ -179,14 +179,14 @@ class RankingProgress(ProgressBar):
         """Count a batch."""
         _obey(self._consensus.interrupted())
         if self.is_due():
-            left = f"{clock(self.seconds_left(self._done))} left"
+            left = f"{format_duration(self.seconds_left(self._done))} left"
             self.show(self._done, f"ranking  {left}", line=f"ranking  {self._done / self._total:4.0%}  {left}")
         self._done += 1
 
     def __exit__(self, *failure: object) -> None:
         super().__exit__(*failure)
         if failure == (None, None, None):
-            _obey(self._consensus.answer().interrupted)
+            _obey(self._consensus.wait().interrupted)
 
 
 def _obey(number: int) -> None:
@@ -257,4 +257,4 @@ def _compare(report: Mapping[str, Any], trained: Trained) -> None:
         logger.warning(f"not the figures of {path}: {different}")
     else:
         n = len(list(common_figures(report, of_run)))
-        logger.info(f"the same as in {path}: all {counted(n, 'figure')}")
+        logger.info(f"the same as in {path}: all {pluralize(n, 'figure')}")

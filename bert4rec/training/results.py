@@ -18,7 +18,7 @@ from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.format import FIRST_ITEM_ID, RATINGS, USERS
 from bert4rec.dataset.histories import Bools
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.evaluator import Between, Evaluator
+from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
 from bert4rec.evaluation.examples import Example
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
 from bert4rec.evaluation.ranker import HeldOut
@@ -51,8 +51,8 @@ class EvaluationResult:
     figures: Mapping[str, Any]
 
 
-def find(
-    evaluator: Evaluator, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: Between
+def evaluate_model(
+    evaluator: Evaluator, model: nn.Module | Scorer, held_out: Mapping[str, HeldOut], between: BatchCallback
 ) -> EvaluationResult:
     """Evaluate `model` on all that is `held_out`; every process calls this."""
     ranks = evaluator.ranks(model, held_out, between)

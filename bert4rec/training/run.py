@@ -25,14 +25,14 @@ from bert4rec.report.figures import write_json
 from bert4rec.report.log import MetricsLog, read_records
 from bert4rec.report.trackers import require_packages
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
-from bert4rec.runtime.console import tell
+from bert4rec.runtime.console import emit_event
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, seed_everything, this_process
 from bert4rec.runtime.signals import PATIENCE, Interruption
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes
-from bert4rec.training.agreement import Facts, agreed, facts_of
+from bert4rec.training.agreement import Facts, environment_facts, preflight
 from bert4rec.training.build import (
     build,
     checkpoint_manager,
@@ -52,13 +52,13 @@ from bert4rec.training.results import (
     about_origin,
     about_plan,
     about_training,
-    find,
+    evaluate_model,
     make_report,
     optional,
     show,
     write_files,
 )
-from bert4rec.training.start import Context, begin, describe, make_context
+from bert4rec.training.start import Context, make_context, restore, write_run_header
 from bert4rec.training.step import Step
 from bert4rec.training.trainer import Trainer
 
@@ -85,14 +85,14 @@ def complete_untrained(
             with RankingProgress(interruption, world, n_batches=n_batches) as progress:
                 scorer = evaluator.counting.scorer(kind, progress.advance)
                 seconds = time.monotonic() - began
-                found = find(evaluator, scorer, held_out, progress.advance)
+                found = evaluate_model(evaluator, scorer, held_out, progress.advance)
                 examples = evaluator.examples(scorer, found.ranks)
         except Interrupted as interrupted:
             interrupted.advice = "start it again"
             raise
         peaks = gather_objects(peak_memory.read())
         folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
-        if world.is_first:
+        if world.is_rank_zero:
             resources.enter_context(lock(folder))
             report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
             report["training"] = _about_counting(seconds, peaks, n_positions=int(dataset.popularity.sum()))
@@ -129,7 +129,7 @@ def _write(
     if validation := report.get("validation", {}).get("full"):
         log.add("validation", 0, epoch=0.0, full=validation)
     logger.info(f"run folder: {folder}")
-    tell(run=str(folder))
+    emit_event(run=str(folder))
     write_files(folder, report, dataset, examples, log)
     log.close()
 
@@ -141,7 +141,7 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     """
     began = time.monotonic()
     store, rank, world_size = rendezvous()
-    world, dataset = agreed(store, rank, world_size, lambda: _prepare(config, store))
+    world, dataset = preflight(store, rank, world_size, lambda: _prepare(config, store))
     arithmetic = config.training
     group = process_group(world, store, deterministic=arithmetic.deterministic, precision=arithmetic.precision)
     with group, ExitStack() as resources:
@@ -167,7 +167,7 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
             f'{dataset.folder}: has no ratings, which training.loss = "mse" learns; prepare data that have some (of a '
             "table: --data.rating_column=NAME), or choose another loss"
         )
-    facts = facts_of(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
+    facts = environment_facts(config.model_dump(mode="json"), dataset.metadata["fingerprint"], world.device.type)
     return (world, dataset), facts
 
 
@@ -178,12 +178,12 @@ def _complete(
     """Train, test the best weights, write the report; return the run folder, locked as long as `resources` are open."""
     context = make_context(config, world, dataset, resources)
     evaluator = make_evaluator(context.config, world, dataset)
-    if world.is_first:
-        describe(context, evaluator)
+    if world.is_rank_zero:
+        write_run_header(context, evaluator)
     seed_everything(context.config.training.seed, world.rank)
     model, optimizers = build(context.config, world, sizes_of(context.config, dataset), context.plan)
     log = None
-    if world.is_first:
+    if world.is_rank_zero:
         log = metrics_log(context.config, context.folder, purge_from=context.state().step)
     patience = max(PATIENCE, context.config.checkpoint.seconds_on_signal) if may_exit else None
     with Interruption(patience) as interruption:
@@ -213,11 +213,11 @@ def _fit_and_test(
 ) -> tuple[EvaluationResult, list[Example]]:
     """Train, and evaluate the best weights. Raises `Interrupted` and `DivergenceError` with what to do."""
     try:
-        begin(context, trainer, log)
+        restore(context, trainer, log)
         trainer.stopwatch.add("start", time.monotonic() - began)
         trainer.fit()
         with trainer.stopwatch.of("test"):
-            found = trainer.evaluate(lambda between: find(evaluator, model, evaluator.held_out(), between))
+            found = trainer.evaluate(lambda between: evaluate_model(evaluator, model, evaluator.held_out(), between))
             return found, evaluator.examples(model, found.ranks)
     except Interrupted as interrupted:
         interrupted.advice = how_to_continue(context.folder)

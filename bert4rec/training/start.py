@@ -41,11 +41,11 @@ from bert4rec.report.environment import environment
 from bert4rec.report.figures import write_json
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.collectives import on_rank_zero
-from bert4rec.runtime.console import tell
-from bert4rec.runtime.errors import DataError, SettingsError, counted, rounded
+from bert4rec.runtime.console import emit_event
+from bert4rec.runtime.errors import DataError, SettingsError, pluralize, rounded
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.memory_check import few_steps
-from bert4rec.sharding.plan import Plan, headline, page
+from bert4rec.sharding.plan import Plan, summary_line, to_text
 from bert4rec.training.build import (
     facts_of_dataset,
     make_pairs,
@@ -112,7 +112,7 @@ class Context:
             "items": self.dataset.first_ids,
             "world_size": self.world.world_size,
             "global_batch": self.global_batch,
-            "plan": page(self.plan),
+            "plan": to_text(self.plan),
         }
 
 
@@ -145,15 +145,15 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     return Context(config, world, dataset, plan, folder, resumption, origin, chosen)
 
 
-def describe(context: Context, evaluator: Evaluator) -> None:
+def write_run_header(context: Context, evaluator: Evaluator) -> None:
     """Write and log what is known before the first step; the first process calls this."""
     config, world, folder = context.config, context.world, context.folder
     to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
     (folder / CONFIG).write_text(to_repeat.to_toml())
-    (folder / PLAN).write_text(page(context.plan))
+    (folder / PLAN).write_text(to_text(context.plan))
     for choice in context.chosen:
         logger.info(choice)
-    logger.info(headline(context.plan))
+    logger.info(summary_line(context.plan))
     windows, unit = training_windows(config, context.dataset), KINDS[config.model.kind].unit
     n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
     if warning := few_steps(n_examples, config.training.per_device, world.world_size, unit=unit):
@@ -167,14 +167,14 @@ def describe(context: Context, evaluator: Evaluator) -> None:
         logger.info(evaluator.left_out)
     write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
     logger.info(f"run folder: {folder}")
-    tell(run=str(folder))
+    emit_event(run=str(folder))
 
 
 def _held_out_pairs(config: Config, dataset: Dataset) -> str:
     """Return in words how many pairs are trained on, and how many are held out for what."""
     n = {name: len(pairs) for name, pairs in make_pairs(config, dataset).items()}
     chosen = f"{n['validation']:,} to choose the best epoch by" if n["validation"] else "none to choose an epoch by"
-    return f"{counted(n['training'], 'rated pair')} to train on, {n['test']:,} held out for the report, {chosen}"
+    return f"{pluralize(n['training'], 'rated pair')} to train on, {n['test']:,} held out for the report, {chosen}"
 
 
 def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Resumption | None) -> Config:
@@ -209,7 +209,7 @@ def _origin(config: Config, dataset: Dataset) -> Path | None:
     return folder
 
 
-def begin(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
+def restore(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
     """Restore what the run starts from, and log it; every process calls this."""
     if context.resumption:
         _resume(context, context.resumption, trainer, log)
@@ -228,7 +228,7 @@ def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: Met
     n_newer = on_rank_zero(lambda: quarantine_newer(resumption))
     logger.info(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
     if n_newer:
-        logger.info(f"moved {counted(n_newer, 'newer checkpoint')} to {QUARANTINE}/")
+        logger.info(f"moved {pluralize(n_newer, 'newer checkpoint')} to {QUARANTINE}/")
     if previous != current:
         logger.info(f"dropout draws other numbers: {current}, before {previous}")
     draws_before, draws = _draws(saved["world_size"], saved["config"]), _draws(world_size, context.settings)
@@ -265,7 +265,7 @@ def _draws(world_size: int, settings: Mapping[str, Any]) -> str:
     training = settings["training"]
     shared_by = training["negatives_shared_by"]
     n = 1 if shared_by == "all" else world_size // shared_by
-    return counted(n, "draw") if needs_negatives(training["loss"]) else ""
+    return pluralize(n, "draw") if needs_negatives(training["loss"]) else ""
 
 
 def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:

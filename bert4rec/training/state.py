@@ -15,7 +15,7 @@ from bert4rec.checkpoint.store import read_metadata, verify
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.feed.batches import Position
 from bert4rec.runtime.collectives import all_agree, on_rank_zero
-from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, counted
+from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, pluralize
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.optimizer import Optimizers, are_finite
@@ -55,7 +55,7 @@ class State:
         """Return where the next batch starts."""
         return Position(self.epochs, self.sequences, self.step)
 
-    def lasting(self) -> dict[str, Any]:
+    def without_timers(self) -> dict[str, Any]:
         """Return all but the clocks: what a checkpoint of the same step may not differ in."""
         return {**asdict(self), "seconds": 0.0, "seconds_by_part": {}}
 
@@ -161,7 +161,7 @@ class Checkpoints:
         self._owners: list[Owner] = [self._weights, self._moments, self._random]
         self._owners += [self.average] if self.average else []
         self._manager, self._interruption = manager, interruption
-        self._saved = state.lasting()  # a fresh start needs no checkpoint, and one that is resumed has its own
+        self._saved = state.without_timers()  # a fresh start needs no checkpoint, and one that is resumed has its own
         self.is_lost = False
 
     def load_weights_of(self, folder: Path) -> None:
@@ -182,7 +182,7 @@ class Checkpoints:
         self.state.updates = self.state.updates if optimizers else 0
         self._optimizers.set_steps(self.state.updates)
 
-    def averaged(self) -> AbstractContextManager[None]:
+    def using_average(self) -> AbstractContextManager[None]:
         """Give the model the weights that are saved as the model for a while; nothing may be saved meanwhile."""
         return self.average.using_average() if self.average else nullcontext()
 
@@ -196,14 +196,14 @@ class Checkpoints:
         Raises `DivergenceError` for weights that are not finite.
         """
         state = self.state
-        if self._manager.last_step == state.step and self._saved == state.lasting():
+        if self._manager.last_step == state.step and self._saved == state.without_timers():
             return
         self._optimizers.synchronize()
         if not all_agree(are_finite(self._weights.local_parts())):
-            raise DivergenceError(f"weights are not finite after {counted(state.step, 'step')}")
+            raise DivergenceError(f"weights are not finite after {pluralize(state.step, 'step')}")
         with self._interruption.busy():
             self._manager.save(state.step, self.tensors(), {"state": asdict(state)}, best_step=state.best_step)
-        self._saved = state.lasting()
+        self._saved = state.without_timers()
 
     def wait(self) -> None:
         """Wait until the current checkpoint is written."""

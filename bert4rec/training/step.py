@@ -98,7 +98,7 @@ class StepSync:
         self._interruption, self._group = interruption, new_gloo_group(minutes)
         self._message: Message | None = None
 
-    def ask(
+    def start(
         self, following: AnyBatch | None = None, *, report: bool = False, out_of_time: bool = False, save: bool = False
     ) -> None:
         """Send this process's part; `following` is the batch of the step after the one that begins now."""
@@ -116,7 +116,7 @@ class StepSync:
         if number:  # nothing is as urgent: the others may be gone
             self._wait(self._message)
 
-    def answer(self) -> Decision:
+    def wait(self) -> Decision:
         """Return what the last question found out; nothing if none is open."""
         message, self._message = self._message, None
         if message is None:
@@ -132,9 +132,9 @@ class StepSync:
 
         It leaves a question open; `answer` ends the evaluation.
         """
-        number = self.answer().interrupted
+        number = self.wait().interrupted
         if not number:
-            self.ask()
+            self.start()
         return number
 
     def _wait(self, message: Message) -> None:
@@ -150,7 +150,7 @@ class Prefetcher:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def bring(self, batch: AnyBatch) -> AnyBatch:
+    def to_device(self, batch: AnyBatch) -> AnyBatch:
         """Return the batch on the device; on CUDA only the device waits for it."""
         if self._stream is None:
             return batch.to(self._device)

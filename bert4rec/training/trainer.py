@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 
 from bert4rec.dataset.format import RATINGS
-from bert4rec.evaluation.evaluator import Between
+from bert4rec.evaluation.evaluator import BatchCallback
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batch import AnyBatch
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.report.log import MetricsLog
 from bert4rec.runtime.console import ProgressBar
-from bert4rec.runtime.errors import DivergenceError, Interrupted, clock, counted, rounded
+from bert4rec.runtime.errors import DivergenceError, Interrupted, format_duration, pluralize, rounded
 from bert4rec.runtime.memory import release_free_memory, use_memory_again
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.optimizer import learning_rate_scale
@@ -56,7 +56,7 @@ class Meter:
         self._loss.zero_()
         self.unread_positions = 0
         if not math.isfinite(mean):
-            raise DivergenceError(f"the training loss is {mean} after {counted(self._steps, 'step')}")
+            raise DivergenceError(f"the training loss is {mean} after {pluralize(self._steps, 'step')}")
         return mean
 
     @property
@@ -136,7 +136,7 @@ class Trainer:
 
     def __init__(
         self, step: Step, batches: TrainingBatches, checkpoints: Checkpoints, settings: TrainerSettings, *,
-        measure: Callable[[Between], Metrics], interruption: Interruption, log: MetricsLog | None,
+        measure: Callable[[BatchCallback], Metrics], interruption: Interruption, log: MetricsLog | None,
         examples: str = "sequences",
     ) -> None:  # fmt: skip
         self._step, self._batches, self.checkpoints, self._settings = step, batches, checkpoints, settings
@@ -158,8 +158,8 @@ class Trainer:
         settings, state = self._settings, self.state
         use_memory_again()
         logger.info(
-            f"training on {counted(self._world.world_size, 'process')} ({self._world.device.type}): at most "
-            f"{counted(settings.n_epochs, 'epoch')} of {counted(self._batches.steps_per_epoch, 'step')}"
+            f"training on {pluralize(self._world.world_size, 'process')} ({self._world.device.type}): at most "
+            f"{pluralize(settings.n_epochs, 'epoch')} of {pluralize(self._batches.steps_per_epoch, 'step')}"
         )
         pin_memory = self._world.device.type == "cuda"
         batches = self._batches.batches(num_workers=settings.num_workers, pin_memory=pin_memory)
@@ -171,7 +171,7 @@ class Trainer:
             state.stopped_by = state.stopped_by or "n_epochs"
             with self.stopwatch.of("saving"):
                 self.checkpoints.wait()
-        logger.info(f"stopped by {state.stopped_by} after {counted(self.epoch, 'epoch')}")
+        logger.info(f"stopped by {state.stopped_by} after {pluralize(self.epoch, 'epoch')}")
         self._is_done = True
         with self.stopwatch.of("saving"):
             self.checkpoints.load_best(self.epoch)
@@ -181,13 +181,13 @@ class Trainer:
         """Return the epochs so far, with a fraction."""
         return self.state.epochs + self.state.sequences / self._batches.n_sequences
 
-    def evaluate(self, measure: Callable[[Between], T]) -> T:
+    def evaluate(self, measure: Callable[[BatchCallback], T]) -> T:
         """Return what `measure` returns, which calls its argument between two batches.
 
         Raises `Interrupted` on all processes if one has got a signal.
         """
         found = measure(lambda: self._obey(self._consensus.interrupted()))
-        self._obey(self._consensus.answer().interrupted)
+        self._obey(self._consensus.wait().interrupted)
         return found
 
     def _train_epoch(self, batches: Iterator[AnyBatch]) -> None:
@@ -195,15 +195,15 @@ class Trainer:
         self._step.model.train()
         state, began = self.state, time.monotonic()
         batch = next(batches, None)
-        self._consensus.ask(batch)
-        batch = batch and self._transfer.bring(batch)
-        n_positions = self._consensus.answer().positions
+        self._consensus.start(batch)
+        batch = batch and self._transfer.to_device(batch)
+        n_positions = self._consensus.wait().positions
         while batch is not None:
             following = next(batches, None)
             self._ask(following)
-            following = following and self._transfer.bring(following)
+            following = following and self._transfer.to_device(following)
             self._train_step(batch, following, n_positions, began)
-            decision = self._consensus.answer()
+            decision = self._consensus.wait()
             batch, n_positions = following, decision.positions
             began = time.monotonic()
             if decision.interrupted or decision.out_of_time:
@@ -263,7 +263,7 @@ class Trainer:
         """Measure, and compare with the best so far."""
         self._step.optimizers.synchronize()
         try:
-            with self.checkpoints.averaged():
+            with self.checkpoints.using_average():
                 metrics = self.evaluate(self._measure)
         except _Stopped as stop:
             self.checkpoints.interrupt(stop.number)
@@ -286,8 +286,8 @@ class Trainer:
 
     def _ask(self, following: AnyBatch | None) -> None:
         """Ask what to do after the step, and how much there is to predict in the `following` batch."""
-        limit, is_first = self._settings.max_minutes, self._world.is_first
-        self._consensus.ask(
+        limit, is_first = self._settings.max_minutes, self._world.is_rank_zero
+        self._consensus.start(
             following,
             report=is_first and self._progress.is_due(),
             out_of_time=0 < limit <= self._seconds() / 60,
@@ -303,7 +303,10 @@ class Trainer:
         if self._log is None:
             return
         learning_rate = self._settings.learning_rate * self._learning_rate_scale()
-        left, speed = f"{clock(self._seconds_left())} left", f"  {rounded(rate)} {self._examples}/s" if rate else ""
+        left, speed = (
+            f"{format_duration(self._seconds_left())} left",
+            f"  {rounded(rate)} {self._examples}/s" if rate else "",
+        )
         place = f"step {step:>{len(str(self._n_steps))}}/{self._n_steps}  epoch {self.epoch:5.2f}"
         self._progress.show(
             step,

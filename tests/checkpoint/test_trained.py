@@ -56,7 +56,7 @@ def test_what_cannot_be_used_is_refused(whole: Path, tmp_path: Path) -> None:
 
 def seal(folder: Path) -> None:
     names = [path.name for path in folder.iterdir() if path.name != files.MANIFEST]
-    files.seal(folder, files.describe(folder, names))
+    files.write_manifest(folder, files.describe(folder, names))
 
 
 @pytest.fixture

@@ -113,12 +113,12 @@ def test_batches_that_travel_beside_other_work_arrive_whole() -> None:
         torch.ones(2048, 2048, device="cuda"),
     )
     lengths, positions, targets = torch.tensor([100_000]), torch.tensor([0]), torch.tensor([2])
-    batches = [Batch.showing(torch.full((100_000,), n), lengths, positions, targets) for n in range(2, 22)]
+    batches = [Batch.from_items(torch.full((100_000,), n), lengths, positions, targets) for n in range(2, 22)]
     found = []
     for batch in batches:
         for _ in range(5):
             work = (work @ work).clamp(max=1)
-        received = transfer.bring(batch)
+        received = transfer.to_device(batch)
         assert all(tensor.device.type == device.type for tensor in tensors_in(received))
         found.append(received.items.ids[received.places].sum())
         del received

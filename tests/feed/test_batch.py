@@ -12,7 +12,16 @@ from torch import Tensor
 
 from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.dataset.histories import Rows
-from bert4rec.feed.batch import ID_ROWS, LARGEST_COUNTED, Batch, Candidates, Lookup, Pairs, distinct, tensors_of
+from bert4rec.feed.batch import (
+    ID_ROWS,
+    LARGEST_COUNTED,
+    Batch,
+    Candidates,
+    Lookup,
+    Pairs,
+    tensors_of,
+    unique_with_inverse,
+)
 from bert4rec.feed.loaders.parcel import ALIGNMENT, FlatBatch
 from bert4rec.feed.negatives import Negatives
 from bert4rec.training.step import tensors_in
@@ -22,14 +31,14 @@ NEGATIVES = Negatives(torch.tensor([9, 4, 9]), torch.tensor([-1.0, -2.0, -1.0]))
 
 def test_equal_items_are_asked_for_once_and_the_mask_token_never() -> None:
     shown = torch.tensor([7, MASK_ID, 3, 7, MASK_ID, 5])
-    batch = Batch.showing(shown, torch.tensor([4, 2]), torch.tensor([1, 4]), torch.tensor([8, 9]))
+    batch = Batch.from_items(shown, torch.tensor([4, 2]), torch.tensor([1, 4]), torch.tensor([8, 9]))
     assert batch.items.ids.tolist() == [3, 5, 7]
     assert batch.places.tolist() == [2, 3, 0, 2, 3, 1]
 
 
 def test_a_batch_of_mask_tokens_asks_for_nothing() -> None:
     masks = torch.tensor([MASK_ID, MASK_ID])
-    batch = Batch.showing(masks, torch.tensor([1, 1]), torch.arange(2), torch.tensor([8, 9]))
+    batch = Batch.from_items(masks, torch.tensor([1, 1]), torch.arange(2), torch.tensor([8, 9]))
     assert (batch.items.ids.tolist(), batch.places.tolist()) == ([], [0, 0])
 
 
@@ -57,7 +66,7 @@ def tensors(value: Any) -> list[Tensor]:
 
 
 def test_a_batch_moves_whole() -> None:
-    batch = Batch.showing(torch.tensor([2, 1]), torch.tensor([2]), torch.tensor([1]), torch.tensor([3]))
+    batch = Batch.from_items(torch.tensor([2, 1]), torch.tensor([2]), torch.tensor([1]), torch.tensor([3]))
     pairs = Pairs.between(torch.tensor([0]), torch.tensor([3]), torch.tensor([0.5]))
     for whole in (batch, pairs):
         whole = whole._replace(n_sequences=7, candidates=Candidates.of(whole.targets, NEGATIVES))
@@ -77,7 +86,7 @@ def test_ragged_rows_become_tensors_of_64_bits() -> None:
 @given(st.lists(st.integers(0, 3) | st.integers(0, 2**40), max_size=30))
 def test_each_id_comes_once_and_all_come_back(ids: list[int]) -> None:
     """Few and small ones are counted, large ones are sorted."""
-    found, places = distinct(torch.tensor(ids, dtype=torch.int64))
+    found, places = unique_with_inverse(torch.tensor(ids, dtype=torch.int64))
     assert found.ids.tolist() == sorted({*ids})
     assert found.ids[places].tolist() == ids
     assert {tensor.dtype for tensor in (*found, places)} == {torch.int64}
@@ -85,7 +94,7 @@ def test_each_id_comes_once_and_all_come_back(ids: list[int]) -> None:
 
 @pytest.mark.parametrize("largest", [5 * LARGEST_COUNTED - 1, 5 * LARGEST_COUNTED])
 def test_both_ways_agree(largest: int) -> None:
-    found, places = distinct(torch.tensor([largest, 3, largest, 0, 3]))
+    found, places = unique_with_inverse(torch.tensor([largest, 3, largest, 0, 3]))
     assert (found.ids.tolist(), places.tolist()) == ([0, 3, largest], [2, 1, 2, 0, 1])
 
 
@@ -98,7 +107,7 @@ def test_ids_are_spread_evenly_over_the_rows(n: int) -> None:
 
 TARGETS = torch.tensor([5, 7, 5])
 DRAWN = Negatives(torch.tensor([3, 4]), torch.tensor([0.5, 0.25]))
-SEQUENCES = Batch.showing(torch.tensor([3, 1, 4]), torch.tensor([1, 2]), torch.tensor([1]), torch.tensor([9]))
+SEQUENCES = Batch.from_items(torch.tensor([3, 1, 4]), torch.tensor([1, 2]), torch.tensor([1]), torch.tensor([9]))
 BATCHES: dict[str, Any] = {
     "sequences": SEQUENCES._replace(n_sequences=2),
     "sequences and negatives": SEQUENCES._replace(candidates=Candidates.of(TARGETS, DRAWN)),

@@ -8,7 +8,7 @@ import pytest
 
 from bert4rec import TimedHistory
 from bert4rec.inference import histories as module
-from bert4rec.inference.histories import Known, UserHistories
+from bert4rec.inference.histories import KnownHistory, UserHistories
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG, prepare_log
@@ -18,23 +18,23 @@ IDS = ItemIds(pa.array(["a", "b", "c"]))
 
 def test_known_items_keep_their_times() -> None:
     history = TimedHistory(["c", "z", "a"], [1, 2.5, 9])
-    known, indices = Known.of(history, IDS, with_times=True)
+    known, indices = KnownHistory.of(history, IDS, with_times=True)
     assert indices.tolist() == [2, -1, 0]
     assert known.seconds is not None
     assert (known.items.tolist(), known.seconds.tolist(), known.at) == ([2, 0], [1, 9], 9)
     last = known.last(1)
     assert last.seconds is not None
     assert (last.items.tolist(), last.seconds.tolist(), last.at, len(last)) == ([0], [9], 9, 1)
-    later, _ = Known.of(history._replace(at=20.5), IDS, with_times=True)
+    later, _ = KnownHistory.of(history._replace(at=20.5), IDS, with_times=True)
     assert later.at == 20
     for empty in (TimedHistory([], []), []):
-        nothing, _ = Known.of(empty, IDS, with_times=True)
+        nothing, _ = KnownHistory.of(empty, IDS, with_times=True)
         assert (len(nothing), nothing.at) == (0, 0)
 
 
 def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
     for history in (["a", "b"], TimedHistory(["a", "b"], [2, 1])):
-        known, _ = Known.of(history, IDS, with_times=False)
+        known, _ = KnownHistory.of(history, IDS, with_times=False)
         assert (known.items.tolist(), known.seconds) == ([0, 1], None)
 
 
@@ -51,7 +51,7 @@ def test_a_model_that_knows_no_times_does_not_look_at_them() -> None:
 )
 def test_times_that_cannot_be_are_refused(history: TimedHistory | list[str], problem: str) -> None:
     with pytest.raises(DataError, match=problem):
-        Known.of(history, IDS, with_times=True)
+        KnownHistory.of(history, IDS, with_times=True)
 
 
 BEGIN = 1_600_000_000  # seconds, of each history

@@ -75,7 +75,7 @@ def change(file: Path, **changes: object) -> None:
 
 def seal(folder: Path) -> None:
     names = [path.name for path in folder.iterdir() if path.name != files.MANIFEST]
-    files.seal(folder, files.describe(folder, names))
+    files.write_manifest(folder, files.describe(folder, names))
 
 
 def test_a_relative_dataset_is_found_from_any_folder(

@@ -51,7 +51,7 @@ def test_scores_are_those_of_the_model(kind: type[SequenceModel], head: str, out
     is_rotary = positions == "rotary"
     trained = model(kind, head=head, output_bias=output_bias, positions=positions, input_norm=is_rotary)
     ids, lengths = [item for items in HISTORIES for item in items], [len(items) for items in HISTORIES]
-    asked = trained.ask(Rows(np.array(ids, np.int32), np.array(lengths)), MAX_LEN)
+    asked = trained.inference_batch(Rows(np.array(ids, np.int32), np.array(lengths)), MAX_LEN)
     hidden, vectors = trained.encode_queries(asked, Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))
     network = network_of(trained)
     network.rows[:FIRST_ITEM_ID] = torch.nan  # neither padding nor the mask token is a row that is read
@@ -67,7 +67,7 @@ def test_scores_of_a_model_that_knows_times_are_those_of_the_model(kind: type[Se
     trained = model(kind, times=times)
     ids, lengths = [item for items in HISTORIES for item in items], [len(items) for items in HISTORIES]
     seconds, at = np.cumsum(np.arange(len(ids)) ** 3), np.array([40, 60, 10**6])
-    asked = trained.ask(
+    asked = trained.inference_batch(
         Rows(np.array(ids, np.int32), np.array(lengths), times=seconds, target_times=at), MAX_LEN, times
     )  # fmt: skip
     hidden, _ = trained.encode_queries(asked, Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))

@@ -40,8 +40,8 @@ class WithGroups(SASRec):
         groups = Lookup.of(batch.items.ids % self.N_GROUPS)
         return super()._encode(vectors + self.group_table.look_up({"group": groups})["group"], batch)
 
-    def n_ids(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
-        return {**super().n_ids(n_positions=n_positions, n_candidates=n_candidates), "group": n_positions}
+    def lookups_per_step(self, *, n_positions: int, n_candidates: int) -> dict[str, int]:
+        return {**super().lookups_per_step(n_positions=n_positions, n_candidates=n_candidates), "group": n_positions}
 
 
 def batch(sequences: list[list[int]], positions: list[list[int]]) -> Batch:
@@ -50,7 +50,7 @@ def batch(sequences: list[list[int]], positions: list[list[int]]) -> Batch:
     starts = (lengths.cumsum(0) - lengths).tolist()
     flat = torch.tensor([a + p for a, inside in zip(starts, positions, strict=True) for p in inside])
     items = torch.tensor([item for sequence in sequences for item in sequence])
-    return Batch.showing(items, lengths, flat, items[flat])
+    return Batch.from_items(items, lengths, flat, items[flat])
 
 
 def hidden_of(network: SequenceModel, asked: Batch) -> Tensor:

@@ -91,7 +91,7 @@ def test_what_it_is_trained_on_is_what_it_is_asked(times: str) -> None:
     expected = torch.zeros(())
     for n in range(1, len(HISTORY)):
         known = {} if taken is None else {"times": taken[:n], "target_times": taken[n : n + 1]}
-        asked = SASRec.ask(Rows(np.array(HISTORY[:n], np.int32), np.array([n]), **known), 12, times)
+        asked = SASRec.inference_batch(Rows(np.array(HISTORY[:n], np.int32), np.array([n]), **known), 12, times)
         hidden, _ = network.encode_queries(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))
         expected = expected + F.cross_entropy(hidden @ vectors.T, torch.tensor([HISTORY[n] - FIRST_ITEM_ID]))
     torch.testing.assert_close(network(batch), expected)

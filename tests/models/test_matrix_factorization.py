@@ -117,5 +117,5 @@ def test_users_are_asked_by_their_rows() -> None:
     rows = Rows(
         np.array([2, 3, 4], np.int32), np.array([1, 2]), np.array([7, 8], np.int32), {}, np.array([5, 1], np.int32)
     )
-    asked = MatrixFactorization.ask(rows, 50)
+    asked = MatrixFactorization.inference_batch(rows, 50)
     assert (asked.users.ids[asked.places].tolist(), asked.targets.tolist()) == ([5, 1], [7, 8])

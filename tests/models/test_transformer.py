@@ -120,9 +120,9 @@ def test_a_causal_output_does_not_depend_on_what_comes_after() -> None:
 def test_what_is_turned_keeps_its_precision_and_length() -> None:
     places, vectors = torch.arange(5), torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1))
     rotation = Rotation.of(places, WIDTH // HEADS)
-    whole = rotation.turn(vectors, HEADS)
+    whole = rotation.rotate(vectors, HEADS)
     torch.testing.assert_close(whole.norm(dim=1), vectors.norm(dim=1))
-    half = rotation.turn(vectors.bfloat16(), HEADS)
+    half = rotation.rotate(vectors.bfloat16(), HEADS)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), whole, rtol=0, atol=0.05)
 

@@ -136,12 +136,12 @@ def with_groups(job: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
 def decided() -> Decision:
     """What is found out by a question that the processes ask one after another."""
     rank, empty, consensus = dist.get_rank(), torch.empty(0, dtype=torch.int64), StepSync(Interruption())
-    batch = Batch.showing(empty, empty, empty, torch.full([rank], FIRST_ITEM_ID))
+    batch = Batch.from_items(empty, empty, empty, torch.full([rank], FIRST_ITEM_ID))
     for turn in range(dist.get_world_size()):
         if turn == rank:
-            consensus.ask(batch, report=rank == 0, out_of_time=rank == 1)
+            consensus.start(batch, report=rank == 0, out_of_time=rank == 1)
         dist.barrier()  # which nobody would come to who waited for the others
-    return consensus.answer()
+    return consensus.wait()
 
 
 def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
@@ -150,7 +150,7 @@ def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
     consensus = StepSync(interruption)
     first = consensus.interrupted()
     interruption.number = (0, signal.SIGTERM, signal.SIGINT)[dist.get_rank()]
-    return [first, consensus.interrupted(), consensus.interrupted()], consensus.answer()
+    return [first, consensus.interrupted(), consensus.interrupted()], consensus.wait()
 
 
 class After(Interruption):
@@ -220,7 +220,7 @@ def train_part(
         "weights": weights(model),
         "moments": _moments(optimizers),
         "interrupted": message,
-        "state": trainer.state.lasting(),
+        "state": trainer.state.without_timers(),
         "metrics": to_metrics(_rank(model, config, dataset, "test", PROTOCOLS), [10]),
     }
 
@@ -425,7 +425,7 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     optimizers.begin_step(1.0)
     model(batch).backward()
     optimizers.step()
-    return plan.held(dist.get_rank()), held_bytes(model, optimizers.states())
+    return plan.resident_bytes(dist.get_rank()), held_bytes(model, optimizers.states())
 
 
 def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
@@ -565,7 +565,7 @@ def begin(name: str, parts: list[str]) -> tuple[str, str]:
         mock.patch("socket.gethostname", return_value=f"host{dist.get_rank()}"),
     ):
         try:
-            return "agreed", agreement.agreed(store, dist.get_rank(), dist.get_world_size(), prepare)
+            return "agreed", agreement.preflight(store, dist.get_rank(), dist.get_world_size(), prepare)
         except Exception as error:
             return type(error).__name__, str(error)
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from bert4rec.runtime import console
 from bert4rec.runtime.console import EVENT, EVENTS, ProgressBar, log_to_terminal
-from bert4rec.runtime.errors import clock, counted, rounded
+from bert4rec.runtime.errors import format_duration, pluralize, rounded
 from bert4rec.runtime.signals import log_interrupted
 from tests.terminal import on_terminal, screen
 
@@ -193,9 +193,9 @@ def test_three_digits_or_all_before_the_point(number: float, text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_number_and_its_noun(number: float, noun: str, text: str) -> None:
-    assert counted(number, noun) == text
+    assert pluralize(number, noun) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (123, "2:03"), (3723.4, "1:02:03")])
 def test_time(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
+    assert format_duration(seconds) == text

@@ -54,7 +54,7 @@ def sound(tmp_path: Path) -> Path:
     sizes = {".metadata": 700, "__0_0.distcp": 50_000, "facts.json": 3000}
     for name, size in sizes.items():
         (folder / name).write_bytes(draw.bytes(size))
-    files.seal(folder, files.describe(folder, sizes))
+    files.write_manifest(folder, files.describe(folder, sizes))
     return folder
 
 
@@ -86,7 +86,7 @@ def test_the_manifest_of_a_file_to_the_letter_in_any_order(tmp_path: Path) -> No
     assert listed["a"] == {"bytes": 3, "sha256": OF_ABC}
     texts = []
     for some in ({"a": listed["a"]}, listed, dict(reversed(listed.items()))):
-        files.seal(tmp_path, some)
+        files.write_manifest(tmp_path, some)
         texts.append((tmp_path / "manifest.json").read_text())
     assert texts[0] == f'{{\n "a": {{\n  "bytes": 3,\n  "sha256": "{OF_ABC}"\n }}\n}}\n'
     assert texts[1] == texts[2]

@@ -13,8 +13,8 @@ from bert4rec.sharding.footprint import (
     TABLE_STATE,
     TABLES,
     dense_bytes,
-    held,
     hidden_bytes,
+    resident_bytes,
     shard,
     sync_bytes,
 )
@@ -121,9 +121,9 @@ def test_candidates_by_loss() -> None:
 def test_an_id_is_looked_up_once() -> None:
     """Of the 64 windows of 50 at most as many as there are rows."""
     sampled = {"loss": "sampled_softmax", "n_train_negatives": 256}
-    assert make_job(10_000, **sampled).n_ids == {"item": 3200, "candidate": 960}
-    assert make_job(98, **sampled).n_ids == {"item": 100, "candidate": 100}
-    assert make_job(98, head="linear").n_ids == {"item": 100}
+    assert make_job(10_000, **sampled).lookups_per_step == {"item": 3200, "candidate": 960}
+    assert make_job(98, **sampled).lookups_per_step == {"item": 100, "candidate": 100}
+    assert make_job(98, head="linear").lookups_per_step == {"item": 100}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_several_shards_are_held_together() -> None:
         (1, 0, 0, 1600),
         (1, 0, 4, 1600),
     ]
-    on_device, on_host = held(job, parts)
+    on_device, on_host = resident_bytes(job, parts)
     assert on_device == {}
     assert (on_host[TABLES], on_host[TABLE_STATE], on_host[GRADIENTS]) == (3200, 3200, 0)
 

@@ -9,8 +9,8 @@ import pytest
 from bert4rec.config.kinds import KINDS
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
-from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, needed
-from bert4rec.sharding.plan import headline, make_plan, page, size, summary
+from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, peak_bytes
+from bert4rec.sharding.plan import make_plan, size, summary, summary_line, to_text
 from tests.models.networks import WithGroups
 from tests.sharding.make_job import NO_LIMIT, make_job
 
@@ -71,7 +71,7 @@ def test_kernels_put_the_tables_where_fbgemm_does(kernel: str, optimizer: str, p
 def test_more_processes_never_hold_or_need_more_each(sharding_type: str, optimizer: str) -> None:
     job = make_job(10**7, 1, "cuda", sharding_type=sharding_type, sparse_optimizer=optimizer, local_world_size=1)
     plans = [make_plan(replace(job, world_size=n), NO_LIMIT) for n in (1, 2, 3, 4, 7, 8, 31, 64)]
-    held = [max(sum(plan.held(rank).values()) for rank in range(plan.job.world_size)) for plan in plans]
+    held = [max(sum(plan.resident_bytes(rank).values()) for rank in range(plan.job.world_size)) for plan in plans]
     assert held == sorted(held, reverse=True)
     if sharding_type == "row_wise":
         needs = [sum(plan.needs[0][0].values()) for plan in plans]
@@ -84,19 +84,19 @@ def test_a_thousand_processes_and_a_billion_items() -> None:
     assert plan.fits
     assert len(plan.shards) == 1024
     assert len(summary(plan).splitlines()) == 4
-    assert page(plan).count("\n") > 2 * 1024
+    assert to_text(plan).count("\n") > 2 * 1024
     rows = -(-(10**9 + 2) // 1024)
     assert sum(part.weight_bytes for part in plan.of_rank(0)) == rows * (128 + 4) * 4
 
 
 def test_the_page_names_every_shard_and_every_process() -> None:
     plan = make_plan(make_job(20, 2), Memory(host=10**9))
-    first, table, *_, last = page(plan).splitlines()
+    first, table, *_, last = to_text(plan).splitlines()
     assert first.split()[1:] == ["dmp", "on", "2", "x", "cpu,", "2", "a", "host"]
     assert numbers(table) == ["22", "68", "2", "11", "68", "2", "2", "2.99", "48"]
-    shard = next(line for line in page(plan).splitlines() if "rows 11" in line)
+    shard = next(line for line in to_text(plan).splitlines() if "rows 11" in line)
     assert numbers(shard) == ["11", "21", "0", "67", "1", "2992", "48"]
-    held, needs = plan.held(1), sum(plan.needs[1][1].values())
+    held, needs = plan.resident_bytes(1), sum(plan.needs[1][1].values())
     assert numbers(last) == [str(n) for n in (1, held["weights"], held["optimizer_state"], needs)]
 
 
@@ -112,15 +112,15 @@ def test_a_plan_names_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(job, Memory(host=10**9))
     assert job.updates == {"item": "dense_shards", "group": "fused"}
     tables = ["22 x 12, row_wise, 2 x [11 x 12] on 2 of 2", "5 x 8, row_wise, 2 x [2 x 8 … 3 x 8] on 2 of 2"]
-    assert all(table in headline(plan) and table in summary(plan) for table in tables)
+    assert all(table in summary_line(plan) and table in summary(plan) for table in tables)
     assert all(n_bytes in summary(plan) for n_bytes in ("528 bytes", "64 bytes … 96 bytes", "8 bytes … 12 bytes"))
-    assert len(page(plan).splitlines()) == len(summary(plan).splitlines()) + 2 + 4 + 2 + 2
+    assert len(to_text(plan).splitlines()) == len(summary(plan).splitlines()) + 2 + 4 + 2 + 2
 
 
 def test_a_plan_can_be_sent_to_other_processes() -> None:
     plan = make_plan(make_job(20, 2), NO_LIMIT)
     sent = pickle.loads(pickle.dumps(plan))
-    assert page(sent) == page(plan)
+    assert to_text(sent) == to_text(plan)
     assert "built" not in pickle.loads(pickle.dumps(plan.job)).__dict__
 
 
@@ -130,7 +130,7 @@ def test_processes_without_shards_need_what_stands_beside_the_table() -> None:
     idle = {0, 1, 2} - {part.rank for part in plan.shards}
     assert len(idle) == 2
     for rank in idle:
-        assert plan.needs[rank] == needed(job, [])
+        assert plan.needs[rank] == peak_bytes(job, [])
         assert plan.needs[rank][1][TABLES] == 0
 
 
@@ -149,7 +149,10 @@ def test_every_group_holds_what_one_holds_alone() -> None:
         assert [part._replace(rank=part.rank - first) for part in plan.shards if part.rank in (first, first + 1)] == (
             alone.shards
         )
-        assert [plan.held(first), plan.held(first + 1)] == [alone.held(0), alone.held(1)]
+        assert [plan.resident_bytes(first), plan.resident_bytes(first + 1)] == [
+            alone.resident_bytes(0),
+            alone.resident_bytes(1),
+        ]
     assert "4 groups of 2" in summary(plan)
 
 

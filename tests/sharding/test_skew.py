@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert4rec.sharding.memory_check import skew
+from bert4rec.sharding.memory_check import load_imbalance
 from tests.sharding.make_job import make_job
 
 FEW = {"batch_size": 1, "max_len": 2}
@@ -16,8 +16,8 @@ def test_two_processes_by_hand() -> None:
     """
     job = make_job(4, 2, **FEW)
     there, seldom = 15 / 16, 7 / 16
-    assert skew(job, np.array([3, 0, 0, 1])) == pytest.approx(there / ((there + seldom) / 2))
-    assert skew(job, np.array([0, 1, 1, 1])) == 2.0
+    assert load_imbalance(job, np.array([3, 0, 0, 1])) == pytest.approx(there / ((there + seldom) / 2))
+    assert load_imbalance(job, np.array([0, 1, 1, 1])) == 2.0
 
 
 def test_negatives_are_even() -> None:
@@ -25,11 +25,11 @@ def test_negatives_are_even() -> None:
     job = make_job(4, 2, **FEW, loss="gbce", n_train_negatives=2, mask_prob=0.1)
     assert job.n_targets == 2
     first, second = 2 * 15 / 16 + 1, 2 * 7 / 16 + 1
-    assert skew(job, np.array([3, 0, 0, 1])) == pytest.approx(first / ((first + second) / 2))
+    assert load_imbalance(job, np.array([3, 0, 0, 1])) == pytest.approx(first / ((first + second) / 2))
 
 
 def test_even_items_are_an_even_load() -> None:
     job = make_job(6, 2)
-    assert skew(job, np.array([1, 1, 1, 1, 0, 0])) == pytest.approx(1.0)
-    assert skew(job, np.zeros(6, int)) == 1.0
-    assert skew(make_job(6, 1), np.arange(6)) == 1.0
+    assert load_imbalance(job, np.array([1, 1, 1, 1, 0, 0])) == pytest.approx(1.0)
+    assert load_imbalance(job, np.zeros(6, int)) == 1.0
+    assert load_imbalance(make_job(6, 1), np.arange(6)) == 1.0

@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 from bert4rec.config.tables import Config
 from bert4rec.training import agreement
-from bert4rec.training.agreement import Facts, Report, facts_of, late_host, problem_of
+from bert4rec.training.agreement import Facts, Report, environment_facts, late_host, problem_of
 from tests.processes import jobs
 
-FIRST = facts_of(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
+FIRST = environment_facts(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
 
 
 def changed(**kinds: dict[str, Any]) -> Facts:
@@ -83,7 +83,7 @@ def test_what_every_host_cannot_is_said_as_by_one_process() -> None:
 
 
 def test_every_setting_is_compared_but_those_that_name_places(small_config: Callable[..., Config]) -> None:
-    settings = facts_of(small_config().model_dump(mode="json"), "", "cpu")["settings"]
+    settings = environment_facts(small_config().model_dump(mode="json"), "", "cpu")["settings"]
     tables = {name: set(keys) for name, keys in small_config().model_dump(mode="json").items()}
     tables["run"] -= {"dir", "name"}
     del tables["data"]
@@ -99,7 +99,7 @@ def test_the_versions_tell_builds_and_sources_apart(monkeypatch: pytest.MonkeyPa
     checksums = []
     for name, text in [("a.py", "x"), ("a.py", "y"), ("b.py", ""), ("notes.txt", "no source")]:
         (tmp_path / name).write_text(text)
-        checksums.append(facts_of({}, "", "cpu")["versions"]["bert4rec (checksum)"])
+        checksums.append(environment_facts({}, "", "cpu")["versions"]["bert4rec (checksum)"])
     assert len({versions["bert4rec (checksum)"], *checksums}) == 4
     assert checksums[2] == checksums[3]
 

@@ -31,24 +31,26 @@ from tests.runs import Make, report_of
 
 @pytest.mark.usefixtures("group_of_one")
 def test_positions_are_those_with_a_target() -> None:
-    batch = Batch.showing(torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, PAD_ID]))
+    batch = Batch.from_items(
+        torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, PAD_ID])
+    )
     consensus = StepSync(Interruption())
-    consensus.ask(batch, report=True, save=True)
-    assert consensus.answer() == Decision(positions=1, report=True, save=True)
-    assert consensus.answer() == Decision()  # to no question
+    consensus.start(batch, report=True, save=True)
+    assert consensus.wait() == Decision(positions=1, report=True, save=True)
+    assert consensus.wait() == Decision()  # to no question
 
 
 @pytest.mark.usefixtures("group_of_one")
 def test_a_signal_is_answered_when_it_was_told_of() -> None:
     interruption = Interruption()
     consensus = StepSync(interruption)
-    consensus.ask()
+    consensus.start()
     interruption.number = signal.SIGTERM  # too late for this question
-    assert consensus.answer() == Decision()
+    assert consensus.wait() == Decision()
     assert not interruption._answered.is_set()
-    consensus.ask(out_of_time=True)
+    consensus.start(out_of_time=True)
     assert interruption._answered.is_set()  # at once: the step that follows may take longer than the patience
-    assert consensus.answer() == Decision(out_of_time=True, interrupted=signal.SIGTERM)
+    assert consensus.wait() == Decision(out_of_time=True, interrupted=signal.SIGTERM)
 
 
 def test_what_one_process_says_holds_for_all_and_none_waits_to_say_it(pools: Any) -> None:
@@ -132,7 +134,11 @@ def test_what_stopped_a_training_first_is_kept() -> None:
 
 
 def test_the_clock_makes_no_other_state() -> None:
-    assert State(step=3, seconds=5.0).lasting() == State(step=3, seconds=9.0).lasting() != State(step=4).lasting()
+    assert (
+        State(step=3, seconds=5.0).without_timers()
+        == State(step=3, seconds=9.0).without_timers()
+        != State(step=4).without_timers()
+    )
 
 
 def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,13 +163,13 @@ def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: pytest.Mo
 
 def make_batch() -> Batch:
     shown, targets = torch.tensor([5, 1, 5, 7]), torch.tensor([6])
-    batch = Batch.showing(shown, torch.tensor([3, 1]), torch.tensor([1]), targets)
+    batch = Batch.from_items(shown, torch.tensor([3, 1]), torch.tensor([1]), targets)
     return batch._replace(candidates=Candidates.of(targets, Negatives(torch.tensor([9, 6]), torch.zeros(2))))
 
 
 def test_a_batch_arrives_as_it_was_sent() -> None:
     batch, transfer = make_batch(), Prefetcher(torch.device("cpu"))
-    pairs = zip(tensors_in(transfer.bring(batch)), tensors_in(batch), strict=True)
+    pairs = zip(tensors_in(transfer.to_device(batch)), tensors_in(batch), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
 

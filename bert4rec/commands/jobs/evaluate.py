@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> Request:
-    log_to_terminal(is_shown=launched.is_first(), stream="stderr")
+    log_to_terminal(is_shown=launched.is_rank_zero(), stream="stderr")
     trained = find_trained(arguments.model)
     output = arguments.output or (trained.run or Path()) / OUTPUT
     return Request(arguments.model, settings_of(trained, arguments.settings), trained, output)
@@ -71,7 +71,7 @@ def _evaluate(request: Request) -> None:
         from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
     found = evaluate(request.config, request.trained, request.output)
-    if launched.is_first():
+    if launched.is_rank_zero():
         if "ratings" in found.report:
             print(f"{ratings_line(found.report['ratings'])}\n")
         for split in ("test", "validation"):

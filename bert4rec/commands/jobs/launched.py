@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from bert4rec.checkpoint.run_settings import how_to_continue
-from bert4rec.runtime.console import tell
+from bert4rec.runtime.console import emit_event
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
 from bert4rec.runtime.installation import exit_for_missing, importing
 from bert4rec.runtime.signals import log_interrupted
@@ -32,7 +32,7 @@ SECONDS_FOR_THE_FIRST = 5.0  # the other processes of a host wait this long with
 T = TypeVar("T")
 
 
-def is_first() -> bool:
+def is_rank_zero() -> bool:
     """Return whether this is rank zero."""
     return int(os.environ.get("RANK", 0)) == 0
 
@@ -59,7 +59,7 @@ def run(prepare: Callable[[], T | None], work: Callable[[T], None], *, resumes: 
     except ModuleNotFoundError as error:
         exit_for_missing(error)
     except KeyboardInterrupt:
-        if is_first():
+        if is_rank_zero():
             log_interrupted("stopped before the first step: nothing has changed")
         return 130
 
@@ -84,8 +84,8 @@ def _work(work: Callable[[T], None], prepared: T, *, resumes: bool) -> int:
     try:
         work(prepared)
     except Interrupted as interrupted:  # on all processes together: said once
-        if is_first():
-            tell(stopped=str(interrupted))
+        if is_rank_zero():
+            emit_event(stopped=str(interrupted))
             log_interrupted(f"{interrupted}; {interrupted.advice}" if resumes else str(interrupted))
         os._exit(interrupted.status)  # at once: the launcher's patience is short, and library threads may be waiting
     except UserError as error:
@@ -112,13 +112,13 @@ def _told_to_all_hosts(error: UserError) -> UserError:
         return error  # at once, without importing torch
     _quiet_libraries()
     from bert4rec.runtime.processes import rendezvous
-    from bert4rec.training.agreement import agreed
+    from bert4rec.training.agreement import preflight
 
     def fail() -> NoReturn:
         raise error
 
     try:
-        agreed(*rendezvous(), fail)
+        preflight(*rendezvous(), fail)
     except UserError as common:
         return common
     return error

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _settings(argv: list[str]) -> Config | None:
     """Return the settings of the training; None for a finished run."""
-    log_to_terminal(is_shown=launched.is_first(), outlives_reader=True)
+    log_to_terminal(is_shown=launched.is_rank_zero(), outlives_reader=True)
     dataset, options = take_folder(argv)
     settings = load_run_settings(*parse_command_line(options), dataset=dataset, looks_around=True)
     for note in settings.notes:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bert4rec.runtime.errors import counted, rounded
+from bert4rec.runtime.errors import pluralize, rounded
 
 
 def render(template: str, **values: Any) -> str:
@@ -16,6 +16,6 @@ def render(template: str, **values: Any) -> str:
         loader=FileSystemLoader(folder), autoescape=template.endswith(".html.j2"), undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"counted": counted, "rounded": rounded}
+    environment.filters |= {"pluralize": pluralize, "rounded": rounded}
     style = Markup((folder / "style.css").read_text(encoding="utf-8"))
     return environment.get_template(template).render(style=style, **values)

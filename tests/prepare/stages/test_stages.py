@@ -14,7 +14,7 @@ import pytest
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Preprocessing
 from bert4rec.prepare.engine import describe_rows
-from bert4rec.prepare.ordering import Known, Parts, SortedRuns
+from bert4rec.prepare.ordering import ExistingIds, Parts, SortedRuns
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
 from bert4rec.prepare.splitting import all_for_training, choose_split, leave_one_out
@@ -40,7 +40,7 @@ class Source:
             yield self._frame[:n_good], done
 
 
-def read(place: Path, source: Any, known: Known | None = None, **settings: Any) -> RawRows:
+def read(place: Path, source: Any, known: ExistingIds | None = None, **settings: Any) -> RawRows:
     return read_rows(source, Preprocessing(**settings), known, folder=place, run_bytes=10**6, progress=Progress())
 
 
@@ -81,7 +81,7 @@ def test_too_many_bad_rows_are_said_as_soon_as_they_are_seen(tmp_path: Path, cap
 
 
 def test_users_of_an_older_dataset_lie_apart_by_their_ids(tmp_path: Path) -> None:
-    known = Known(pl.DataFrame({"original": ["7", "x"], "user": [0, 1]}), pl.DataFrame())
+    known = ExistingIds(pl.DataFrame({"original": ["7", "x"], "user": [0, 1]}), pl.DataFrame())
     raw = read(tmp_path, Source(pl.DataFrame({"user": [7, 8, 7], "item": ["b", "a", "c"]}), (0, 3, 100)), known)
     assert [part.rows() for part in raw.known.partitions()] == [[(0, "b"), (0, "c")]]
     assert [part.rows() for part in raw.new.partitions()] == [[(8, "a")]]
