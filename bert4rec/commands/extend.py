@@ -61,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make the new run; the exit status: 0. Raises `UserError`."""
     log_to_terminal(stream="stderr")
-    overrides = _overrides(arguments.settings)
     trained = find_trained(arguments.run_folder)
     if trained.is_package:
         raise DataError(
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{trained.folder}: a matrix factorisation has a vector for each user too, which new rows change; train it "
             "anew on the grown dataset"
         )
-    checkpoint, saved = trained.folder, trained.metadata
+    overrides, checkpoint, saved = _overrides(arguments.settings), trained.folder, trained.metadata
     warnings.simplefilter("ignore")
     with importing():
         from bert4rec.checkpoint.store import verify
