@@ -109,9 +109,9 @@ def _of_steps(training: Record) -> Iterator[Check]:
     text = f"An epoch has {pluralize(steps, 'step')}, the training had {training['steps']:,} in all."
     if steps < FEW_STEPS:
         text = (
-            f"An epoch has only {pluralize(steps, 'step')}, and the training had {training['steps']:,} in all: the "
-            "batch is too large for these data. Fewer processes, or a smaller training.per_device_train_batch_size, learn "
-            "more."
+            f"An epoch has only {pluralize(steps, 'step')}, and the training had {training['steps']:,} in all: "
+            "the batch is too large for these data. Fewer processes, or a smaller "
+            "training.per_device_train_batch_size, learn more."
         )
     yield Check("few_steps", text, steps < FEW_STEPS)
 
