@@ -32,7 +32,7 @@ class Kind:
         return self.is_trained and not self.is_transformer
 
     @property
-    def unit(self) -> str:
+    def sample_name(self) -> str:
         """Return what a batch counts."""
         return "window" if self.is_transformer else "pair"
 

@@ -48,7 +48,7 @@ class ModelScorer:
     def __init__(self, model: RankingModel, *, device: torch.device, max_len: int, precision: str = "fp32") -> None:
         self._model, self._device, self._max_len = model.eval(), device, max_len
         self._is_bf16 = precision == "bf16"
-        self.n_items, self.partition = model.item_table.n_items, model.item_table.everyone
+        self.n_items, self.partition = model.item_table.n_items, model.item_table.world
         self.width, self.dtype = model.width, torch.float32
 
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,10 +56,10 @@ class ModelScorer:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_bf16):
             batch = self._model.inference_batch(rows, self._max_len, self._model.times).to(self._device)
             candidates, places = unique_with_inverse(ids.flatten().cpu())
-            asking, items = self._model.encode_queries(batch, candidates.to(self._device))
+            queries, items = self._model.encode_queries(batch, candidates.to(self._device))
         # In fp32 always: bf16 has so few digits that many scores would tie.
-        asking, items = asking.float(), items.float().index_select(0, places.to(self._device))
-        return asking, self._model.score_pairs(asking, items.view(*ids.shape, -1))
+        queries, items = queries.float(), items.float().index_select(0, places.to(self._device))
+        return queries, self._model.score_pairs(queries, items.view(*ids.shape, -1))
 
     def items(self, ids: Tensor) -> Tensor:
         """Return the vectors of items."""

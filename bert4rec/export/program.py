@@ -98,13 +98,13 @@ class Program(nn.Module):
         within = _seen_within(is_real) if encoder.is_causal else everywhere
         *before, final = cast(list[Block], [*encoder.blocks])
         for block in before:
-            asked = block.queries(block.attention_norm(x), rotation)
-            x = block.feed_forward(x, _attend(block, asked, x, rotation, within))
+            queries = block.queries(block.attention_norm(x), rotation)
+            x = block.feed_forward(x, _attend(block, queries, x, rotation, within))
         is_last = is_real & (from_end == 0)
         last = torch.where(is_last[:, :, None], x, 0).sum(1, keepdim=True)
         newest = encoder.rotation(torch.zeros_like(place[:, :1]))
-        asked = final.queries(final.attention_norm(last), newest)
-        hidden = encoder.norm(final.feed_forward(last, _attend(final, asked, x, rotation, everywhere)))
+        queries = final.queries(final.attention_norm(last), newest)
+        hidden = encoder.norm(final.feed_forward(last, _attend(final, queries, x, rotation, everywhere)))
         return append_ones(encoder.add_time_embedding(hidden[:, 0], instants), self.network.item_vectors.shape[1])
 
 

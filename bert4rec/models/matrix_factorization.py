@@ -91,18 +91,18 @@ class MatrixFactorization(RankingModel):
         rows = self.item_table.candidates(items)
         return rows if self.mlp is None else self.mlp.of_item(rows)
 
-    def score(self, asking: Tensor, items: Tensor) -> Tensor:
+    def score(self, queries: Tensor, items: Tensor) -> Tensor:
         """Return products, or the MLP's outputs, of each pair [M, C]."""
         if self.mlp is None:
-            return super().score(asking, items)
+            return super().score(queries, items)
         if torch.is_grad_enabled():
-            return self.mlp(asking[:, None] + items)
+            return self.mlp(queries[:, None] + items)
         step = max(1, NUMBERS_AT_ONCE // max(1, items.numel()))
-        return torch.cat([self.mlp(part[:, None] + items) for part in asking.split(step)])
+        return torch.cat([self.mlp(part[:, None] + items) for part in queries.split(step)])
 
-    def score_pairs(self, asking: Tensor, items: Tensor) -> Tensor:
+    def score_pairs(self, queries: Tensor, items: Tensor) -> Tensor:
         """Return the scores [..., n] of queries [..., D] with their own items [..., n, D]."""
-        return super().score_pairs(asking, items) if self.mlp is None else self.mlp(asking.unsqueeze(-2) + items)
+        return super().score_pairs(queries, items) if self.mlp is None else self.mlp(queries.unsqueeze(-2) + items)
 
     @property
     def width(self) -> int:

@@ -68,13 +68,13 @@ class RankingModel(nn.Module):
         """Return the vectors [C, D] of the `items`."""
         return self.item_table.candidates(items)
 
-    def score(self, asking: Tensor, items: Tensor) -> Tensor:
+    def score(self, queries: Tensor, items: Tensor) -> Tensor:
         """Return the scores [M, C] of items [C, D] for queries [M, D]."""
-        return asking @ items.T
+        return queries @ items.T
 
-    def score_pairs(self, asking: Tensor, items: Tensor) -> Tensor:
+    def score_pairs(self, queries: Tensor, items: Tensor) -> Tensor:
         """Return the scores [..., n] of queries [..., D] with their own items [..., n, D]."""
-        return (items * asking.unsqueeze(-2)).sum(-1)
+        return (items * queries.unsqueeze(-2)).sum(-1)
 
     @property
     def width(self) -> int:
@@ -86,19 +86,19 @@ class RankingModel(nn.Module):
         return self._sampled_loss(batch) if needs_negatives(self.loss) else self._softmax_loss(batch)
 
     def _softmax_loss(self, batch: AnyBatch) -> Tensor:
-        asking, part = self.encode_for_catalogue(batch)
+        queries, part = self.encode_for_catalogue(batch)
         return softmax_loss(
-            asking, part.vectors, batch.targets - FIRST_ITEM_ID, self.item_table.partition, first=part.first,
+            queries, part.vectors, batch.targets - FIRST_ITEM_ID, self.item_table.partition, first=part.first,
             averaged=part.is_averaged,
         )  # fmt: skip
 
     def _sampled_loss(self, batch: AnyBatch) -> Tensor:
         candidates = batch.candidates
         assert candidates is not None, f"{self.loss} needs negatives"
-        asking, items = self.encode_queries(batch, candidates.items)
+        queries, items = self.encode_queries(batch, candidates.items)
         own, shared = (items.index_select(0, places) for places in (candidates.positives, candidates.negatives))
-        positive = self.score_pairs(asking, own[:, None])[:, 0].float()
-        negative = self.score(asking, shared).float()
+        positive = self.score_pairs(queries, own[:, None])[:, 0].float()
+        negative = self.score(queries, shared).float()
         negative = negative.masked_fill(candidates.positives[:, None] == candidates.negatives, -torch.inf)
         scores = Sampled(positive, negative, candidates.log_expected, self.item_table.n_items, self.gbce_calibration)
         return (SAMPLED_LOSSES[self.loss](scores) * (batch.targets != PAD_ID)).sum()

@@ -112,9 +112,9 @@ class Encoder(nn.Module):
             return self.add_time_embedding(self._encode(x, lengths, positions, from_end), instants)
         n_rows = _rows_at_a_time(lengths.tolist())
         before = F.pad(ends, (1, 0))[F.pad(torch.tensor(n_rows).cumsum(0), (1, 0))]
-        asked = positions.split(torch.searchsorted(positions, before).diff().tolist())
+        at_targets = positions.split(torch.searchsorted(positions, before).diff().tolist())
         sizes = before.diff().tolist()
-        groups = zip(x.split(sizes), lengths.split(n_rows), asked, before[:-1], from_end.split(sizes), strict=True)
+        groups = zip(x.split(sizes), lengths.split(n_rows), at_targets, before[:-1], from_end.split(sizes), strict=True)
         hidden = [self._encode(part, own, at - first, places) for part, own, at, first, places in groups]
         return self.add_time_embedding(torch.cat(hidden), instants)
 
@@ -134,10 +134,10 @@ class Encoder(nn.Module):
 
     def _encode(self, x: Tensor, lengths: Tensor, positions: Tensor, from_end: Tensor) -> Tensor:
         x, rotation = self.dropout(x), self.rotation(from_end)
-        within, asked = attention_masks(lengths, positions, len(x), is_causal=self.is_causal)
+        within, at_targets = attention_masks(lengths, positions, len(x), is_causal=self.is_causal)
         for block in self.blocks[:-1]:
             x = block(x, within, rotation)
-        return self.norm(self.blocks[-1](x, asked, rotation, positions))
+        return self.norm(self.blocks[-1](x, at_targets, rotation, positions))
 
     def activation_numel(self, n_positions: int, n_asked: int) -> int:
         """Return numbers that a forward pass keeps for backward: of all positions in all blocks but the last.
@@ -350,11 +350,11 @@ def _rows_at_a_time(lengths: list[int]) -> list[int]:
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, seen: AttentionMask, n_heads: int) -> Tensor:
     """Return attention within each sequence: queries [M, d], keys and values [N, d] → [M, d]."""
-    asked, known, told = (
+    q, k, v = (
         padding.pad(each).unflatten(-1, (n_heads, -1)).transpose(1, 2)
         for padding, each in ((seen.queries, queries), (seen.keys, keys), (seen.keys, values))
     )
-    padded = F.scaled_dot_product_attention(asked, known, told, attn_mask=seen.mask)
+    padded = F.scaled_dot_product_attention(q, k, v, attn_mask=seen.mask)
     return seen.queries.unpad(padded.transpose(1, 2).flatten(2))
 
 

@@ -21,12 +21,12 @@ N_BINS = 1 << 16  # of the times, to find an instant: two or three looks at all 
 def leave_one_out(histories: pl.DataFrame) -> pl.DataFrame:
     """Mark the last interaction of every history of 3 or more as the target of its test; it may be validated, too.
 
-    >>> leave_one_out(pl.DataFrame({"items": [[5, 2, 3], [2, 3]]})).select("before", "able").rows()
+    >>> leave_one_out(pl.DataFrame({"items": [[5, 2, 3], [2, 3]]})).select("before", "eligible").rows()
     [(2, True), (2, False)]
     """
     length = pl.col("items").list.len().cast(pl.Int64)
-    able = length >= MIN_EVALUATED
-    return histories.with_columns(before=length - able, able=able)
+    eligible = length >= MIN_EVALUATED
+    return histories.with_columns(before=length - eligible, eligible=eligible)
 
 
 def by_time(histories: pl.DataFrame, *, instant: int) -> pl.DataFrame:
@@ -37,20 +37,20 @@ def by_time(histories: pl.DataFrame, *, instant: int) -> pl.DataFrame:
     "A critical study on data leakage in recommender system offline evaluation", 2023).
 
     >>> frame = by_time(pl.DataFrame({"times": [[1, 3, 9], [6]]}), instant=5)
-    >>> frame.select("before", "able").rows()
+    >>> frame.select("before", "eligible").rows()
     [(2, True), (0, False)]
     """
     before = pl.col("times").list.eval(pl.element() < instant).list.sum().cast(pl.Int64)
-    return histories.with_columns(before=before, able=before >= 2)
+    return histories.with_columns(before=before, eligible=before >= 2)
 
 
 def all_for_training(histories: pl.DataFrame) -> pl.DataFrame:
     """Mark all of every history for training.
 
-    >>> all_for_training(pl.DataFrame({"items": [[5, 2, 3]]})).select("before", "able").rows()
+    >>> all_for_training(pl.DataFrame({"items": [[5, 2, 3]]})).select("before", "eligible").rows()
     [(3, False)]
     """
-    return histories.with_columns(before=pl.col("items").list.len().cast(pl.Int64), able=False)
+    return histories.with_columns(before=pl.col("items").list.len().cast(pl.Int64), eligible=False)
 
 
 def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> int:

@@ -123,7 +123,7 @@ def history_stats(
     Raises `DataError` where nobody could be tested and somebody should.
     """
     lengths, counts = np.zeros(n_users, np.int64), np.zeros(n_items, np.int64)
-    able: list[pl.DataFrame] = []
+    eligible: list[pl.DataFrame] = []
     times: list[int] = []
     n_tested = 0
     are_alike, first_items = True, None
@@ -134,7 +134,7 @@ def history_stats(
             lengths[marked["user"].to_numpy()] = here
             counts += train_counts(marked.select(pl.col("items").list.head(pl.col("before"))), n_items=n_items)
             last = pl.col("items").list.get(pl.col("before") - 1, null_on_oob=True)
-            able.append(marked.filter("able").select("user", target=last))
+            eligible.append(marked.filter("eligible").select("user", target=last))
             n_tested += marked.filter(is_tested()).height
             times += _span(marked)
             if are_alike and len(marked):
@@ -143,7 +143,7 @@ def history_stats(
             stage.advance(stage.n_rows + int(here.sum()), int(here.sum()))
     if not n_tested and settings.split != "none":
         raise DataError(_no_test(settings.split, n_users))
-    users, targets = (pl.concat(able)[name].to_numpy() for name in ("user", "target"))
+    users, targets = (pl.concat(eligible)[name].to_numpy() for name in ("user", "target"))
     validated = np.zeros(n_users, bool)
     validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
     counts -= np.bincount(targets[validated[users]] - FIRST_ITEM_ID, minlength=n_items)

@@ -28,20 +28,20 @@ ID_BITS = 48  # of a row's id, where it travels with the number of its feature
 
 
 class Groups(NamedTuple):
-    """Hold this process's place among the `shards` of one copy, among the `copies` of its own shard,
-    among `everyone`, where it takes those parts of the rows that it has in its group.
+    """Hold this process's place among the `shards` of one copy, among the `replicas` of its own shard,
+    in the `world`, where it takes those parts of the rows that it has in its group.
     """
 
     shards: Partition
-    copies: Partition
-    everyone: Partition
+    replicas: Partition
+    world: Partition
 
     def environment(self, device_type: str) -> ShardingEnv2D | None:
         """Return TorchRec's sharding environment of the group; None if there is one group."""
-        if self.copies.n_processes == 1:
+        if self.replicas.n_processes == 1:
             return None
-        ranks = torch.arange(self.everyone.n_processes).view(self.copies.n_processes, -1)
-        sharding, replica = self.shards.group, self.copies.group
+        ranks = torch.arange(self.world.n_processes).view(self.replicas.n_processes, -1)
+        sharding, replica = self.shards.group, self.replicas.group
         assert sharding is not None
         assert replica is not None
         names = ("replicate", "shard")
@@ -58,8 +58,8 @@ def make_groups(size: int, timeout: timedelta) -> Groups:
     """Return the groups of `size` processes; every process calls this. Messages may take as long as `timeout`."""
     rank, n_processes = dist.get_rank(), dist.get_world_size()
     if size == n_processes:
-        everyone = Partition(rank, n_processes)
-        return Groups(everyone, Partition(), everyone)
+        world = Partition(rank, n_processes)
+        return Groups(world, Partition(), world)
     ranks = torch.arange(n_processes).view(-1, size)
     of_shards, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), timeout=timeout)
     of_copies, _ = dist.new_subgroups_by_enumeration(ranks.T.tolist(), timeout=timeout)
@@ -73,24 +73,24 @@ def make_groups(size: int, timeout: timedelta) -> Groups:
 
 
 @torch.no_grad()
-def average(tensors: Iterable[Tensor], copies: Partition) -> None:
+def average(tensors: Iterable[Tensor], replicas: Partition) -> None:
     """Give all copies the mean of each of the `tensors`, which are parts of tables or of their optimizers' state."""
     for tensor in tensors:
-        copies.mean(tensor)
+        replicas.mean(tensor)
 
 
-def share_gradients(kernel: Kernel, copies: Partition) -> None:
+def share_gradients(kernel: Kernel, replicas: Partition) -> None:
     """Let every copy of the rows of `kernel` be updated by the mean gradient of all: the same update everywhere.
 
     Where backward reaches the rows of this process, the rows that other groups have looked up, and their gradients, are
     gathered, looked up once more, and updated with its own. What travels are gradients of one step's rows, not tables.
     """
-    kernel.register_forward_hook(_Sharing(copies), with_kwargs=True)
+    kernel.register_forward_hook(_Sharing(replicas), with_kwargs=True)
 
 
 class _Sharing:
-    def __init__(self, copies: Partition) -> None:
-        self._copies, self._is_repeated = copies, False
+    def __init__(self, replicas: Partition) -> None:
+        self._replicas, self._is_repeated = replicas, False
 
     def __call__(self, kernel: Kernel, _: Any, keywords: dict[str, Any], vectors: Tensor) -> Tensor | None:
         if self._is_repeated or not vectors.requires_grad:
@@ -102,8 +102,8 @@ class _Sharing:
 
     def _update(self, kernel: Kernel, keys: Tensor, gradient: Tensor) -> None:
         """Update the tables as if this lookup had been that of all groups."""
-        every, _ = self._copies.concatenate(keys)
-        gradients, _ = self._copies.concatenate(gradient / self._copies.n_processes)
+        every, _ = self._replicas.concatenate(keys)
+        gradients, _ = self._replicas.concatenate(gradient / self._replicas.n_processes)
         order = every.argsort(stable=True)  # by feature, as fbgemm wants them, then by row
         every = every[order]
         counts = torch.bincount(every >> ID_BITS, minlength=n_features(kernel)).tolist()

@@ -148,7 +148,7 @@ class Optimizers:
         if self._sync_every == 1:
             for table in self._ordinary_tables:
                 assert table.weight.grad is not None, "every process has looked rows up"
-                table.copies.mean(table.weight.grad)
+                table.replicas.mean(table.weight.grad)
         if self._settings.sparse_weight_decay and self.sparse is not None:
             self._decay(self.sparse.param_groups[0]["lr"])
         for optimizer, _ in self._rates:
@@ -165,7 +165,7 @@ class Optimizers:
         if not self._is_in_step:
             rows = [value for table in self._tables for value in table.collection.state_dict().values()]
             states = [value for _, value in self._table_state()]
-            average((part for value in rows + states for part in local_parts(value)), self._tables[0].copies)
+            average((part for value in rows + states for part in local_parts(value)), self._tables[0].replicas)
         self._is_in_step = True
 
     @torch.no_grad()

@@ -103,10 +103,10 @@ def parallelize(
     set_precision(model.tables, plan.job.table_precision)
     groups = make_groups(plan.job.group_size, timeout)
     for table in model.tables:
-        table.partition, table.copies, table.everyone = groups
+        table.partition, table.replicas, table.world = groups
     # After its first step DDP puts the gradients into an order of its own, and with it the sums of three or more
     # processes; not where it has to look for parameters without a gradient.
-    keeps_order = repeatable and groups.everyone.n_processes > 2
+    keeps_order = repeatable and groups.world.n_processes > 2
     if plan.job.mode == "ddp":
         model.to_empty(device=device)
         if not plan.job.trains:
@@ -128,8 +128,8 @@ def parallelize(
     )
     for kernel in kernels(unwrap(sharded)):  # row-wise, the last processes have none where there are few rows
         give_a_row_to_empty_kernel(kernel)
-        if groups.copies.n_processes > 1 and plan.job.sync_every_n_steps == 1:
-            share_gradients(kernel, groups.copies)
+        if groups.replicas.n_processes > 1 and plan.job.sync_every_n_steps == 1:
+            share_gradients(kernel, groups.replicas)
     for table in model.tables:
         if table.partition.n_processes > 1:
             table.exchange = IdExchange(table.collection, table.partition.n_processes, device)
@@ -143,9 +143,9 @@ def parallelize(
 
 def _plan_of_group(plan: Plan, groups: Groups) -> ShardingPlan | None:
     """Return TorchRec's plan, made for the first group, for the group of this process."""
-    if plan.sharding_plan is None or groups.copies.n_processes == 1:
+    if plan.sharding_plan is None or groups.replicas.n_processes == 1:
         return plan.sharding_plan
-    first = groups.copies.rank * groups.shards.n_processes
+    first = groups.replicas.rank * groups.shards.n_processes
     moved = move_plan(plan.sharding_plan, first, plan.job.local_world_size)
     if plan.job.device_type == "cuda" and torch.cuda.device_count() == 1:
         place_on_first_gpus(moved)

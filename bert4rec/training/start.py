@@ -154,7 +154,7 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
     for choice in context.chosen:
         logger.info(choice)
     logger.info(summary_line(context.plan))
-    windows, unit = training_windows(config, context.dataset), KINDS[config.model.kind].unit
+    windows, unit = training_windows(config, context.dataset), KINDS[config.model.kind].sample_name
     n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
     if warning := few_steps(n_examples, config.training.per_device, world.world_size, unit=unit):
         logger.warning(warning)

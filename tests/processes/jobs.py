@@ -479,7 +479,7 @@ def copies_after(config: Config, n_steps: int) -> tuple[bool, bool]:
         _step(model, optimizers, batches[step])
     found = [weights(model), _moments(optimizers)]
     tables = [{name: parts for name, parts in of.items() if name.startswith("item_table")} for of in found]
-    copies = unwrap(model).item_table.copies
+    copies = unwrap(model).item_table.replicas
     every = gather_objects(tables, copies.group)
     first, second = (
         all(_are_equal(every[0][kind][name], theirs[kind][name]) for theirs in every for name in every[0][kind])
@@ -496,9 +496,9 @@ def sums_in_groups() -> tuple[float, float, float, list[list[float]], range]:
     """Of the ranks of 4 processes in groups of 2: over a group, over copies; their mean; a stack; and 2 of 8 things."""
     groups = make_groups(2, timedelta(minutes=5))
     rank = torch.tensor([float(dist.get_rank())])
-    totals = [float(partition.sum(rank.clone())) for partition in (groups.shards, groups.copies)]
-    mean, stacked = float(groups.copies.mean(rank.clone())), groups.shards.stack(rank).tolist()
-    return *totals, mean, stacked, groups.everyone.of(8)  # type: ignore[return-value]
+    totals = [float(partition.sum(rank.clone())) for partition in (groups.shards, groups.replicas)]
+    mean, stacked = float(groups.replicas.mean(rank.clone())), groups.shards.stack(rank).tolist()
+    return *totals, mean, stacked, groups.world.of(8)  # type: ignore[return-value]
 
 
 def refusal(config: Config, n_items: int) -> str:

@@ -222,8 +222,8 @@ class Table(nn.Module):
         self.collection = EmbeddingCollection(tables=[self.config], device=torch.device(device))
         # Set from outside, where the rows are on several processes or are updated in backward:
         self.partition = Partition()  # over the processes that hold the rows
-        self.copies = Partition()  # over those that hold the same rows
-        self.everyone = Partition()  # over all of them: more, where groups of processes hold a copy each
+        self.replicas = Partition()  # over those that hold the same rows
+        self.world = Partition()  # over all of them: more, where groups of processes hold a copy each
         self.exchange: IdExchange | None = None  # where processes hold rows that others look up
         self.dense_shard: DenseShard | None = None  # trained as an ordinary parameter
         self.deferred: DeferredUpdate | None = None  # where gradients are to be looked at first

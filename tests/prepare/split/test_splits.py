@@ -29,7 +29,7 @@ def offsets(frame: pl.DataFrame, *validated: int) -> list[tuple[int, int, int]]:
 
 def test_leave_one_out_by_hand() -> None:
     marked = leave_one_out(histories([2, 3], [4, 5, 6], [7, 8, 9, 10]))
-    assert marked["able"].to_list() == [False, True, True]
+    assert marked["eligible"].to_list() == [False, True, True]
     assert offsets(marked, 2) == [(2, -1, -1), (2, -1, 2), (2, 2, 3)]
 
 
@@ -37,7 +37,7 @@ def test_a_split_by_time_by_hand() -> None:
     frame = histories([2, 3, 4], [5, 6], [7], [8, 9, 10])
     times = pl.Series("times", [[1, 4, 5], [5, 6], [1], [1, 2, 3]])
     marked = by_time(frame.with_columns(times), instant=5)
-    assert marked["able"].to_list() == [True, False, False, True]
+    assert marked["eligible"].to_list() == [True, False, False, True]
     # User 1 begins too late, user 2 ends too early.
     assert offsets(marked, 0, 3) == [(1, 1, 2), (0, -1, -1), (1, -1, -1), (2, 2, -1)]
 
