@@ -20,7 +20,7 @@ from tests.launch import BIN
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "examples/kubernetes"
-TRAINING = "train.py --mode=dmp --resume=auto --data.dataset_dir=shared/data/synthetic --run.dir=shared/runs"
+TRAINING = "train.py shared/data/synthetic --mode=dmp --resume=auto --run.dir=shared/runs"
 TORCHRUN = "torchrun --rdzv_backend c10d --rdzv_endpoint ${{{host}:=localhost}}:29500 --rdzv_id '{name}' --nnodes 2"
 IN_A_SHELL = TORCHRUN + " --nproc_per_node 8 --tee 3 --role '' " + TRAINING
 VARIABLES = {

@@ -6,11 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bert4rec.dataset.histories import Histories
 from bert4rec.dataset.reader import Dataset, checksum, problem_of, read_metadata
 
 
 def opened(folder: Path, *, items: int = 10) -> Dataset:
-    return Dataset(folder, read_metadata(folder) | {"items": items}, {})
+    return Dataset(folder, read_metadata(folder) | {"items": items}, Histories(folder, 0), {})
 
 
 def rename(folder: Path, originals: pa.Array | pa.ChunkedArray) -> None:
