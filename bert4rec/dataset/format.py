@@ -4,8 +4,9 @@ No special id depends on the catalogue's size, so a grown catalogue keeps its id
 take all of it from here; docs and the dataset card describe it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,3 +175,22 @@ def _held_out(metadata: Mapping[str, Any], split: str) -> Iterator[str]:
     for key, kind in kinds.items():
         if (count := metadata[key][split])["users"]:
             yield f"{f'  {kind}':36}{count['users']:>15,}  {_percent(count)}"
+
+
+def dataset_card(
+    metadata: Mapping[str, Any], folders: Mapping[str, tuple[int, Sequence[str]]], tables: Collection[str]
+) -> str:
+    """Return the card's text: the counts and settings of `metadata`, rows and columns of the `folders`, the `tables`.
+
+    It names no time and no path of the machine: the same dataset has the same card.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters |= {"share": share_of, "thousands": "{:,}".format}
+    present = {name for _, columns in folders.values() for name in columns}
+    shown = {"folders": folders, "tables": tables, "present": present, "report": describe(metadata)}
+    return environment.get_template("card.md.j2").render({**metadata, **shown})

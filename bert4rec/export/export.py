@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import Tensor
 from bert4rec.checkpoint.run_folder import CARD, FORMAT, ITEMS, REPORT, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.dataset.format import FIRST_ITEM_ID
-from bert4rec.export.card import card
 from bert4rec.export.program import ONNX, PT2, Program, require_onnx, save_onnx, save_pt2
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.load import Source, network_of
@@ -193,3 +192,24 @@ def _report(source: Source) -> dict[str, Any]:
     if trained.run is None or not trained.is_reported or not (trained.run / REPORT).is_file():
         return {}
     return json.loads((trained.run / REPORT).read_text(encoding="utf-8"))
+
+
+def card(
+    settings: Mapping[str, Any], formats: Collection[str], *, k: int, example: Sequence[Any], report: Mapping[str, Any]
+) -> str:
+    """Return the text for a package with these `settings` and `formats`.
+
+    `k` and `example`, a history of items by their own ids, are those of the examples; `report`: of the run that the
+    package is from, {} for none.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    model, figures = settings["config"]["model"], report.get("test", {}).get("full")
+    return environment.get_template("card.md.j2").render(
+        settings, model=model, times=model.get("times", "none"), formats=formats, k=k, figures=figures,
+        example=example, history=json.dumps(example, ensure_ascii=False),
+    )  # fmt: skip

@@ -14,7 +14,6 @@ import polars as pl
 
 from bert4rec.config.recognition import is_url
 from bert4rec.config.tables import OWN_DATA, Config, Data
-from bert4rec.dataset.card import dataset_card
 from bert4rec.dataset.format import (
     CARD,
     FIRST_ITEM_ID,
@@ -22,6 +21,7 @@ from bert4rec.dataset.format import (
     ITEMS,
     ORACLE,
     USERS,
+    dataset_card,
     describe,
     lengths_of,
     order_line,

@@ -2,12 +2,18 @@
 
 import errno
 import os
+import platform
 import shutil
+import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import torch
 
 from bert4rec.checkpoint.run_folder import numbers
+from bert4rec.config.recognition import without_secrets
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.files import sync
 
@@ -53,3 +59,17 @@ class ResultsFolder:
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.unfinished, ignore_errors=True)
+
+
+def environment(device: torch.device, world_size: int) -> dict[str, Any]:
+    """Return the versions, the machine, the processes, and the command without secrets."""
+    packages = ("torch", "torchrec", "datasets", "polars", "numpy", "pyarrow")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
+        "threads_per_process": torch.get_num_threads(),
+        "world_size": world_size,
+        "command": [without_secrets(word) for word in sys.argv],
+    }

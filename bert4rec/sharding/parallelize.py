@@ -186,7 +186,7 @@ def unwrap(model: nn.Module) -> Any:
 def compile_blocks(model: nn.Module) -> None:
     """torch.compile what follows attention in each block, most of its work, for any number of positions."""
     for block in unwrap(model).encoder.blocks:
-        block.merge = torch.compile(block.merge, dynamic=True)
+        block.feed_forward = torch.compile(block.feed_forward, dynamic=True)
 
 
 def held_bytes(model: nn.Module, optimizer_states: Any) -> dict[str, int]:

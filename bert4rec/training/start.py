@@ -37,9 +37,9 @@ from bert4rec.config.resolve import choices
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, problem_of
 from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.report.environment import environment
 from bert4rec.report.figures import write_json
 from bert4rec.report.log import MetricsLog
+from bert4rec.report.results_folder import environment
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.console import emit_event
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize, rounded

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.dataset.card import dataset_card
+from bert4rec.dataset.format import dataset_card
 
 HISTORIES = ["user", "items", "times", "n_train", "validation", "test"]
 NEGATIVES = ["user", "popular_negatives", "uniform_negatives"]

@@ -1,6 +1,6 @@
 """The card of an exported model."""
 
-from bert4rec.export.card import card
+from bert4rec.export.export import card
 
 SETTINGS = {
     "config": {"model": {"kind": "sasrec", "max_len": 50, "embed_dim": 64}}, "n_items": 1234, "item_ids": "text",

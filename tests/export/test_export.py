@@ -16,8 +16,7 @@ from torch import Tensor
 from bert4rec import load
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.export import export as module
-from bert4rec.export.card import card
-from bert4rec.export.export import export, write_safetensors, write_vectors
+from bert4rec.export.export import card, export, write_safetensors, write_vectors
 from bert4rec.export.program import Program, save_onnx, save_pt2
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.load import find_source

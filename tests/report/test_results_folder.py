@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert4rec.report.environment import environment
-from bert4rec.report.results_folder import ResultsFolder
+from bert4rec.report.results_folder import ResultsFolder, environment
 from bert4rec.runtime.errors import SettingsError
 
 
