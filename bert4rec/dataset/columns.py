@@ -54,29 +54,31 @@ class Columns:
 
     def lengths_at(self, name: str, rows: Indices) -> Indices:
         """Return the lengths [B] of the lists at `rows` [B]."""
-        lists, (chunks, places) = self._lists(name), self._find(rows)
-        found = [lists[chunk][0][place : place + 2] for chunk, place in zip(chunks, places, strict=True)]
-        return np.diff(np.reshape(found, (-1, 2)), axis=1)[:, 0].astype(np.int64)
+        chunks, places = self._find(rows)
+        return self._offsets_at(name, chunks, places + 1) - self._offsets_at(name, chunks, places)
 
     def slices(self, name: str, rows: Indices, starts: Indices, stops: Indices) -> Array:
         """Return the elements `starts` to `stops` [B] of the lists at `rows` [B], one after another [total]."""
         lists, (chunks, places) = self._lists(name), self._find(rows)
-        parts = [lists[0][1][:0]]
-        for chunk, place, start, stop in zip(
-            chunks.tolist(), places.tolist(), starts.tolist(), stops.tolist(), strict=True
-        ):
-            offsets, values = lists[chunk]
-            first = offsets[place]
-            parts.append(values[first + start : first + stop])
-        return np.concatenate(parts)
+        first = self._offsets_at(name, chunks, places)
+        bounds = zip(chunks.tolist(), (first + starts).tolist(), (first + stops).tolist(), strict=True)
+        return np.concatenate([lists[0][1][:0], *(lists[chunk][1][start:stop] for chunk, start, stop in bounds)])
 
     def elements(self, name: str, rows: Indices, places: Indices) -> Array:
         """Return the elements at `places` [B] of the lists at `rows` [B]."""
         lists, (chunks, in_chunk) = self._lists(name), self._find(rows)
-        found = np.empty(len(rows), lists[0][1].dtype)
+        numbers, found = self._offsets_at(name, chunks, in_chunk) + places, np.empty(len(rows), lists[0][1].dtype)
         for chunk in np.unique(chunks).tolist():
-            here, (offsets, values) = chunks == chunk, lists[chunk]
-            found[here] = values[offsets[in_chunk[here]] + places[here]]
+            here = chunks == chunk
+            found[here] = lists[chunk][1][numbers[here]]
+        return found
+
+    def _offsets_at(self, name: str, chunks: Indices, places: Indices) -> Indices:
+        """Return the offsets [B] of a column of lists at `places` of the record batches `chunks`."""
+        lists, found = self._lists(name), np.empty(len(chunks), np.int64)
+        for chunk in np.unique(chunks).tolist():
+            here = chunks == chunk
+            found[here] = lists[chunk][0][places[here]]
         return found
 
     def _find(self, rows: Indices) -> tuple[Indices, Indices]:
@@ -125,7 +127,9 @@ class Columns:
 def _mapped(path: Path) -> Iterator[pa.RecordBatch]:
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            empty = pa.RecordBatch.from_pylist([], stream.schema)
+            empty = pa.RecordBatch.from_arrays(
+                [pa.nulls(0, field.type) for field in stream.schema], schema=stream.schema
+            )
             yield from [*stream] or [empty]
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({error}); {REMAKE}") from None
