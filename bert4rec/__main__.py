@@ -65,9 +65,10 @@ class Parser(argparse.ArgumentParser):
         """Raise for the first of `words` that is neither a setting nor an option, but nearly one of these options."""
         from bert4rec.config.setting_errors import SHORT_OPTIONS
 
+        short = self.get_default("short") or SHORT_OPTIONS
         for word in words:
             name = word.partition("=")[0]
-            is_setting = "." in name or name.removeprefix("--") in (*SHORT_OPTIONS, "config")
+            is_setting = "." in name or name.removeprefix("--") in (*short, "config")
             if name.startswith("--") and not is_setting and self._suggestion(name):
                 self.refuse(word)
 
@@ -75,6 +76,18 @@ class Parser(argparse.ArgumentParser):
         from bert4rec.config.setting_errors import did_you_mean, nearest_values
 
         return did_you_mean(nearest_values(name, [*self._option_string_actions], {}))
+
+
+class HelpAll(argparse.Action):
+    """Print the help with all settings and end the process."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the help."""
+        from bert4rec.config.help import settings_help
+
+        parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, settings_help()
+        parser.print_help()
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
@@ -105,8 +118,11 @@ def _run(name: str, words: Sequence[str], prog: str) -> int:
     parser = Parser(prog=prog)
     parser.set_defaults(prog=prog)
     command.add_arguments(parser)
+    takes_settings = parser.get_default("settings") is not None
+    if takes_settings:
+        parser.add_argument("--help-all", action=HelpAll, nargs=0, help="show all settings and exit")
     arguments, others = parser.parse_known_args(words)
-    if "settings" in arguments:
+    if takes_settings:
         parser.refuse_misspelt(others)
         arguments.settings = others
     elif others:

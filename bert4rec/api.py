@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.run_folder import is_package
 from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, with_changes
+from bert4rec.config.setting_errors import PREPARE_OPTIONS
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import Interrupted, SettingsError
@@ -38,7 +39,7 @@ def prepare(
     """
     file = None if config is None else os.fspath(config)
     with quiet_libraries():
-        used = make_dataset(file, parse_mapping(settings or {}), download=download)
+        used = make_dataset(file, parse_mapping(settings or {}, PREPARE_OPTIONS), download=download)
         from bert4rec.dataset.reader import open_dataset
 
         return open_dataset(used.data.folder, verify=False)

@@ -1,5 +1,6 @@
 """`bert4rec`: which command is meant."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -9,6 +10,7 @@ import pytest
 
 import bert4rec
 from bert4rec.__main__ import COMMANDS, JOBS, main
+from bert4rec.config.setting_errors import DATA_OPTIONS, SHORT_OPTIONS, all_keys
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,10 +49,11 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
             "--topp: no such option; did you mean --top? bert4rec recommend --help",
         ),
         ("prepare --downlod", "--downlod: no such option; did you mean --download? bert4rec prepare --help"),
-        ("prepare --modes=ddp", "--modes: no such option; did you mean --mode? --help lists all"),
-        ("train --download", "--download: no such option; --help lists all"),
+        ("prepare --usr=id", "--usr: no such option; did you mean --user? --help-all lists all"),
+        ("prepare --modes=ddp", "--modes: no such option; did you mean --mode? --help-all lists all"),
+        ("train --download", "--download: no such option; --help-all lists all"),
         ("train dmp", "dmp: no dataset folder; name one that `bert4rec prepare` has made; options begin with --"),
-        ("train data/x dmp", '"dmp": options have the form --table.key=value; --help lists all'),
+        ("train data/x dmp", '"dmp": options have the form --table.key=value; --help-all lists all'),
     ],
 )
 def test_what_nobody_knows_is_one_line(argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +69,30 @@ def test_the_name_is_that_by_which_it_was_started(
     assert capsys.readouterr().err == "error: --fast: no such option; python -m bert4rec report --help\n"
     with pytest.raises(SystemExit):
         main(["prepare", "--help"], prog="python preprocessing.py")
-    assert capsys.readouterr().out.startswith("usage: python preprocessing.py [--config=FILE] [--download] [--table")
+    assert capsys.readouterr().out.startswith("usage: python preprocessing.py [--download] [--config=FILE] [--NAME")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("train", SHORT_OPTIONS), ("prepare", DATA_OPTIONS)], ids=["train", "prepare"]
+)
+def test_help_has_the_usual_settings_and_help_all_every_one(
+    command: str, options: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([command, "--help"])
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert re.findall(r"^  --([a-z-]+)=", "\n".join(lines), re.MULTILINE) == [*options]
+    assert last.endswith(f"{command} --help-all")
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "plan", "doctor", "extend", "evaluate"])
+def test_help_all_lists_every_setting(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([command, "--help-all"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: ")
+    assert [key for key in all_keys() if f"\n  --{key}=" not in text] == []
+    assert "\n  --training.learning_rate=0.001\n" in text
 
 
 def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "fit."
     )
     parser.epilog = (
-        "--table.key=value: any setting, as `bert4rec train` takes it: --mode=ddp, --model.embed_dim=128, …; all of "
-        "them are listed by: bert4rec train --help"
+        "--table.key=value: any setting, as `bert4rec train` takes it: --mode=ddp, --model.embed_dim=128, …; "
+        "--help-all lists all"
     )
     parser.set_defaults(settings=[])
     add = parser.add_argument

@@ -5,7 +5,9 @@ import shlex
 from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
-from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, settings_help
+from bert4rec.config.help import usual_help
+from bert4rec.config.load import NO_FILE, parse_command_line, settings_file
+from bert4rec.config.setting_errors import DATA_OPTIONS, PREPARE_OPTIONS
 from bert4rec.config.tables import Source
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.signals import log_interrupted
@@ -19,11 +21,11 @@ SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # ca
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--download`; any setting besides."""
-    parser.usage = "%(prog)s [--config=FILE] [--download] [--table.key=value …]"
+    parser.usage = "%(prog)s [--download] [--config=FILE] [--NAME=VALUE …] [--table.key=value …]"
     parser.description = "Makes a dataset folder, by one process, whole or not at all."
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = settings_help()
-    parser.set_defaults(settings=[])
+    parser.epilog = usual_help(DATA_OPTIONS, parser.prog)
+    parser.set_defaults(settings=[], short=PREPARE_OPTIONS)
     sets = f"the set data.source ({', '.join(SETS)}; default: {DOWNLOADED})"
     parser.add_argument("--download", action="store_true", help=f"fetch {sets} into {RAW}/ first")
 
@@ -32,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the dataset folder and print the next command; return 0, or 130 when stopped. Raises `UserError`."""
     log_to_terminal()
     words: list[str] = arguments.settings
-    named, overrides = parse_command_line(words)
+    named, overrides = parse_command_line(words, arguments.short)
     file = settings_file(named)
     if file is None:
         print(NO_FILE, flush=True)

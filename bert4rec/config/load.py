@@ -5,13 +5,11 @@ file or the option, the key, the value and the valid choices.
 """
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli
-import tomli_w
 from pydantic import ValidationError
 
 from bert4rec.config.conflicts import conflicts
@@ -119,40 +117,42 @@ def settings_file(named: str | None) -> str | None:
     return named if named is not None or not Path(USUAL_FILE).exists() else USUAL_FILE
 
 
-def parse_mapping(settings: Mapping[str, Any]) -> Overrides:
-    """Return settings from Python: "table.key" → value, with the short names of the command line, as overrides.
+def parse_mapping(settings: Mapping[str, Any], short: Mapping[str, str] = SHORT_OPTIONS) -> Overrides:
+    """Return settings from Python: "table.key", or a `short` name of the command line, → value, as overrides.
 
-    Paths count as text and tuples as lists. Raises `SettingsError` for a name that is no setting.
+    A short name may have "_" for "-". Paths count as text and tuples as lists. Raises `SettingsError` for a name that
+    is no setting.
     """
     known, overrides = all_keys(), Overrides()
     for name, value in settings.items():
-        key = SHORT_OPTIONS.get(name, name)
+        key = short.get(str(name).replace("_", "-"), name)
         if key not in known:
             nearest = did_you_mean(nearest_keys(str(name), known))
-            raise SettingsError(f"{name}: no such setting{nearest or ';'} `bert4rec train --help` lists all")
+            raise SettingsError(f"{name}: no such setting{nearest or ';'} `bert4rec train --help-all` lists all")
         overrides[key] = os.fspath(value) if isinstance(value, os.PathLike) else value
         if isinstance(value, tuple):
             overrides[key] = list(value)
     return overrides
 
 
-def parse_command_line(argv: Sequence[str]) -> tuple[str | None, Overrides]:
+def parse_command_line(argv: Sequence[str], short: Mapping[str, str] = SHORT_OPTIONS) -> tuple[str | None, Overrides]:
     """Return the file, if named, and the overrides of `--config=FILE --table.key=value …` (or `--table.key value`).
 
-    A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else as plain text, and always so for a setting
-    that takes any text. Raises `SettingsError` for anything else on the line.
+    `short`: names without a table → "table.key". A value is read as TOML where it is TOML (`3`, `true`, `[1, 5]`), else
+    as plain text, and always so for a setting that takes any text. Raises `SettingsError` for anything else on the
+    line.
     """
     path = None
     overrides = Overrides()
-    for name, text in read_options(argv):
+    for name, text in read_options(argv, short):
         if name == "config":
             path = text
             continue
-        if not text and name in SHORT_OPTIONS:
+        if not text and name == "resume":
             raise SettingsError(f"--{name}=: a value is missing")
-        table, key = _split_key(SHORT_OPTIONS.get(name, name))
-        if table not in Config.model_fields:
-            raise SettingsError(no_such_option(name))
+        table, _, key = short.get(name, name).partition(".")
+        if not key or table not in Config.model_fields:
+            raise SettingsError(no_such_option(name, short))
         overrides[f"{table}.{key}"] = text if _is_text(table, key) else _value(text)
         overrides.typed[f"{table}.{key}"] = f"--{name}={text}"
     return path, overrides
@@ -180,28 +180,7 @@ def flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
 
 
-def settings_help() -> str:
-    """Return the text of `--help` on settings: every key with its default and meaning."""
-    lines = [
-        f"--config=FILE  settings file (default: {USUAL_FILE}, where there is one)",
-        "--mode=…       short for --parallelism.mode",
-        "--resume=…     short for --run.resume",
-    ]
-    for table, field in Config.model_fields.items():
-        cls: Any = field.annotation
-        lines += ["", f"[{table}] {cls.__doc__}"]
-        for key, setting in keys_of(cls).items():
-            default = tomli_w.dumps({"x": setting.default})[4:].replace("\n", "").replace("    ", " ")
-            lines.append(f"  --{table}.{key}={default}".ljust(48) + f"  {setting.description}{_choices(setting)}")
-    return "\n".join(lines)
-
-
-def _choices(setting: Any) -> str:
-    values = re.findall("'(.*?)'", str(setting.annotation))  # of its Literal
-    return f" [{', '.join(values)}]" if len(values) > 1 else ""
-
-
-def read_options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def read_options(argv: Sequence[str], short: Mapping[str, str] = SHORT_OPTIONS) -> Iterator[tuple[str, str]]:
     """Yield (name, text) for each `--name=text` or `--name text`; raises `SettingsError` for any other word."""
     words = iter(argv)
     for word in words:
@@ -211,9 +190,9 @@ def read_options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not sign:
             following = next(words, None)
             if following is None:
-                is_known = name == "config" or SHORT_OPTIONS.get(name, name) in all_keys()
+                is_known = name == "config" or short.get(name, name) in all_keys()
                 wish = f"--{name}: a value is missing; write --{name}=VALUE"
-                raise SettingsError(wish if is_known else no_such_option(name))
+                raise SettingsError(wish if is_known else no_such_option(name, short))
             text = following
         yield name, text
 

@@ -98,8 +98,42 @@ def _called(word: str, names: Collection[str], other_names: Mapping[str, str]) -
     return [name for name, others in other_names.items() if word in others.split() and name in names]
 
 
-SHORT_OPTIONS = {"mode": "parallelism.mode", "resume": "run.resume"}
-ALL = "--help lists all"
+# Short name on the command line → setting: of all commands, as `train --help` lists them, and of `prepare` alone.
+SHORT_OPTIONS = {
+    "model": "model.kind",
+    "embed-dim": "model.embed_dim",
+    "max-len": "model.max_len",
+    "epochs": "training.n_epochs",
+    "minutes": "training.max_minutes",
+    "batch-size": "training.per_device_train_batch_size",
+    "lr": "training.learning_rate",
+    "loss": "training.loss",
+    "precision": "training.precision",
+    "seed": "training.seed",
+    "mode": "parallelism.mode",
+    "device": "parallelism.device",
+    "out": "run.dir",
+    "name": "run.name",
+    "resume": "run.resume",
+}
+DATA_OPTIONS = {
+    "source": "data.source",
+    "path": "data.path",
+    "out": "data.dataset_dir",
+    "user": "data.user_column",
+    "item": "data.item_column",
+    "time": "data.time_column",
+    "rating": "data.rating_column",
+    "title": "data.title_column",
+    "min-rating": "preprocessing.min_rating",
+    "min-user-interactions": "preprocessing.min_user_interactions",
+    "min-item-interactions": "preprocessing.min_item_interactions",
+    "split": "preprocessing.split",
+    "validation-users": "preprocessing.validation_users",
+    "seed": "preprocessing.seed",
+}
+PREPARE_OPTIONS = SHORT_OPTIONS | DATA_OPTIONS
+ALL = "--help-all lists all"
 MANY = 4  # choices of which the nearest is named, too
 
 
@@ -139,12 +173,11 @@ def one_line(error: ValidationError, origins: Origins) -> str:
     return origins.blame(name, problem["input"], wish)
 
 
-def no_such_option(name: str) -> str:
-    """Return the line for the unknown option --`name`."""
-    short = {key: option for option, key in SHORT_OPTIONS.items()}
-    options = [short.get(key, key) for key in all_keys()]
-    nearest = did_you_mean([f"--{option}" for option in nearest_keys(name, [*options, "config"])])
-    return f"--{name}: no such option{nearest or ';'} {ALL}"
+def no_such_option(name: str, short: Mapping[str, str] = SHORT_OPTIONS) -> str:
+    """Return the line for the unknown option --`name` of a command with these `short` names."""
+    options = {} if "." in name else {key: option for option, key in short.items()}
+    nearest = [options.get(key, key) for key in nearest_keys(name, [*short, *all_keys(), "config"])]
+    return f"--{name}: no such option{did_you_mean([f'--{o}' for o in dict.fromkeys(nearest)]) or ';'} {ALL}"
 
 
 def all_keys() -> list[str]:

@@ -1,5 +1,8 @@
 """Every setting of the project as typed, validated tables with their defaults.
 
+The text below a setting is its description: a short clause, which is all that `config.toml` and `--help` show, then
+"; " and details, which `docs/settings.md` and `--help-all` show too (`config/help.py`).
+
 The tables are strict (pydantic). Neither torch nor Polars is imported here, so that a typing error is reported at once.
 """
 
@@ -46,43 +49,56 @@ FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a 
 class Table(BaseModel):
     """A table of `config.toml`: strict types, no unknown keys, immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, serialize_by_alias=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, serialize_by_alias=True,
+        use_attribute_docstrings=True,
+    )  # fmt: skip
 
 
 class Data(Table):
-    """Where the interactions come from and where the dataset folder stands."""
+    """Input data and the dataset folder."""
 
-    source: Source = Field(
-        "synthetic", description="format of the interactions; where only data.path is given it is recognized"
-    )
-    path: DataPath = Field(
-        "",
-        description="file, folder or pattern of the interactions, or an address: s3://, gs://, hf://, https://; "
-        "synthetic, random: none",
-    )
-    dataset_dir: UserPath = Field(
-        "",
-        description='dataset folder; "" = data/<name of the file or folder> for table, sequences, else data/<source>',
-    )
-    replace: bool = Field(False, description="replace a dataset that another input made, where one stands there")
-    titles_path: DataPath = Field(
-        "", description='file with item titles, or its address; "" = beside MovieLens data, if it is there'
-    )
-    user_column: str = Field("user", description="table: column of the user ids")
-    item_column: str = Field("item", description="table: column of the item ids")
-    time_column: str = Field("", description='table: times as numbers, dates or ISO 8601; "" = none, file order counts')
-    rating_column: str = Field("", description='table: column of the ratings; "" = none')
-    title_column: str = Field("", description="table: column of the items' titles; the first of an item counts")
-    separator: str = Field("auto", description='table: what stands between two fields; auto = "\\t", "::", ";" or ","')
-    has_header: bool = Field(True, description="table: false = the columns of a text file are named 1, 2, …")
-    time_unit: Literal["auto", "s", "ms", "us", "ns"] = Field(
-        "auto", description="of times that are numbers; auto = by the size of the first ones"
-    )
-    time_format: str = Field("", description='table: strptime form of times in text, UTC without %z; "" = ISO 8601')
-    extends: UserPath = Field("", description='dataset folder whose ids are kept (path: old and new files); "" = none')
-    n_users: Count = Field(3000, description="synthetic, random: number of users")
-    n_items: int = Field(2000, ge=20, description="synthetic, random: number of items")
-    n_rows: Count = Field(120_000, description="synthetic, random: about how many rows, 5 to n_items/2 per user")
+    source: Source = "synthetic"
+    """input format: table (CSV, Parquet, JSON lines), sequences, ml-1m, …; detected if only data.path is set; table =
+    CSV, Parquet, JSON lines or Feather; sequences = text lines of one user and one item, or of a user and all its
+    items; synthetic and random are generated"""
+    path: DataPath = ""
+    """file, folder, glob pattern or URL of the interactions; s3://, gs://, hf:// or https://; not for synthetic and
+    random"""
+    dataset_dir: UserPath = ""
+    """dataset folder, "" = data/<name>; written by `prepare`, the default of `train`; <name> = name of data.path for
+    table and sequences, else the source"""
+    replace: bool = False
+    """overwrite a dataset that was made from another input; one from the same input is always overwritten"""
+    titles_path: DataPath = ""
+    """file or URL with the item titles; "" = movies.dat, movies.csv or u.item next to MovieLens data, if present"""
+    user_column: str = "user"
+    """column of the user ids (table)"""
+    item_column: str = "item"
+    """column of the item ids (table)"""
+    time_column: str = ""
+    """column of the timestamps (table), "" = none; numbers, dates or ISO 8601 text; without them rows are in
+    file order"""
+    rating_column: str = ""
+    """column of the ratings (table), "" = none"""
+    title_column: str = ""
+    """column of the item titles (table), "" = none; the first title of each item is used"""
+    separator: str = "auto"
+    """field separator (table); auto = tab, "::", ";" or ",", detected from the first line"""
+    has_header: bool = True
+    """the first line of a text file has the column names (table); false = columns are named 1, 2, …"""
+    time_unit: Literal["auto", "s", "ms", "us", "ns"] = "auto"
+    """unit of numeric timestamps; auto = detected from the size of the first values"""
+    time_format: str = ""
+    """strptime format of text timestamps (table); UTC unless it has %z; "" = ISO 8601"""
+    extends: UserPath = ""
+    """older dataset folder whose ids are kept; data.path then names the old and the new files; "" = none"""
+    n_users: Count = 3000
+    """number of users (synthetic, random)"""
+    n_items: int = Field(2000, ge=20)
+    """number of items (synthetic, random)"""
+    n_rows: Count = 120_000
+    """approximate number of interactions (synthetic, random); 5 to n_items / 2 per user"""
 
     @property
     def folder(self) -> Path:
@@ -94,35 +110,46 @@ class Data(Table):
 class Preprocessing(Table):
     """Filters, split and evaluation negatives."""
 
-    min_rating: float = Field(0.0, description="rows rated lower are dropped; 0 = keep all")
-    only_read: bool = Field(False, description="goodreads: only rows whose is_read is 1")
-    time_from: Time = Field("", description='ISO 8601 or seconds; earlier rows are dropped; "" = no limit')
-    time_until: Time = Field("", description='ISO 8601 or seconds; rows from then on are dropped; "" = no limit')
-    drop_consecutive_duplicates: bool = Field(False, description="of an item several times in a row the first stays")
-    min_user_interactions: Count = Field(1, description="interactions; users with fewer are dropped")
-    max_user_interactions: Whole = Field(0, description="interactions; users with more are dropped; 0 = no limit")
-    min_item_interactions: Count = Field(1, description="interactions; items with fewer are dropped, before users")
-    k_core: bool = Field(True, description="repeat the limits of items and users until all of them hold")
-    repeats: Literal["keep", "first", "last"] = Field("keep", description="which of a user's repeats of an item stay")
-    reverse_file_order: bool | Literal["auto"] = Field(
-        "auto", description="a source without times stands newest first; auto = true for goodreads"
-    )
-    split: Literal["leave_one_out", "time", "none"] = Field(
-        "leave_one_out", description="the test: the last item, the first after split_at, or no test"
-    )
-    split_at: ShareOrTime = Field(
-        0.1, description="time: last share of rows (below 1), or an instant: ISO 8601, seconds"
-    )
-    validation_users: Count | Literal["all"] = Field(1024, description='users in the validation split, or "all"')
-    n_eval_negatives: Count = Field(
-        100, description="negatives per user and sampled protocol; none for a user with fewer unseen items"
-    )
-    max_bad_rows: Share = Field(0.001, description="share of rows that may be unusable before the run stops; 0 = none")
-    few_bad_rows: Whole = Field(
-        10, description="unusable rows that never stop a run, up to a tenth of all, unless max_bad_rows is 0"
-    )
-    memory_gb: float = Field(4.0, ge=1, description="GB that preprocessing may take, whatever the size of the data")
-    seed: Seed = Field(1, description="of the item ids, validation users, negatives, synthetic data")
+    min_rating: float = 0.0
+    """drop rows with a lower rating, 0 = keep all"""
+    only_read: bool = False
+    """drop rows whose is_read is not 1 (goodreads)"""
+    time_from: Time = ""
+    """drop rows before this time; ISO 8601, such as 2018-01-01, or seconds since 1970; "" = no limit"""
+    time_until: Time = ""
+    """drop rows at or after this time; ISO 8601 or seconds since 1970; "" = no limit"""
+    drop_consecutive_duplicates: bool = False
+    """keep only the first of consecutive rows of one user and one item"""
+    min_user_interactions: Count = 1
+    """drop users with fewer interactions"""
+    max_user_interactions: Whole = 0
+    """drop users with more interactions; 0 = no limit"""
+    min_item_interactions: Count = 1
+    """drop items with fewer interactions; counted before users are dropped"""
+    k_core: bool = True
+    """repeat the limits for items and users until all hold; false = each once, items first"""
+    repeats: Literal["keep", "first", "last"] = "keep"
+    """interactions that stay if a user repeats an item; keep = all of them"""
+    reverse_file_order: bool | Literal["auto"] = "auto"
+    """read rows without timestamps as newest first; auto = true for goodreads"""
+    split: Literal["leave_one_out", "time", "none"] = "leave_one_out"
+    """held-out test targets; leave_one_out = the last item of each user, and the item before it for validation; time =
+    the first item after split_at; none = train on all"""
+    split_at: ShareOrTime = 0.1
+    """start of the test period (split = time), as share of rows or time; a number below 1 = that last share of the
+    rows; else ISO 8601 or seconds since 1970"""
+    validation_users: Count | Literal["all"] = 1024
+    """number of users in the validation split, or "all" """
+    n_eval_negatives: Count = 100
+    """negatives per user for the sampled protocols; users with fewer unseen items are left out of these protocols"""
+    max_bad_rows: Share = 0.001
+    """largest share of unusable rows before preparation fails; 0 = none"""
+    few_bad_rows: Whole = 10
+    """number of unusable rows that is always accepted; up to a tenth of all rows, and not if max_bad_rows = 0"""
+    memory_gb: float = Field(4.0, ge=1)
+    """GB of memory that preparation may use; larger data is sorted on disk, with the same result"""
+    seed: Seed = 1
+    """seed of item ids, validation users, negatives and synthetic data"""
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -131,63 +158,51 @@ class Preprocessing(Table):
 
 
 class Model(Table):
-    """The kind of model, the shape of the network, and what the kinds without training count."""
+    """Model and its sizes; settings of the baselines that only count."""
 
-    kind: KindName = Field(
-        "bert4rec",
-        description="bert4rec = bidirectional, masked positions; sasrec = causal, each next item; matrix_factorization "
-        "= a vector a user, one an item; the others only count, without training",
-    )
-    form: Literal["dot", "bias", "neural"] = Field(
-        "bias",
-        description="matrix_factorization: product of the vectors; the same with biases; an MLP over both (mlp_layers)",
-    )
-    mlp_layers: list[Count] = Field([64, 32], min_length=1, description="form neural: widths of the hidden layers")
-    embed_dim: int = Field(64, ge=4, multiple_of=4, description="width of the item vectors and of the blocks")
-    n_heads: Count = Field(2, description="attention heads; must divide embed_dim")
-    n_layers: Count = Field(2, description="transformer blocks")
-    ffn_dim: Count = Field(256, description="width of the feed-forward layer")
-    max_len: MaxLen | Literal["auto"] = Field(
-        "auto",
-        description="items; the longest sequence that the model sees; auto = 50, 100 or 200, the least that three "
-        "quarters of the histories fit into",
-    )
-    positions: Literal["rotary", "learned"] = Field(
-        "rotary",
-        description="how attention knows the order: by turning queries and keys, so that it sees how far apart two "
-        "items are, wherever they stand; learned = a vector for each place from the end",
-    )
-    input_norm: bool | Literal["auto"] = Field(
-        "auto",
-        description="what enters the first block is normalised, so that no item is lost beside what blocks add; auto = "
-        "for sasrec, which predicts from the last item; bert4rec does from its mask token",
-    )
-    times: Literal["none", "history", "target"] = Field(
-        "none",
-        description="what the model knows of time: nothing; when items were taken; that, and the "
-        "instant for which it predicts, in evaluation that of the target: another task",
-    )
-    dropout: Dropout | Literal["auto"] = Field(
-        "auto",
-        description="share of activations dropped in training; auto = the more, the fewer interactions an item has: "
-        "0.1 from 100 on; else 0.2, of sasrec 0.3 from 30 on, else 0.5",
-    )
-    head: Literal["tied", "linear"] = Field(
-        "tied", description="tied = scores through the item table; linear = a layer of its own (small catalogues)"
-    )
-    output_bias: bool = Field(True, description="a learned bias per item in the scores")
-    recent_share: float = Field(
-        0.1, gt=0, le=1, description="recent_popularity: newest share of the training interactions, which counts"
-    )
-    n_last_items: Count = Field(
-        10, description="transition_graph: items, of the history that are looked at, and places between two that count"
-    )
-    decay: float = Field(
-        0.7, gt=0, le=1, description="transition_graph: by how much one place further away counts less"
-    )
-    smoothing: Positive = Field(
-        100.0, description="markov, transition_graph: transitions by popularity that each item has beside its own"
-    )
+    kind: KindName = "bert4rec"
+    """kind of model: bert4rec, sasrec, matrix_factorization, popularity, …; bert4rec = bidirectional, trained on masked items; sasrec = causal, trained on each next item;
+    matrix_factorization = one vector per user and per item; the other four are baselines that only count"""
+    form: Literal["dot", "bias", "neural"] = "bias"
+    """score of a user and an item (matrix_factorization); dot = dot product; bias = dot product plus biases of user and
+    item; neural = MLP on both vectors (mlp_layers)"""
+    mlp_layers: list[Count] = Field([64, 32], min_length=1)
+    """widths of the hidden layers (matrix_factorization, form = neural)"""
+    embed_dim: int = Field(64, ge=4, multiple_of=4)
+    """size of the item embeddings and hidden states; a multiple of 4"""
+    n_heads: Count = 2
+    """attention heads; their number must divide embed_dim"""
+    n_layers: Count = 2
+    """transformer blocks"""
+    ffn_dim: Count = 256
+    """width of the feed-forward layers"""
+    max_len: MaxLen | Literal["auto"] = "auto"
+    """longest input sequence, in items; auto = 50, 100 or 200: the smallest that three quarters of the histories fit
+    into, at most 200"""
+    positions: Literal["rotary", "learned"] = "rotary"
+    """position encoding; rotary = queries and keys are rotated, so attention sees the distance between items; learned =
+    one embedding per position, counted from the end"""
+    input_norm: bool | Literal["auto"] = "auto"
+    """LayerNorm on the input of the first block; auto = true for sasrec, false for bert4rec"""
+    times: Literal["none", "history", "target"] = "none"
+    """timestamps that the model uses; history = those of past items; target = also the time of the prediction, in
+    evaluation that of the target, which makes it another task"""
+    dropout: Dropout | Literal["auto"] = "auto"
+    """dropout rate; auto = by the mean interactions per item: 0.1 from 100 on; below, bert4rec 0.2, sasrec 0.3 from 30
+    on, else 0.5"""
+    head: Literal["tied", "linear"] = "tied"
+    """output layer; tied = scores by the item embeddings; linear = a separate layer on each process, for small
+    catalogues"""
+    output_bias: bool = True
+    """add a learned bias per item to the scores"""
+    recent_share: float = Field(0.1, gt=0, le=1)
+    """newest share of the training interactions to count (recent_popularity); without timestamps, of each user"""
+    n_last_items: Count = 10
+    """last items of a history to use (transition_graph); also the largest distance between two items to count"""
+    decay: float = Field(0.7, gt=0, le=1)
+    """weight factor for each further place of distance (transition_graph)"""
+    smoothing: Positive = 100.0
+    """transitions by popularity to add per item (markov, transition_graph)"""
 
     @property
     def knows_times(self) -> bool:
@@ -201,73 +216,78 @@ class Model(Table):
 
 
 class Training(Table):
-    """The loop: how long, how fast, what is masked (bert4rec)."""
+    """Duration, batches, optimizer, loss, masking and early stopping."""
 
-    n_epochs: Count = Field(200, description="passes over the training windows, at most")
-    sliding_step: Whole = Field(0, description="items between the ends of two windows of a history; 0 = model.max_len")
-    max_minutes: float = Field(0.0, ge=0, description="minutes of training and validation, at most; 0 = no limit")
-    per_device_train_batch_size: Count | Literal["auto"] = Field(
-        "auto",
-        description="windows per process and step; auto = so many that an epoch has 64 steps, a power of two up to 64, "
-        "on all processes together not below 16 (bert4rec: 64) as long as 16 steps are left",
-    )
-    learning_rate: Positive = Field(1e-3, description="of the dense part")
-    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="of the dense part, in both modes")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled, dense matrices only, not the tables")
-    lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = Field(
-        "constant",
-        description="over n_epochs, dense part and tables: decay to 0; one_cycle = up from 1/25 for 0.3 of them, then "
-        "down to nothing",
-    )
-    warmup_steps: Whole = Field(0, description="steps of linear warm-up")
-    average_age: Age | Literal["auto"] = Field(
-        "auto",
-        description="the model that is validated, tested and saved is a mean of recent weights, on average this share "
-        "of all steps old; 0 = the weights of the last step; auto = 0.1, but 0 where the learning rate falls or fbgemm "
-        "updates a table",
-    )
-    max_grad_norm: float = Field(1.0, ge=0, description="clips the gradient of the dense part; 0 = no clipping")
-    mask_prob: float = Field(0.2, gt=0, lt=1, description="bert4rec: share of a window's positions to predict")
-    last_item_mask_prob: Share = Field(0.1, description="bert4rec: share of windows with only the last item masked")
-    mask_token_share: Share = Field(1.0, description="bert4rec: share of masked positions that show the mask")
-    random_token_share: Share = Field(
-        0.0, description="bert4rec: share of masked positions that show a random item; the rest show themselves"
-    )
-    loss: Literal["auto", "softmax", "sampled_softmax", "gbce", "bpr", "mse"] = Field(
-        "auto",
-        description="softmax = exact, over the whole catalogue; mse = of ratings (matrix_factorization); the others "
-        f"against n_train_negatives; auto = softmax up to {FULL_SOFTMAX_UP_TO:,} items, else sampled_softmax",
-    )
-    rating_range: list[float] = Field(
-        [], description="mse: predictions are a sigmoid from the first number to the second; [] = without limits"
-    )
-    rating_holdout: float = Field(
-        0.1, ge=0, lt=1, description="mse: share of the training's pairs held out for RMSE and MAE in the report"
-    )
-    rating_validation: float = Field(
-        0.05, ge=0, lt=1, description="mse: share held out to choose the best epoch by; 0 = the last weights are tested"
-    )
-    n_train_negatives: Count = Field(256, description="items; drawn for each step, shared by its positions")
-    negatives_shared_by: Count | Literal["all"] = Field(
-        "all", description="processes that share a draw: 1 = each has its own, 8 = each eight consecutive ones have one"
-    )
-    negatives_power: Share = Field(0.0, description="items are drawn by their popularity to this power; 0 = uniformly")
-    gbce_calibration: Share = Field(0.75, description="gbce: share of overconfidence to undo (gSASRec's t); 0 = BCE")
-    precision: Literal["fp32", "tf32", "bf16"] = Field(
-        "fp32",
-        description="of products; tf32 = of numbers rounded to 10 bits, on CUDA; bf16 = autocast; weights stay fp32",
-    )
-    compile: bool = Field(False, description="torch.compile the transformer blocks (needs a C++ compiler)")
-    num_workers: Whole = Field(0, description="loader processes per training process; 0 = in the process itself")
-    eval_every_n_epochs: Count = Field(2, description="epochs between two validations")
-    patience: Whole | Literal["auto"] = Field(
-        "auto",
-        description="validations without a better full NDCG@10 (mse: RMSE) to stop; auto = 5, if the best is two "
-        "fifths of all epochs ago, after 2,000 steps; 0 = never",
-    )
-    max_skipped_steps: Whole = Field(0, description="steps that may be skipped since a loss or gradient is not finite")
-    deterministic: bool = Field(False, description="deterministic algorithms only (slower on CUDA)")
-    seed: Seed = Field(1, description="of the initial weights, the order, the masks and dropout")
+    n_epochs: Count = 200
+    """maximum number of epochs"""
+    sliding_step: Whole = 0
+    """items between the ends of two training windows of a history; 0 = model.max_len, so windows do not overlap"""
+    max_minutes: float = Field(0.0, ge=0)
+    """maximum minutes of training and validation, 0 = no limit"""
+    per_device_train_batch_size: Count | Literal["auto"] = "auto"
+    """training batch size per process, in windows; auto = a power of two up to 64 that gives an epoch about 64 steps,
+    but at least 64 windows over all processes (sasrec: 16) if that leaves 16 steps"""
+    learning_rate: Positive = 1e-3
+    """learning rate of the dense parameters; that of the embedding tables is parallelism.sparse_learning_rate"""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """optimizer of the dense parameters"""
+    weight_decay: float = Field(0.0, ge=0)
+    """decoupled weight decay of the dense matrices; that of the embedding tables is parallelism.sparse_weight_decay"""
+    lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = "constant"
+    """learning-rate schedule over n_epochs, for all parameters; linear, cosine = decay to 0; one_cycle = up from 1/25
+    for 30 % of the steps, then down to almost 0"""
+    warmup_steps: Whole = 0
+    """steps of linear learning-rate warm-up"""
+    average_age: Age | Literal["auto"] = "auto"
+    """moving average of the weights: its mean age, as a share of all steps; the average is validated, tested and saved;
+    0 = no average; auto = 0.1, but 0 with a decaying learning rate, if fbgemm updates a table, or with
+    sync_every_n_steps above 1"""
+    max_grad_norm: float = Field(1.0, ge=0)
+    """largest gradient norm of the dense parameters; 0 = no clipping"""
+    mask_prob: float = Field(0.2, gt=0, lt=1)
+    """share of positions to mask and predict (bert4rec)"""
+    last_item_mask_prob: Share = 0.1
+    """share of windows with only the last item masked (bert4rec)"""
+    mask_token_share: Share = 1.0
+    """share of masked positions that show the mask token (bert4rec)"""
+    random_token_share: Share = 0.0
+    """share of masked positions that show a random item (bert4rec); the rest show their own item"""
+    loss: Literal["auto", "softmax", "sampled_softmax", "gbce", "bpr", "mse"] = "auto"
+    """training loss; softmax = exact, over the whole catalogue; sampled_softmax, gbce, bpr = against n_train_negatives;
+    mse = ratings (matrix_factorization); auto = softmax up to 100,000 items, above and for form = neural
+    sampled_softmax"""
+    rating_range: list[float] = []
+    """range of predicted ratings (mse), such as [0, 5.5]; a sigmoid is scaled to it; [] = no limits"""
+    rating_holdout: float = Field(0.1, ge=0, lt=1)
+    """share of training pairs held out for RMSE and MAE in the report (mse)"""
+    rating_validation: float = Field(0.05, ge=0, lt=1)
+    """share of training pairs held out to choose the best epoch (mse); 0 = the last weights are tested"""
+    n_train_negatives: Count = 256
+    """negatives per step for the sampled losses, shared by all positions"""
+    negatives_shared_by: Count | Literal["all"] = "all"
+    """number of processes that share a draw of negatives, or "all"; 1 = each process draws its own; 8 = each eight
+    consecutive processes share a draw"""
+    negatives_power: Share = 0.0
+    """exponent of popularity for drawing negatives; 0 = uniform, 1 = by popularity"""
+    gbce_calibration: Share = 0.75
+    """calibration of gbce (t of gSASRec), from 0 to 1; 0 = plain binary cross-entropy"""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """precision of matrix products; tf32 = rounded to 10 bits, on CUDA; bf16 = autocast; weights stay fp32"""
+    compile: bool = False
+    """compile the transformer blocks with torch.compile; needs a C++ compiler"""
+    num_workers: Whole = 0
+    """data-loader workers per training process; 0 = load in the process itself"""
+    eval_every_n_epochs: Count = 2
+    """epochs between two validations"""
+    patience: Whole | Literal["auto"] = "auto"
+    """validations without improvement before early stopping; measured by full NDCG@10 (mse: RMSE); 0 = never; auto = 5,
+    the best two fifths of all epochs ago, and at least 2,000 steps"""
+    max_skipped_steps: Whole = 0
+    """steps to skip at most because a loss or gradient is not finite; 0 = the first one ends the run"""
+    deterministic: bool = False
+    """use deterministic algorithms only; slower on CUDA"""
+    seed: Seed = 1
+    """seed of initial weights, batch order, masks and dropout"""
 
     @property
     def per_device(self) -> int:
@@ -277,98 +297,90 @@ class Training(Table):
 
 
 class Parallelism(Table):
-    """Who holds what: the tables and the dense part over the processes."""
+    """Devices, and how tables and dense parameters are distributed over the processes."""
 
-    mode: Literal["dmp", "ddp"] = Field("dmp", description="dmp = item table sharded by TorchRec; ddp = replicated")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = CUDA with a GPU for every process")
-    sharding_type: Literal["row_wise", "table_wise", "column_wise", "auto"] = Field(
-        "row_wise", description="dmp: how the item table is cut; auto = TorchRec's planner decides"
-    )
-    sparse_optimizer: Literal["auto", "sgd", "adagrad", "rowwise_adagrad", "adam"] = Field(
-        "auto", description="of the item table; auto = adam; where fbgemm updates the table on CPU, rowwise_adagrad"
-    )
-    sparse_learning_rate: Positive | Literal["auto"] = Field(
-        "auto", description="of the item table; auto = 0.02 for the adagrads, else training.learning_rate"
-    )
-    compute_kernel: Literal["fused", "fused_uvm", "fused_uvm_caching"] = Field(
-        "fused",
-        description="dmp on CUDA: where the item table stands; uvm = in host memory; caching = the GPU caches it",
-    )
-    sparse_weight_decay: float = Field(
-        0.0, ge=0, description="of the tables, decoupled (AdamW), at each step of every row; 0 = none"
-    )
-    table_precision: Literal["fp32", "fp16"] = Field(
-        "fp32", description="dmp: of the tables' rows, where fbgemm updates them; their optimizer state stays fp32"
-    )
-    messages: Literal["fp32", "fp16", "bf16"] = Field(
-        "fp32", description="dmp: of vectors between processes; unless fp32, their gradients travel as bf16"
-    )
-    sharding_group_size: Whole = Field(
-        0, description="dmp: processes that share one copy of the tables, a host's for instance; 0 = all of them"
-    )
-    sync_every_n_steps: Count = Field(
-        1, description="groups: steps between two averages of their copies; 1 = every step by all groups' gradients"
-    )
-    cache_load_factor: float = Field(0.2, gt=0, lt=1, description="fused_uvm_caching: share of the rows on the GPU")
-    timeout_minutes: Positive = Field(30.0, description="a run ends when another process has not answered so long")
+    mode: Literal["dmp", "ddp"] = "dmp"
+    """dmp = item table sharded by TorchRec, ddp = a copy on each process"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """device of all processes; auto = cuda if there is a GPU for each process"""
+    sharding_type: Literal["row_wise", "table_wise", "column_wise", "auto"] = "row_wise"
+    """how the item table is sharded (dmp); auto = TorchRec's planner decides"""
+    sparse_optimizer: Literal["auto", "sgd", "adagrad", "rowwise_adagrad", "adam"] = "auto"
+    """optimizer of the embedding tables; auto = adam; rowwise_adagrad where fbgemm updates a table on CPU"""
+    sparse_learning_rate: Positive | Literal["auto"] = "auto"
+    """learning rate of the embedding tables; auto = 0.02 for adagrad and rowwise_adagrad, else
+    training.learning_rate"""
+    compute_kernel: Literal["fused", "fused_uvm", "fused_uvm_caching"] = "fused"
+    """memory of the item table (dmp on CUDA); fused = GPU; fused_uvm = host; fused_uvm_caching = host, with a cache on
+    the GPU"""
+    sparse_weight_decay: float = Field(0.0, ge=0)
+    """decoupled weight decay of the embedding tables; applied to all rows at each step; 0 = none"""
+    table_precision: Literal["fp32", "fp16"] = "fp32"
+    """precision of table rows that fbgemm updates (dmp); the optimizer state stays fp32"""
+    messages: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """precision of embeddings sent between processes (dmp); with fp16 and bf16 their gradients are sent as bf16"""
+    sharding_group_size: Whole = 0
+    """processes that share one copy of the tables (dmp); for example the number of GPUs of a host; 0 = all processes"""
+    sync_every_n_steps: Count = 1
+    """steps between two averages of the copies of the tables; only with sharding_group_size; 1 = each step uses the
+    gradients of all groups"""
+    cache_load_factor: float = Field(0.2, gt=0, lt=1)
+    """share of the table rows to cache on the GPU (fused_uvm_caching)"""
+    timeout_minutes: Positive = 30.0
+    """minutes to wait for another process before the run ends"""
 
 
 class Evaluation(Table):
-    """What the reports measure."""
+    """Metrics, candidates and baselines of the reports."""
 
-    ks: list[Count] = Field([1, 5, 10], min_length=1, description="cut-offs of HR@k and NDCG@k; 10 is always added")
-    per_device_eval_batch_size: Count = Field(128, description="users per process and step")
-    protocols: list[Literal["full", "popular", "uniform"]] = Field(
-        ["full", "popular", "uniform"], min_length=1, description="rank among all items, or among sampled negatives"
-    )
-    seen_items: Literal["auto", "keep", "leave_out"] = Field(
-        "auto",
-        description="items of the user's own history, in `full`, in the choice of the best epoch and in recommend: "
-        "keep = ranked like all others; leave_out = never recommended; auto = keep where users return to items",
-    )
-    baselines: Literal["auto"] | list[UntrainedName] = Field(
-        "auto",
-        description="kinds without training beside a trained one, on the test; popularity is always there; "
-        f"auto = all four up to {ALL_BASELINES_UP_TO:,} training positions and test users × items = "
-        f"{ALL_BASELINES_UP_TO_SCORES:,}",
-    )
+    ks: list[Count] = Field([1, 5, 10], min_length=1)
+    """cut-offs k of HR@k and NDCG@k; 10 is always added"""
+    per_device_eval_batch_size: Count = 128
+    """evaluation batch size per process, in users"""
+    protocols: list[Literal["full", "popular", "uniform"]] = Field(["full", "popular", "uniform"], min_length=1)
+    """candidates: full = all items, popular and uniform = sampled negatives"""
+    seen_items: Literal["auto", "keep", "leave_out"] = "auto"
+    """rank items of the user's own history (keep) or not (leave_out); holds for the full protocol, the choice of the
+    best epoch and recommend; auto = keep if more than 5 % of held-out targets are repeats"""
+    baselines: Literal["auto"] | list[UntrainedName] = "auto"
+    """baselines to evaluate on the test split; popularity is always evaluated; auto = all four up to 5,000,000 training
+    positions and test users × items = 1,000,000,000"""
 
 
 class Checkpoint(Table):
-    """What an interrupted run is resumed from; there is one at the end of every epoch, too."""
+    """Checkpoints to resume from; one is also written at the end of each epoch."""
 
-    every_steps: Whole = Field(0, description="steps between two checkpoints; 0 = at the ends of epochs only")
-    every_minutes: float = Field(10.0, ge=0, description="minutes between two checkpoints; 0 = as every_steps says")
-    keep: Count = Field(2, description="the last ones that stay; the best on validation is kept as well")
-    async_: bool | Literal["auto"] = Field(
-        "auto", alias="async", description="write beside the training, from a copy; auto = where memory has room for it"
-    )
-    on_error: Literal["continue", "stop"] = Field(
-        "continue", description="where the disk is full; the last good checkpoint stays in any case"
-    )
-    seconds_on_signal: float = Field(8.0, ge=0, description="for a save on a signal, at most; torchx kills after 10")
+    every_steps: Whole = 0
+    """steps between two checkpoints; 0 = not by steps"""
+    every_minutes: float = Field(10.0, ge=0)
+    """minutes between two checkpoints; 0 = not by time"""
+    keep: Count = 2
+    """number of latest checkpoints to keep; the best on validation is kept as well"""
+    async_: bool | Literal["auto"] = Field("auto", alias="async")
+    """write checkpoints in the background, from a copy; auto = if memory has room for the copy"""
+    on_error: Literal["continue", "stop"] = "continue"
+    """continue or stop if a checkpoint cannot be written; the last good checkpoint is kept"""
+    seconds_on_signal: float = Field(8.0, ge=0)
+    """maximum seconds for a checkpoint on a signal; none is written if it would take longer; torchx kills after 10"""
 
 
 class Run(Table):
-    """Where the results go, and what to resume or to start from."""
+    """Run folder, resuming, initial weights and trackers."""
 
-    dir: UserPath = Field("runs", description="folder of the run folders")
-    name: str = Field(
-        "",
-        description='name of the run folder; "" = <source>-<mode>, <source>-sasrec-<mode>, <source>-markov; a finished '
-        "run gets -2, -3",
-    )
-    resume: UserPath = Field(
-        "",
-        description="resume a run, with its own config.toml and the command line over that: its folder, a checkpoint "
-        'in it, or "auto" = the newest unfinished one of that name, or a new one',
-    )
-    init_from: UserPath = Field("", description="folder of a run whose best weights this one starts from")
-    reset_optimizer: bool = Field(False, description="when resuming: forget the optimizers' state, e.g. for others")
-    trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = Field(
-        ["tensorboard"],
-        description="programs that get the run's numbers; mlflow, wandb: offline, extras to install",
-    )
+    dir: UserPath = "runs"
+    """parent folder of the run folders"""
+    name: str = ""
+    """name of the run folder, "" = <source>-<mode>; for other models <source>-sasrec-<mode>, <source>-markov; -2, -3, …
+    is appended if a finished run has the name"""
+    resume: UserPath = ""
+    """run folder or checkpoint to resume, or "auto"; auto = the newest unfinished run of that name, else a new run; the
+    settings are those of the resumed run, then the command line"""
+    init_from: UserPath = ""
+    """run folder whose best weights are the initial weights"""
+    reset_optimizer: bool = False
+    """discard the optimizer state when resuming; needed for another optimizer"""
+    trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = ["tensorboard"]
+    """experiment trackers; mlflow and wandb work offline and need their requirements-*.txt installed"""
 
 
 class Config(Table):
@@ -411,3 +423,20 @@ class Config(Table):
     def to_toml(self) -> str:
         """Return the resolved settings as TOML; `load.load_config` reads them back to an equal `Config`."""
         return tomli_w.dumps(self.model_dump(mode="json"))
+
+
+COMMON = (  # the settings in `config.toml`
+    "data.source", "data.path", "data.dataset_dir", "data.user_column", "data.item_column", "data.time_column",
+    "data.rating_column", "data.title_column",
+    "preprocessing.min_rating", "preprocessing.min_user_interactions", "preprocessing.min_item_interactions",
+    "preprocessing.repeats", "preprocessing.split", "preprocessing.split_at", "preprocessing.validation_users",
+    "model.kind", "model.embed_dim", "model.n_heads", "model.n_layers", "model.max_len", "model.dropout",
+    "training.n_epochs", "training.max_minutes", "training.per_device_train_batch_size", "training.learning_rate",
+    "training.loss", "training.n_train_negatives", "training.precision", "training.eval_every_n_epochs",
+    "training.patience", "training.seed",
+    "parallelism.mode", "parallelism.device", "parallelism.sharding_type", "parallelism.sparse_optimizer",
+    "parallelism.sparse_learning_rate",
+    "evaluation.ks", "evaluation.protocols", "evaluation.seen_items",
+    "checkpoint.every_minutes", "checkpoint.keep",
+    "run.dir", "run.name", "run.trackers",
+)  # fmt: skip

@@ -10,9 +10,8 @@ from bert4rec.config.load import (
     parse_command_line,
     parse_mapping,
     settings_file,
-    settings_help,
 )
-from bert4rec.config.tables import Config
+from bert4rec.config.setting_errors import PREPARE_OPTIONS
 from bert4rec.runtime.errors import SettingsError
 
 ROOT = Path(__file__).parents[2]
@@ -51,12 +50,23 @@ def test_resolved_settings_can_be_passed_back(tmp_path: Path) -> None:
     assert load_config(tmp_path / "config.toml") == config
 
 
-def test_help_lists_every_key_with_its_default() -> None:
-    text = settings_help()
-    for table, values in Config().model_dump().items():
-        for key in values:
-            assert f"--{table}.{key}=" in text
-    assert "--training.learning_rate=0.001 " in text
+def test_short_names_are_those_of_the_command() -> None:
+    argv = ["--epochs", "3", "--batch-size=8", "--lr", "0.1", "--out=x", "--seed=2", "--name="]
+    assert parse_command_line(argv)[1] == {
+        "training.n_epochs": 3, "training.per_device_train_batch_size": 8, "training.learning_rate": 0.1,
+        "run.dir": "x", "training.seed": 2, "run.name": "",
+    }  # fmt: skip
+    overrides = parse_command_line(["--out=x", "--seed=2", "--user", "7", "--epochs=3"], PREPARE_OPTIONS)[1]
+    assert overrides == {
+        "data.dataset_dir": "x", "preprocessing.seed": 2, "data.user_column": "7", "training.n_epochs": 3,
+    }  # fmt: skip
+    assert parse_mapping({"batch_size": 8, "lr": 0.1}) == {
+        "training.per_device_train_batch_size": 8, "training.learning_rate": 0.1,
+    }  # fmt: skip
+    with pytest.raises(SettingsError, match="--user: no such option"):
+        parse_command_line(["--user=a"])
+    with pytest.raises(SettingsError, match="--resume=: a value is missing"):
+        parse_command_line(["--resume="])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from bert4rec.config.setting_errors import (
     NOWHERE,
     OTHER_KEYS,
     OTHER_SOURCES,
+    PREPARE_OPTIONS,
     SHORT_OPTIONS,
     Origins,
     all_keys,
@@ -29,13 +30,17 @@ AUTO = '"auto"'
         ("dmp", ['"dmp"']),
         ("--mode", ["--mode=VALUE"]),
         ("--mod", ["--mod:", "--mode?"]),
+        ("--epoch=3", ["--epoch:", "--epochs?"]),
+        ("--batch_size=8", ["--batch_size:", "--batch-size?"]),
+        ("--learning-rate=1", ["--learning-rate:", "--lr?"]),
+        ("--epochs=x", ["--epochs=x:", "integer"]),
+        ("--parallelism.mod=ddp", ["--parallelism.mode?"]),
         ("--training.n_epoch=3", ["--training.n_epoch:", "--training.n_epochs?"]),
         ("--trainig.n_epochs=3", ["--trainig.n_epochs:", "--training.n_epochs?"]),
-        ("--lr=0.1", ["--lr:", "--training.learning_rate", "--parallelism.sparse_learning_rate"]),
-        ("--batch-size=8", ["--batch-size:", "--training.per_device_train_batch_size?"]),
+        ("--rate=0.1", ["--rate:", "--lr or --parallelism.sparse_learning_rate?"]),
         ("--training.max_len=8", ["--training.max_len:", "--model.max_len?"]),
-        ("--qqq=8", ["--qqq:", "--help"]),
-        ("--training.qqq=8", ["--training.qqq:", "--help"]),
+        ("--qqq=8", ["--qqq:", "--help-all"]),
+        ("--training.qqq=8", ["--training.qqq:", "--help-all"]),
         ("--mode=both", ["--mode=both:", '"dmp"', '"ddp"']),
         ('--evaluation.protocols=["ful"]', ['protocols=["ful"]:', '"full"', '"popular"', '"uniform"']),
         ("--parallelism.compute_kernel=uvm", ["compute_kernel=uvm:", '"fused"', '"fused_uvm"', '"fused_uvm_caching"']),
@@ -94,7 +99,7 @@ def test_a_value_is_written_as_in_the_file(value: Any, text: str) -> None:
 
 
 def test_every_setting_is_named_as_people_write_it() -> None:
-    assert {*SHORT_OPTIONS.values(), "checkpoint.async"} <= {*all_keys()}
+    assert {*PREPARE_OPTIONS.values(), *SHORT_OPTIONS.values(), "checkpoint.async"} <= {*all_keys()}
     assert not [key for key in all_keys() if key.endswith("_")]
 
 

@@ -7,15 +7,40 @@ from typing import Any
 import pytest
 import tomli
 
-from bert4rec.config.load import load_config
-from bert4rec.config.tables import Config
+from bert4rec.config.help import description, settings
+from bert4rec.config.load import flat, load_config
+from bert4rec.config.tables import (
+    ALL_BASELINES_UP_TO,
+    ALL_BASELINES_UP_TO_SCORES,
+    COMMON,
+    FULL_SOFTMAX_UP_TO,
+    WINDOW_LENGTHS,
+    Config,
+)
 from bert4rec.config.values import instant
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_shipped_file_names_every_key_with_its_default() -> None:
-    assert tomli.loads((ROOT / "config.toml").read_text()) == Config().model_dump(mode="json")
+def test_the_shipped_file_has_the_common_settings_with_their_defaults() -> None:
+    in_file, defaults = flat(tomli.loads((ROOT / "config.toml").read_text())), flat(Config().model_dump(mode="json"))
+    assert [*in_file] == [*COMMON]
+    assert in_file == {key: defaults[key] for key in COMMON}
+
+
+def test_a_description_begins_with_a_short_clause() -> None:
+    for key, setting in settings().items():
+        clause = description(setting).partition("; ")[0]
+        assert 0 < len(clause) <= 70, (key, clause)
+        assert not description(setting).endswith((".", " ")), key
+
+
+def test_descriptions_have_the_limits_of_the_code() -> None:
+    of = settings()
+    assert f"{FULL_SOFTMAX_UP_TO:,} items" in description(of["training.loss"])
+    limits = f"{ALL_BASELINES_UP_TO:,} training positions and test users × items = {ALL_BASELINES_UP_TO_SCORES:,}"
+    assert limits in description(of["evaluation.baselines"])
+    assert ", ".join(map(str, WINDOW_LENGTHS[:-1])) in description(of["model.max_len"])
 
 
 def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:

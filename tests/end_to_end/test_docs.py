@@ -15,10 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import tomli
 
 from bert4rec.__main__ import COMMANDS, main
 from bert4rec.config.setting_errors import all_keys
-from scripts import settings_page
+from scripts import settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -174,7 +175,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_page_of_settings_is_that_of_the_tables() -> None:
-    assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page()
+    assert settings.PAGE.read_text(encoding="utf-8") == settings.page()
+    assert settings.FILE.read_text(encoding="utf-8") == settings.file()
+    assert max(map(len, settings.file().splitlines())) <= settings.WIDTH
+
+
+def test_reasons_are_of_settings_that_there_are() -> None:
+    reasons = tomli.loads(settings.REASONS.read_text(encoding="utf-8"))
+    assert {*reasons} <= {*all_keys()}
 
 
 def test_every_command_is_shown_somewhere() -> None:

@@ -292,7 +292,7 @@ def test_help_and_interrupt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
-        preprocessing.main(["--help"])
+        preprocessing.main(["--help-all"])
     assert "--preprocessing.n_eval_negatives" in capsys.readouterr().out
 
     def interrupted(*_: object, **__: object) -> None:

@@ -5,8 +5,10 @@ import logging
 
 from bert4rec.checkpoint.run_settings import load_run_settings
 from bert4rec.commands.jobs import launched
+from bert4rec.config.help import usual_help
 from bert4rec.config.kinds import KINDS
-from bert4rec.config.load import parse_command_line, settings_help, take_folder
+from bert4rec.config.load import parse_command_line, take_folder
+from bert4rec.config.setting_errors import SHORT_OPTIONS
 from bert4rec.config.tables import Config
 from bert4rec.feed.loaders.server import start_ahead
 from bert4rec.runtime.console import log_to_terminal
@@ -19,13 +21,13 @@ logger = logging.getLogger("bert4rec")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the help; any setting is an option."""
-    parser.usage = "%(prog)s [DATASET] [--config=FILE] [--table.key=value …]"
+    parser.usage = "%(prog)s [DATASET] [--config=FILE] [--NAME=VALUE …] [--table.key=value …]"
     parser.description = (
         "Trains, validates, tests, and writes a report; under torchrun or torchx on many processes. DATASET: a folder "
         "that `bert4rec prepare` has made (default: the one that [data] names)."
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = settings_help()
+    parser.epilog = usual_help(SHORT_OPTIONS, parser.prog)
     parser.set_defaults(settings=[])
 
 
