@@ -44,11 +44,12 @@ test-cuda: setup ## trainings on a GPU beside the same ones on the CPU; skipped 
 test-pythons: setup ## the tests left of the disk on every other Python 3.11 to 3.13 of this machine
 	$(call run,./scripts/test_pythons.sh)
 
-lint: setup ## ruff, mypy and the import contracts of pyproject.toml
+lint: setup ## ruff, mypy, the import contracts of pyproject.toml, and plain names and docstrings
 	$(call run,ruff check)
 	$(call run,ruff format --check)
 	$(call run,mypy)
 	$(call run,lint-imports)
+	$(call run,python -m scripts.check_language)
 
 wheel: setup ## dist/: the package, and what stands in for fbgemm-gpu on a machine without a GPU
 	$(call run,./scripts/wheel.sh)

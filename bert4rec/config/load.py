@@ -95,7 +95,7 @@ def _checked(tables: Mapping[str, Any], origins: Origins = NOWHERE) -> Config:
         raise SettingsError(one_line(error, origins)) from None
     for name, reason in conflicts(config):
         table, key = name.split(".")
-        raise SettingsError(origins.blame(name, getattr(getattr(config, table), key), reason))
+        raise SettingsError(origins.format_error(name, getattr(getattr(config, table), key), reason))
     return config
 
 
@@ -109,7 +109,7 @@ def _refuse_two_inputs(config: Config, origins: Origins, *, is_chosen: bool) -> 
     else:
         return
     reason = f'reads no file, but data.path = "{without_secrets(config.data.path)}"; {advice}'
-    raise SettingsError(origins.blame("data.source", config.data.source, reason))
+    raise SettingsError(origins.format_error("data.source", config.data.source, reason))
 
 
 def settings_file(named: str | None) -> str | None:

@@ -145,7 +145,7 @@ class Origins:
     in_file: frozenset[str] = frozenset()
     typed: Mapping[str, str] = field(default_factory=dict)
 
-    def blame(self, name: str, value: Any, reason: str) -> str:
+    def format_error(self, name: str, value: Any, reason: str) -> str:
         """Return a line about a setting as typed, or else prefixed by the file that has it or the reason."""
         if name in self.typed:
             return f"{without_secrets(self.typed[name])}: {reason}"
@@ -168,9 +168,9 @@ def one_line(error: ValidationError, origins: Origins) -> str:
         nearest = did_you_mean(nearest_keys(name, all_keys()))
         place = f"{origins.file}: " if name in origins.in_file else ""
         return f"{place}{name}: no such key{nearest or ';'} {ALL}"
-    first, *others = dict.fromkeys(_wish(p) for p in error.errors() if [str(x) for x in p["loc"]][:2] == keys[:2])
+    first, *others = dict.fromkeys(_expected(p) for p in error.errors() if [str(x) for x in p["loc"]][:2] == keys[:2])
     wish = " or ".join([first, *(wish.removeprefix("must be ") for wish in others)])
-    return origins.blame(name, problem["input"], wish)
+    return origins.format_error(name, problem["input"], wish)
 
 
 def no_such_option(name: str, short: Mapping[str, str] = SHORT_OPTIONS) -> str:
@@ -195,7 +195,7 @@ def shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _wish(problem: Any) -> str:
+def _expected(problem: Any) -> str:
     if problem["type"] == "list_type":
         return "must be a list, in quotes for the shell: '[1, 5]' or '[\"full\"]'"
     if problem["type"] == "value_error":

@@ -88,7 +88,7 @@ def test_an_error_names_the_option_and_what_is_valid(argument: str, named: list[
     ],
 )  # fmt: skip
 def test_an_error_names_the_file_or_the_option(origins: Origins, blamed: str) -> None:
-    assert origins.blame("training.sliding_step", 11, "above model.max_len") == f"{blamed}: above model.max_len"
+    assert origins.format_error("training.sliding_step", 11, "above model.max_len") == f"{blamed}: above model.max_len"
 
 
 @pytest.mark.parametrize(
