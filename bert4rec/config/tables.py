@@ -162,8 +162,8 @@ class Model(Table):
 
     kind: KindName = "bert4rec"
     """kind of model: bert4rec, sasrec, matrix_factorization, popularity, …; bert4rec = bidirectional, trained on masked
-    items; sasrec = causal, trained on each next item; matrix_factorization = one vector per user and per item; the other
-    four are baselines that only count"""
+    items; sasrec = causal, trained on each next item; matrix_factorization = one vector per user and per item; the
+    other four are baselines that only count"""
     form: Literal["dot", "bias", "neural"] = "bias"
     """score of a user and an item (matrix_factorization); dot = dot product; bias = dot product plus biases of user and
     item; neural = MLP on both vectors (mlp_layers)"""
