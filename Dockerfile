@@ -19,20 +19,21 @@ RUN install -d -m 1777 data runs logs
 # index of torch's CPU builds, a mirror. It stays out of the image. fbgemm's CUDA build does not load without a GPU, so
 # nothing is imported here.
 ARG TORCH_BUILD=cpu
-COPY requirements.txt requirements-onnx.txt constraints.txt ./
-COPY scripts/stand_in.sh scripts/
+COPY pyproject.toml requirements.lock ./
+COPY scripts/requirements.py scripts/stand_in.sh scripts/
 RUN --mount=type=secret,id=pip \
+    python3 scripts/requirements.py onnx >/tmp/requirements.txt && \
     case $TORCH_BUILD in \
     cuda) ;; \
-    cpu) scripts/stand_in.sh /tmp/fbgemm-gpu && set -- "$(grep '^torch==' requirements.txt)+cpu" /tmp/fbgemm-gpu ;; \
+    cpu) scripts/stand_in.sh /tmp/fbgemm-gpu && set -- "$(grep '^torch==' /tmp/requirements.txt)+cpu" /tmp/fbgemm-gpu ;; \
     *) echo "TORCH_BUILD is cpu or cuda, not '$TORCH_BUILD'" >&2 && exit 1 ;; \
     esac && \
     python3 -m venv /opt/venv && \
     PIP_CONFIG_FILE=/run/secrets/pip pip --disable-pip-version-check --no-input install --no-cache-dir \
-        -c constraints.txt -r requirements.txt -r requirements-onnx.txt 'setuptools>=77' "$@" || \
+        -c requirements.lock -r /tmp/requirements.txt 'setuptools>=77' "$@" || \
     { echo "pip failed. TORCH_BUILD=cpu needs the index of torch's CPU builds: see docs/clusters.md" >&2 && exit 1; } && \
     pip check && \
-    rm -rf /tmp/fbgemm-gpu
+    rm -rf /tmp/fbgemm-gpu /tmp/requirements.txt
 
 # From where it stands, so that code put over it later (a mount, torchx's workspace) is what all commands run.
 COPY . .

@@ -5,8 +5,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # $(call run,COMMAND): show a documented command and run it; make stops at the first that fails.
 run = @echo '$$ $(1)'; $(1)
 
-.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-pythons lint wheel bench bench-large
-.PHONY: reproduce-ml-1m clean
+.PHONY: help setup demo test test-long test-nodes test-slurm test-image test-cuda test-pythons lint lock wheel bench
+.PHONY: bench-large reproduce-ml-1m clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1	/p' Makefile
@@ -50,6 +50,10 @@ lint: setup ## ruff, mypy, the import contracts of pyproject.toml, and plain nam
 	$(call run,mypy)
 	$(call run,lint-imports)
 	$(call run,python -m scripts.check_language)
+
+lock: ## make requirements.lock anew, from what pyproject.toml asks for; versions that it names are kept
+	@[ -x .venv/bin/python ] || ./scripts/setup.sh
+	$(call run,python -m scripts.lock)
 
 wheel: setup ## dist/: the package, and what stands in for fbgemm-gpu on a machine without a GPU
 	$(call run,./scripts/wheel.sh)

@@ -37,7 +37,7 @@ case $build in cpu | cuda) ;; *) fail "TORCH_BUILD is cpu or cuda, not '$build'.
 
 # With the folder's own path: a virtual environment cannot be moved, so a moved or copied one is made again.
 # Of pyproject.toml what pip reads, which stands first.
-wanted=$({ cat requirements*.txt constraints.txt && sed '/^\[tool\.ruff/q' pyproject.toml && echo "$build $(pwd -P)"; } | cksum)
+wanted=$({ cat requirements.lock && sed '/^\[tool\.ruff/q' pyproject.toml && echo "$build $(pwd -P)"; } | cksum)
 
 # Prints the interpreter itself: not a shim and not the python of an activated .venv, which is about to be replaced.
 probe='
@@ -86,13 +86,13 @@ except OSError: pass'
 ready && exit 0
 
 # --- Make it --------------------------------------------------------------------------------------------------------
-torch=$(grep '^torch==' requirements.txt)
+torch=$(sed -n 's/^ *"\(torch==.*\)",$/\1/p' pyproject.toml)
 
 # Every line goes to the log; large downloads and the last step are shown, as they take most of the minutes.
 install() {
     {
         .venv/bin/python -m pip --disable-pip-version-check --no-input install \
-            -c constraints.txt -r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt -e . "$@" 2>&1 &&
+            -c requirements.lock -e ".[dev,onnx]" "$@" 2>&1 &&
             : >.venv/.installed
     } | while IFS= read -r line; do
         printf '%s\n' "$line" >>"$log"

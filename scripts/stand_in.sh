@@ -5,7 +5,7 @@
 # fbgemm-gpu-cpu. So an empty distribution of that name stands in for it and brings the CPU build. Its version is that of
 # the pin with +cpu behind it, as torch's is: what asks for the pin takes it, and pip takes it rather than the CUDA build.
 set -eu
-version=$(sed -n 's/^fbgemm-gpu==//p' "$(dirname "$0")/../requirements.txt")
+version=$(sed -n 's/^ *"fbgemm-gpu==\(.*\)",$/\1/p' "$(dirname "$0")/../pyproject.toml")
 mkdir -p "$1"
 cat >"$1/pyproject.toml" <<END
 [build-system]

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 TESTS="tests/config tests/dataset tests/prepare bert4rec/dataset bert4rec/prepare tests/runtime/test_files.py"
 log=logs/test-pythons.log
-HEAVY='^(torch|torchrec|fbgemm-gpu|torchx|tensorboard|matplotlib)=='
+HEAVY='^(torch|torchrec|fbgemm-gpu|torchx|tensorboard|matplotlib)[=>]'
 
 say() { printf 'test-pythons: %s\n' "$*"; }
 
@@ -30,7 +30,7 @@ candidates() {
 }
 
 ready=$(.venv/bin/python -V | cut -d' ' -f2)
-wanted=$({ cat requirements.txt requirements-dev.txt constraints.txt && pwd -P; } | cksum)
+wanted=$({ cat requirements.lock && .venv/bin/python scripts/requirements.py && pwd -P; } | cksum)
 tried=$ready
 found=$(candidates | while read -r path; do "$path" -c "$probe" 2>/dev/null || :; done | sort -u -k1,1)
 
@@ -42,9 +42,9 @@ while read -r version python; do
         rm -rf "$home"
         mkdir -p .venvs logs
         "$python" -m venv --without-pip "$home"
-        grep -Ev "$HEAVY" requirements.txt >"$home/requirements.txt"
+        .venv/bin/python scripts/requirements.py | grep -Ev "$HEAVY" >"$home/requirements.txt"
         .venv/bin/python -m pip --python "$home/bin/python" --disable-pip-version-check --no-input install \
-            -c constraints.txt -c requirements-dev.txt -r "$home/requirements.txt" hypothesis pytest pytest-timeout \
+            -c requirements.lock -r "$home/requirements.txt" hypothesis pytest pytest-timeout \
             </dev/null >"$log" 2>&1 || { say "pip failed: see $log" >&2 && exit 1; }
         echo "$wanted" >"$home/.stamp"
     fi

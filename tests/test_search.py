@@ -19,7 +19,7 @@ from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
 from tests.conftest import SMALL
 
-optuna = pytest.importorskip("optuna", reason="optuna is not installed: pip install -r requirements-dev.txt")
+optuna = pytest.importorskip("optuna", reason="optuna is not installed: pip install -e .[dev]")
 
 from optuna.trial import TrialState  # noqa: E402
 

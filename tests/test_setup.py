@@ -1,16 +1,23 @@
 """`make setup`, run for real on a PATH that holds only stand-ins: nothing is installed and nothing is fetched."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-PINS = ["requirements.txt", "requirements-onnx.txt", "requirements-dev.txt", "constraints.txt"]
+LOCK = ROOT / "requirements.lock"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIRED = [Requirement(text) for text in PROJECT["dependencies"]]
+OF_EXTRAS = [Requirement(text) for texts in PROJECT["optional-dependencies"].values() for text in texts]
+PINNED = {"torch": "2.13.0", "torchrec": "1.8.0", "fbgemm-gpu": "1.8.0", "torchx": "0.7.0"}
 TOOLS = ["sh", "dirname", "cat", "cksum", "mkdir", "rm", "cp", "sed", "grep", "tail", "sleep"]
 
 UNAME = """#!/bin/sh
@@ -47,7 +54,7 @@ class Clone:
         self.folder, self.bin = folder / "clone", folder / "bin"
         (self.folder / "scripts").mkdir(parents=True)
         self.bin.mkdir()
-        for name in [*PINS, "pyproject.toml", "scripts/setup.sh", "scripts/stand_in.sh"]:
+        for name in ["requirements.lock", "pyproject.toml", "scripts/setup.sh", "scripts/stand_in.sh"]:
             shutil.copy(ROOT / name, self.folder / name)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
@@ -126,18 +133,16 @@ def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(clone: Clone)
     clone.program("python3", INSTALLING_PYTHON)
     assert clone.setup().returncode == 0
     (call,) = clone.pip_calls()
-    files = "-r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt"
-    assert call.endswith(f"{files} -e . torch==2.13.0+cpu ./.venv/fbgemm-gpu")
-    assert "-c constraints.txt" in call
+    assert call.endswith("install -c requirements.lock -e .[dev,onnx] torch==2.13.0+cpu ./.venv/fbgemm-gpu")
     alias = (clone.folder / ".venv/fbgemm-gpu/pyproject.toml").read_text()
     assert 'name = "fbgemm-gpu"\nversion = "1.8.0+cpu"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]' in alias
 
 
-def test_the_cuda_build_is_what_the_requirements_say(clone: Clone):
+def test_the_cuda_build_is_what_the_package_requires(clone: Clone):
     clone.program("python3", INSTALLING_PYTHON)
     assert clone.setup(TORCH_BUILD="cuda").returncode == 0
     (call,) = clone.pip_calls()
-    assert call.endswith("-c constraints.txt -r requirements.txt -r requirements-onnx.txt -r requirements-dev.txt -e .")
+    assert call.endswith("install -c requirements.lock -e .[dev,onnx]")
 
 
 def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_changes(clone: Clone):
@@ -147,8 +152,8 @@ def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_change
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     assert len(clone.pip_calls()) == 1
 
-    with open(clone.folder / "constraints.txt", "a") as constraints:
-        constraints.write("another==1.0\n")
+    with open(clone.folder / "requirements.lock", "a") as lock:
+        lock.write("another==1.0\n")
     clone.setup()
     assert len(clone.pip_calls()) == 2
     clone.setup(TORCH_BUILD="cuda")
@@ -210,7 +215,7 @@ def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(clone: Cl
     assert "installing the CUDA build, several GB, which also runs on a CPU" in result.stdout
     first, second = clone.pip_calls()
     assert "torch==2.13.0+cpu" in first
-    assert second.endswith("requirements-dev.txt -e . ./.venv/fbgemm-gpu")
+    assert second.endswith("requirements.lock -e .[dev,onnx] ./.venv/fbgemm-gpu")
 
 
 @pytest.mark.parametrize(
@@ -241,27 +246,47 @@ def test_another_failure_of_pip_is_told_in_its_words(clone: Clone):
     assert not clone.ready
 
 
-def pins(name: str) -> dict[str, str]:
-    lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
-    return {package.lower().replace("_", "-"): version for package, version in (line.split("==") for line in lines)}
+def locked() -> dict[str, str]:
+    lines = [line for line in LOCK.read_text().splitlines() if not line.startswith("#")]
+    return dict(line.split("==") for line in lines)
 
 
-def test_the_pinned_torch_torchrec_and_fbgemm_match():
-    assert {name: pins("requirements.txt")[name] for name in ("torch", "torchrec", "fbgemm-gpu")} == {
-        "torch": "2.13.0",
-        "torchrec": "1.8.0",
-        "fbgemm-gpu": "1.8.0",
-    }
+def test_the_pinned_torch_torchrec_and_fbgemm_match_and_all_else_has_a_range():
+    exact = {need.name: str(need.specifier) for need in REQUIRED if "==" in str(need.specifier)}
+    assert exact == {name: f"=={version}" for name, version in PINNED.items()}
+    ranges = [need for need in (*REQUIRED, *OF_EXTRAS) if need.name not in PINNED]
+    assert [need for need in ranges if {part.operator for part in need.specifier} != {">=", "<"}] == []
+
+
+def test_the_lock_has_a_fitting_version_of_all_that_is_asked_for():
+    versions = locked()
+    missing = [need for need in (*REQUIRED, *OF_EXTRAS) if need.name not in {*PINNED, *versions}]
+    assert missing == [], "type `make lock`"
+    assert [
+        need for need in (*REQUIRED, *OF_EXTRAS) if need.name in versions and versions[need.name] not in need.specifier
+    ] == []
 
 
 def test_each_package_is_pinned_in_one_place_and_none_depends_on_the_build():
-    names = [name for file in PINS for name in pins(file)]
-    assert len(names) == len({*names})
-    assert not {
+    lines = [line for line in LOCK.read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+", line) for line in lines)
+    assert [*locked()] == sorted(locked())
+    assert len(locked()) == len(lines)
+    assert not [
         name
-        for name in pins("constraints.txt")
-        if name.startswith(("torch-", "fbgemm", "nvidia", "triton", "setuptools", "pip"))
-    }
+        for name in locked()
+        if name in PINNED or name.startswith(("torch-", "fbgemm", "nvidia", "triton", "setuptools"))
+    ]
+
+
+def test_the_requirements_of_an_extra_are_printed_for_pip():
+    printed = [sys.executable, ROOT / "scripts/requirements.py"]
+    plain, with_onnx = (
+        subprocess.run([*printed, *extras], capture_output=True, text=True, check=True).stdout.splitlines()
+        for extras in ([], ["onnx"])
+    )
+    assert plain == PROJECT["dependencies"]
+    assert with_onnx == [*plain, *PROJECT["optional-dependencies"]["onnx"]]
 
 
 def test_make_runs_the_documented_commands():

@@ -1,5 +1,6 @@
 """The package that is installed has all rooms and files."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -23,3 +24,8 @@ def test_every_file_that_is_no_module_is_installed_too() -> None:
     files = {path for path in PACKAGE.rglob("*.*") if path.is_file() and path.suffix not in (".py", ".pyc")}
     assert files == {path for pattern in patterns for path in PACKAGE.glob(pattern)}
     assert PACKAGE / "report/templates/report.html.j2" in files
+
+
+def test_the_newest_version_in_the_changelog_is_that_of_the_package() -> None:
+    versions = re.findall(r"^## (\S+)", (TESTS.parent / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert versions[0] == bert4rec.__version__

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert4rec import __version__
+from scripts.requirements import requirements
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--data.n_users=60", "--data.n_items=150", "--data.n_rows=900", "--training.n_epochs=1"]
@@ -19,8 +20,9 @@ def test_a_wheel_is_all_that_is_needed(tmp_path: Path) -> None:
     assert {wheel.name.partition("-")[0] for wheel in wheels} == {"bert4rec_torchrec", "fbgemm_gpu"}
     programs = tmp_path / "venv/bin"
     output(sys.executable, "-m", "venv", programs.parent, at=tmp_path)
-    install = [programs / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
-    output(*install, *wheels, f"torch=={pin('torch')}+cpu", at=tmp_path)
+    install = [programs / "pip", "install", "--quiet", "--constraint", ROOT / "requirements.lock"]
+    (torch,) = (text for text in requirements() if text.startswith("torch=="))
+    output(*install, *wheels, f"{torch}+cpu", at=tmp_path)
     output(programs / "pip", "check", at=tmp_path)
     (tmp_path / "empty").mkdir()
 
@@ -32,11 +34,6 @@ def test_a_wheel_is_all_that_is_needed(tmp_path: Path) -> None:
     bert4rec("train", *SMALL)
     assert "Test of runs/synthetic-dmp" in bert4rec("report")
     assert len(bert4rec("recommend", "runs/synthetic-dmp", "--items=1,2", "--top=3").splitlines()) == 3
-
-
-def pin(package: str) -> str:
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    return next(line.removeprefix(f"{package}==") for line in lines if line.startswith(f"{package}=="))
 
 
 def output(*words: object, at: Path) -> str:

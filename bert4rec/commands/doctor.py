@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import platform
-import re
 import resource
 import shutil
 import subprocess
@@ -17,6 +16,8 @@ from importlib import import_module, metadata
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import NamedTuple
+
+from packaging.requirements import Requirement
 
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file
@@ -30,7 +31,6 @@ SUMMARY = "whether this machine can train what the settings say: packages, devic
 
 DISTRIBUTION = "bert4rec-torchrec"
 MATCHING = ("torch", "torchrec", "fbgemm_gpu")  # compiled against one another: modules, in the order of their imports
-PIN = re.compile(r"([\w.-]+)==([\w.]+)")
 SETUP = "`make setup` installs what fits together"
 
 MIB, GB = 2**20, 1e9
@@ -110,21 +110,21 @@ def findings(config: Config, n_processes: int) -> Iterator[Finding]:
 
 
 def packages() -> Finding:
-    """Check that the pinned packages are installed in their pinned versions."""
-    requirements = (text for text in metadata.requires(DISTRIBUTION) or [] if "extra ==" not in text)
-    pins = [match for text in requirements if (match := PIN.match(text))]
+    """Check that each package that this one requires is installed, in a version that it allows."""
+    texts = [text for text in metadata.requires(DISTRIBUTION) or [] if "extra ==" not in text]
     differing = []
-    for pin in pins:
+    for requirement in map(Requirement, texts):
         try:
-            version = metadata.version(pin[1])
+            version = metadata.version(requirement.name)
+            fits = requirement.specifier.contains(version, prereleases=True)
         except metadata.PackageNotFoundError:
-            version = "missing"
-        if version.partition("+")[0] != pin[2]:
-            differing.append(f"{pin[1]} {version}, not {pin[2]}")
+            version, fits = "missing", False
+        if not fits:
+            differing.append(f"{requirement.name} {version}, expected {requirement.specifier}")
     about = f"Python {platform.python_version()}, {platform.machine()}"
     if differing:
         return Finding("packages", f"{about}; {', '.join(differing)}", SETUP)
-    return Finding("packages", f"{about}; {len(pins)} packages in the pinned versions")
+    return Finding("packages", f"{about}; {len(texts)} packages in versions that fit")
 
 
 def matching() -> Finding:

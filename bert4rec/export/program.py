@@ -128,8 +128,8 @@ def require_onnx() -> None:
     """Raise `SettingsError` where the packages are missing that write ONNX."""
     if not (find_spec("onnx") and find_spec("onnxscript")):
         raise SettingsError(
-            "--format=onnx: the packages onnx and onnxscript are not installed; type `pip install -r "
-            "requirements-onnx.txt`, or install bert4rec with its extra [onnx]"
+            "--format=onnx: the packages onnx and onnxscript are not installed; type pip install "
+            '"bert4rec-torchrec[onnx]"'
         )
 
 

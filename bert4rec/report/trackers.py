@@ -52,8 +52,8 @@ def require_packages(names: Sequence[str]) -> None:
     for name in EXTRAS:
         if name in names and find_spec(name) is None:
             raise SettingsError(
-                f"run.trackers: {name} is not installed; pip install -r requirements-{name}.txt (of an installed "
-                f'package: pip install "bert4rec-torchrec[{name}]"), or leave it out of run.trackers'
+                f'run.trackers: {name} is not installed; type pip install "bert4rec-torchrec[{name}]", or leave it out '
+                "of run.trackers"
             )
 
 

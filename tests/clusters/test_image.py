@@ -41,10 +41,9 @@ def context() -> set[str]:
 
 
 def test_dockerignore_lets_through_what_the_image_needs_and_nothing_else(context: set[str]) -> None:
-    pins = {path.name for path in ROOT.glob("requirements*.txt")} | {"constraints.txt"}
-    assert {path.partition("/")[0] for path in context} == pins | {
+    assert {path.partition("/")[0] for path in context} == {
         ".torchxconfig", "LICENSE", "README.md", "bert4rec", "config.toml", "configs", "preprocessing.py",
-        "pyproject.toml", "scripts", "train.py",
+        "pyproject.toml", "requirements.lock", "scripts", "train.py",
     }  # fmt: skip
     assert not [path for path in context if "__pycache__" in path]
     assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("bert4rec/**/*.py")} <= context
@@ -60,12 +59,12 @@ def test_every_copied_path_exists(context: set[str]) -> None:
     sources = [source for line in instructions("COPY") for source in line.split()[:-1]]
     assert sources[-1] == "."
     assert {*sources[:-1]} <= context
-    assert "requirements.txt" in sources
+    assert {"pyproject.toml", "requirements.lock"} <= {*sources}
 
 
 def test_the_code_comes_after_the_layer_of_the_packages() -> None:
-    (packages,) = [number for number, line in enumerate(LINES) if "-r requirements.txt" in line]
-    assert "-c constraints.txt" in LINES[packages]
+    (packages,) = [number for number, line in enumerate(LINES) if "-c requirements.lock" in line]
+    assert "scripts/requirements.py onnx" in LINES[packages]
     assert "--no-cache-dir" in LINES[packages]
     assert LINES.index("COPY . .") > packages
 

@@ -72,8 +72,9 @@ def test_another_version_and_a_missing_package_are_named(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(doctor.metadata, "version", version)
     found = doctor.packages()
-    assert "torch 2.0.0+cpu" in found.text
-    assert "polars missing" in found.text
+    assert "torch 2.0.0+cpu, expected ==2.13.0" in found.text
+    assert "polars missing, expected <3,>=2" in found.text
+    assert "torchrec" not in found.text
     assert found.advice
 
 

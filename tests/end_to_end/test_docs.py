@@ -1,4 +1,4 @@
-"""README and docs: every command and every piece of Python that they show is executed, every link leads somewhere.
+"""README, CONTRIBUTING and docs: all commands and all Python that they show are executed, every link leads somewhere.
 
 In one folder for each page, with small data and small settings, and in this process: a launcher's line is run as the
 command that it starts. `make test-long` types them as they stand.
@@ -22,7 +22,7 @@ from bert4rec.config.setting_errors import all_keys
 from scripts import settings
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^(<!-- not run: [^\n]*-->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPTS = {"preprocessing.py": "prepare", "train.py": "train"}
 NO_PROGRAMS = {"source", "cd", "git", "pip"}  # of the shell, and what brings the project here

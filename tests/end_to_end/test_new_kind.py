@@ -1,4 +1,4 @@
-"""A kind of model added as docs/architecture.md says is trained, evaluated, recommended with and exported."""
+"""A kind of model added as CONTRIBUTING.md says is trained, evaluated, recommended with and exported."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import pytest
 from tests import launch
 from tests.conftest import SMALL
 
-PAGE = launch.ROOT / "docs/architecture.md"
+PAGE = launch.ROOT / "CONTRIBUTING.md"
 
 
 def add(path: Path, place: str, text: str) -> None:

@@ -215,5 +215,5 @@ def test_without_the_packages_of_onnx_it_is_said_what_to_install(
 ) -> None:
     require_onnx()
     monkeypatch.setattr("bert4rec.export.program.find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"--format=onnx: .*pip install"):
+    with pytest.raises(SettingsError, match=r"--format=onnx: .*pip install \"bert4rec-torchrec\[onnx\]\""):
         require_onnx()

@@ -1,6 +1,6 @@
 """What TensorBoard, MLflow and Weights & Biases store of a run, and what a failing tracker does to a training.
 
-MLflow and wandb are tested if they are installed: pip install -r requirements-mlflow.txt -r requirements-wandb.txt.
+MLflow and wandb are tested if they are installed: pip install -c requirements.lock -e ".[mlflow,wandb]".
 """
 
 import itertools
@@ -27,7 +27,7 @@ HEADER, BLOCK = 7, 32_768  # bytes of a .wandb file: of its header and each reco
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     trackers.require_packages(["tensorboard"])
-    with pytest.raises(SettingsError, match=r"run\.trackers.*requirements-mlflow\.txt"):
+    with pytest.raises(SettingsError, match=r"run\.trackers.*pip install \"bert4rec-torchrec\[mlflow\]\""):
         trackers.require_packages(["tensorboard", "mlflow"])
 
 

@@ -28,6 +28,7 @@ from bert4rec.sharding.torchrec_internals import (
     sharded_tensor,
     with_input_lengths,
 )
+from scripts.requirements import requirements
 from tests.sharding.make_job import NO_LIMIT, make_job
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
@@ -54,20 +55,16 @@ def require(package: str, holder: Any, *names: str) -> None:
 
 @pytest.mark.parametrize("package", CHECKED)
 def test_the_pinned_version_is_one_that_was_checked(package: str) -> None:
-    (pinned,) = (
-        line.removeprefix(f"{package}==")
-        for line in (ROOT / "requirements.txt").read_text().splitlines()
-        if line.startswith(f"{package}==")
-    )
+    (pinned,) = (text.removeprefix(f"{package}==") for text in requirements() if text.startswith(f"{package}=="))
     assert pinned in CHECKED[package], (
-        f"requirements.txt pins {package} {pinned}, and its internals were checked for {', '.join(CHECKED[package])}: "
+        f"pyproject.toml pins {package} {pinned}, and its internals were checked for {', '.join(CHECKED[package])}: "
         f"look at the sources of {pinned}, then add it to CHECKED in {Path(__file__).name}"
     )
 
 
 def test_no_other_file_pins_them() -> None:
-    others = [line for name in ("constraints.txt", "pyproject.toml") for line in (ROOT / name).read_text().splitlines()]
-    assert not [line for line in others if line.strip(' "').startswith(tuple(f"{package}==" for package in CHECKED))]
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    assert not [line for line in lines if line.startswith(tuple(f"{package}==" for package in CHECKED))]
 
 
 def test_torch_has_what_is_used(group_of_one: None) -> None:
