@@ -381,7 +381,7 @@ class Run(Table):
     reset_optimizer: bool = False
     """discard the optimizer state when resuming; needed for another optimizer"""
     trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = ["tensorboard"]
-    """experiment trackers; mlflow and wandb work offline and are extras to install: "bert4rec-torchrec[mlflow,wandb]""""
+    """experiment trackers; mlflow and wandb work offline and are extras of the package to install"""
 
 
 class Config(Table):
