@@ -5,15 +5,10 @@ from typing import Any
 
 import pytest
 
-from bert4rec.config.load import (
-    load_config,
-    parse_command_line,
-    parse_mapping,
-    settings_file,
-    settings_help,
-)
+from bert4rec.config.load import load_config, parse_command_line, parse_mapping, settings_file, settings_help
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
+from tests.checks import one_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,16 +27,15 @@ def test_the_command_line_beats_the_file_and_the_file_beats_the_default(tmp_path
     file.write_text("[model]\nmax_len = 30\nn_layers = 5\n")
     path, overrides = parse_command_line([f"--config={file}", "--model.n_layers=7", "--mode", "ddp"])
     config = load_config(path, overrides)
-    assert (config.model.max_len, config.model.n_layers, config.model.n_heads) == (30, 7, 2)
-    assert config.parallelism.mode == "ddp"
+    found = config.model.max_len, config.model.n_layers, config.model.n_heads, config.parallelism.mode
+    assert found == (30, 7, 2, "ddp")
 
 
 def test_values_are_read_as_toml_or_else_as_text() -> None:
     table = ["--data.source=table", "--data.path=my file.csv"]
     arguments = ["--evaluation.ks=[3, 7]", "--training.compile=true", *table, "--run.name=7"]
     config = load_config(None, parse_command_line(arguments)[1])
-    assert config.evaluation.ks == [3, 7]
-    assert config.training.compile is True
+    assert (config.evaluation.ks, config.training.compile) == ([3, 7], True)
     assert (config.data.path, config.run.name) == ("my file.csv", "7")
 
 
@@ -53,9 +47,8 @@ def test_resolved_settings_can_be_passed_back(tmp_path: Path) -> None:
 
 def test_help_lists_every_key_with_its_default() -> None:
     text = settings_help()
-    for table, values in Config().model_dump().items():
-        for key in values:
-            assert f"--{table}.{key}=" in text
+    keys = [f"--{table}.{key}=" for table, values in Config().model_dump().items() for key in values]
+    assert [key for key in keys if key not in text] == []
     assert "--training.learning_rate=0.001 " in text
 
 
@@ -76,24 +69,22 @@ def test_help_lists_every_key_with_its_default() -> None:
 def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: str, named: list[str]) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(content)
-    with pytest.raises(SettingsError) as caught:
+    with one_line(f"{file}: ", *named, error=SettingsError):
         load_config(file)
-    assert str(caught.value).startswith(f"{file}: ")
-    assert [text for text in named if text not in str(caught.value)] == []
-    assert "\n" not in str(caught.value)
 
 
 def test_a_conflict_names_the_file_unless_the_option_was_typed(tmp_path: Path) -> None:
     file = tmp_path / "short.toml"
     file.write_text("[model]\nmax_len = 10\n")
-    typed = parse_command_line(["--training.sliding_step=11"])[1]
-    for overrides, start in (
-        (typed, "--training.sliding_step=11: "),
-        ({"training.sliding_step": 11}, f"{file}: training.sliding_step = 11: "),
+    other = tmp_path / "heads.toml"
+    other.write_text("[model]\nn_heads = 2\n")
+    for path, overrides, start in (
+        (file, parse_command_line(["--training.sliding_step=11"])[1], "--training.sliding_step=11: "),
+        (file, {"training.sliding_step": 11}, f"{file}: training.sliding_step = 11: "),
+        (other, {"training.sliding_step": 51, "model.max_len": 50}, "training.sliding_step = 51: "),
     ):
-        with pytest.raises(SettingsError) as caught:
-            load_config(file, overrides)
-        assert str(caught.value).startswith(start)
+        with one_line(start, error=SettingsError):
+            load_config(path, overrides)
 
 
 def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,14 +101,11 @@ def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: pytes
     assert load_config(None, {"run.resume": "auto", "data.path": ""}).run.resume == "auto"
 
 
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"none\.toml: "):
-        load_config(tmp_path / "none.toml")
-
-
 def test_the_usual_file_counts_where_it_is_there_and_none_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with one_line(f"{tmp_path}/none.toml: ", error=SettingsError):
+        load_config(tmp_path / "none.toml")
     monkeypatch.chdir(tmp_path)
     assert (settings_file(None), settings_file("my.toml")) == (None, "my.toml")
     Path("config.toml").write_text("")
@@ -143,7 +131,5 @@ def test_settings_from_python_are_those_of_the_command_line() -> None:
     ],
 )
 def test_a_wrong_setting_from_python_is_named_as_it_was_written(settings: dict[Any, Any], named: list[str]) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with one_line(*named, error=SettingsError):
         load_config(None, parse_mapping(settings))
-    assert str(caught.value).startswith(named[0])
-    assert all(text in str(caught.value) for text in named)
