@@ -8,7 +8,7 @@ import pytest
 from bert4rec.config.load import load_config, parse_command_line, parse_mapping, settings_file, settings_help
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
-from tests.checks import one_line
+from tests.checks import Patch, one_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +87,7 @@ def test_a_conflict_names_the_file_unless_the_option_was_typed(tmp_path: Path) -
             load_config(path, overrides)
 
 
-def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "my.toml").write_text('[data]\npath = "~/log.csv"\nextends = "~/old"\n')
     arguments = ["--data.dataset_dir=~/d", "--data.titles_path=~/t.csv", "--run.dir=~", "--run.init_from=~/runs/a"]
@@ -101,9 +101,7 @@ def test_a_home_folder_is_known_in_every_path(tmp_path: Path, monkeypatch: pytes
     assert load_config(None, {"run.resume": "auto", "data.path": ""}).run.resume == "auto"
 
 
-def test_the_usual_file_counts_where_it_is_there_and_none_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_usual_file_counts_where_it_is_there_and_none_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     with one_line(f"{tmp_path}/none.toml: ", error=SettingsError):
         load_config(tmp_path / "none.toml")
     monkeypatch.chdir(tmp_path)
@@ -124,12 +122,10 @@ def test_settings_from_python_are_those_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"data.pth": "log.csv"}, ["data.pth:", "data.path?"]),
-        ({"n_epochs": 3}, ["n_epochs:", "training.n_epochs?"]),
-        ({7: 3}, ["7:"]),
-        ({"training.n_epochs": "3"}, ['training.n_epochs = "3":']),
+        ({"data.pth": "log.csv"}, ["data.pth:", "data.path?"]), ({"n_epochs": 3}, ["n_epochs:", "training.n_epochs?"]),
+        ({7: 3}, ["7:"]), ({"training.n_epochs": "3"}, ['training.n_epochs = "3":']),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_setting_from_python_is_named_as_it_was_written(settings: dict[Any, Any], named: list[str]) -> None:
     with one_line(*named, error=SettingsError):
         load_config(None, parse_mapping(settings))

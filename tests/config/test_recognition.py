@@ -34,10 +34,8 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 
 
 FOUND = [  # file, content, source, end of the reason
-    ("log.csv", TABLE, "table", "customer, sku, at"),
-    ("LOG.CSV", TABLE, "table", "customer, sku, at"),
-    ("log.csv", b"1,2,3\n4,5,6\n", "table", "without a header"),
-    ("log.csv", b"user|item\n1|2\n", "table", "CSV file"),
+    ("log.csv", TABLE, "table", "customer, sku, at"), ("LOG.CSV", TABLE, "table", "customer, sku, at"),
+    ("log.csv", b"1,2,3\n4,5,6\n", "table", "without a header"), ("log.csv", b"user|item\n1|2\n", "table", "CSV file"),
     ("log.tsv", b'"user"\titem\n1\t2\n', "table", "user, item"),
     ("log.csv.gz", gzip.compress(TABLE, mtime=0), "table", "customer, sku, at"),
     ("log.csv.zst", pa.compress(TABLE, codec="zstd", asbytes=True), "table", "customer, sku, at"),
@@ -46,14 +44,12 @@ FOUND = [  # file, content, source, end of the reason
     ("part-0", b"PAR1\x15\x04", "table", "Parquet file"),
     *[(f"log.{suffix}", b"", "table", "JSON lines") for suffix in ("jsonl", "ndjson", "jsonl.gz")],
     *[(f"log.{suffix}", b"", "table", "file") for suffix in ("feather", "arrow", "ipc")],
-    ("log.txt", b"user;item\na;b\n", "table", "user, item"),
-    ("log.txt", PAIRS, "sequences", ""),
-    ("a.txt", b"1 2 3 4\n2 5\n3 1 2\n", "sequences", ""),
-    ("ratings.dat", b"1::1193::5::978300760\n", "ml-1m", ""),
+    ("log.txt", b"user;item\na;b\n", "table", "user, item"), ("log.txt", PAIRS, "sequences", ""),
+    ("a.txt", b"1 2 3 4\n2 5\n3 1 2\n", "sequences", ""), ("ratings.dat", b"1::1193::5::978300760\n", "ml-1m", ""),
     ("u.data", b"196\t242\t3\t881250949\n", "ml-100k", ""),
     ("ml-25m/ratings.csv", MOVIELENS, "ml-25m", "userId, movieId, rating, timestamp, in a folder ml-25m"),
     ("goodreads_interactions.csv", b"user_id,book_id,is_read,rating\n0,948,1,5\n", "goodreads", "is_read, rating"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "content", "source", "reason"), FOUND)
@@ -109,28 +105,19 @@ PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Log in, please</title></head></ht
 ARRAY, OBJECT = b'[\n {"user": 1, "item": 2}\n]', b'{\n"user": [1],\n"item": [2]\n}\n'
 UNREAD = [  # files, content, what the message names; recognized by name or content alone
     (["log.xlsx", "log.csv", "log.txt", "log"], WORKBOOK, "Excel"),
-    (["log.csv", "log.zip", "log"], ZIP, "ZIP"),
-    (["log.csv", "log.tsv", "log.html", "log"], PAGE, "HTML"),
-    (["log.csv.gz"], gzip.compress(PAGE, mtime=0), "HTML"),
-    (["a.json", "a.csv", "a", "a.txt"], ARRAY, "JSON lines"),
-]
+    (["log.csv", "log.zip", "log"], ZIP, "ZIP"), (["log.csv", "log.tsv", "log.html", "log"], PAGE, "HTML"),
+    (["log.csv.gz"], gzip.compress(PAGE, mtime=0), "HTML"), (["a.json", "a.csv", "a", "a.txt"], ARRAY, "JSON lines"),
+]  # fmt: skip
 UNREAD_TABLES = [  # of files that are said to be tables
-    *UNREAD,
-    (["log.xlsx"], ZIP, "Excel"),
-    (["log.xls"], b"\xd0\xcf\x11\xe0 ", "Excel"),
-    (["log.db", "log.bin"], database, "SQLite"),
-    (["log.pickle", "log.dat"], pickle.dumps(TABLE), "pickle"),
-    (["log.h5"], b"\x89HDF\r\n\x1a\n", "HDF5"),
-    (["log.feather"], b"FEA1 ", "version 1"),
-    (["log.csv.bz2"], b"BZh9", "bzip2"),
-    (["log.csv.xz"], b"x", "xz"),
-    (["log.jsonl"], ARRAY, "JSON lines"),
+    *UNREAD, (["log.xlsx"], ZIP, "Excel"), (["log.xls"], b"\xd0\xcf\x11\xe0 ", "Excel"),
+    (["log.db", "log.bin"], database, "SQLite"), (["log.pickle", "log.dat"], pickle.dumps(TABLE), "pickle"),
+    (["log.h5"], b"\x89HDF\r\n\x1a\n", "HDF5"), (["log.feather"], b"FEA1 ", "version 1"),
+    (["log.csv.bz2"], b"BZh9", "bzip2"), (["log.csv.xz"], b"x", "xz"), (["log.jsonl"], ARRAY, "JSON lines"),
     (["log.json"], OBJECT, "JSON lines"),
     (["log.json.gz"], gzip.compress(ARRAY, mtime=0), "JSON lines"),
     (["log.parquet.gz"], gzip.compress(b"PAR1 ", mtime=0), "twice"),
-    (["t.feather", "t.arrow"], b"user,item\n1,2\n", "Feather"),
-    (["t.arrow"], b"", "Feather"),
-]
+    (["t.feather", "t.arrow"], b"user,item\n1,2\n", "Feather"), (["t.arrow"], b"", "Feather"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("names", "content", "words"), UNREAD)

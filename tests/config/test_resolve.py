@@ -38,15 +38,13 @@ def test_auto_is_adam_unless_fbgemm_updates_the_table_on_cpu(
 @pytest.mark.parametrize(
     ("changes", "age"),
     [
-        ({}, 0.1),
-        ({"parallelism.mode": "ddp", "training.loss": "gbce"}, 0.1),
+        ({}, 0.1), ({"parallelism.mode": "ddp", "training.loss": "gbce"}, 0.1),
         ({"training.loss": "gbce"}, 0.0),  # fbgemm updates a table that may be as large as the memory
-        ({"training.loss": "gbce", "training.average_age": 0.2}, 0.2),
-        ({"training.lr_schedule": "linear"}, 0.0),
+        ({"training.loss": "gbce", "training.average_age": 0.2}, 0.2), ({"training.lr_schedule": "linear"}, 0.0),
         ({"training.lr_schedule": "linear", "training.average_age": 0.2}, 0.2),
         ({"training.average_age": 0.0}, 0.0),
     ],
-)
+)  # fmt: skip
 def test_weights_are_averaged_at_a_constant_rate(changes: dict[str, Any], age: float) -> None:
     config = load_config(None, {"training.average_age": "auto", "training.n_train_negatives": 9, **changes})
     assert resolve(config, "cpu", Facts(100)).training.average_age == age

@@ -13,6 +13,7 @@ import pytest
 
 import preprocessing
 from bert4rec.prepare import engine
+from tests.checks import Capture
 
 TABLE = ["--data.time_column=t", "--data.rating_column=r"]
 GOOD = [(user, item, 100 * user + item, 1 + item % 5) for user in (1, 2, 3) for item in (6, 2 + user, 7, 8)]
@@ -25,7 +26,7 @@ def run(tmp_path: Path, *arguments: str, folder: str = "dataset") -> int:
     return preprocessing.main([f"--config={tmp_path / 'empty.toml'}", target, *SETTINGS, *arguments])
 
 
-def assert_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], *words: str) -> None:
+def assert_refused(tmp_path: Path, capsys: Capture, arguments: list[str], *words: str) -> None:
     before = sorted(tmp_path.iterdir())
     assert run(tmp_path, *arguments) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -62,10 +63,8 @@ SOURCES: dict[str, tuple[str, list[bytes], list[str]]] = {
     "sequences": ("a.txt", lines_of(" ", "", lambda u, i, t, r: (u, i)), []),
 }  # fmt: skip
 BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, what the message names
-    ("table", b",6,3,4\n", "user is missing", "user"),
-    ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL"'),
-    ("table", b'1,"",3,4\n', "item is missing", "item"),
-    ("table", b"1,6,,4\n", "time is missing", "t is"),
+    ("table", b",6,3,4\n", "user is missing", "user"), ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL"'),
+    ("table", b'1,"",3,4\n', "item is missing", "item"), ("table", b"1,6,,4\n", "time is missing", "t is"),
     ("table", b"1,6,3,\n", "rating is missing", "r is"),
     ("table", b"1,6,2024-13-45,4\n", "time is not a time", 't "2024-13-45"'),
     ("table", b"1,6,-5,4\n", "time is not a time", 't "-5"'),
@@ -76,8 +75,7 @@ BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, what the
     ("table", b"1,6,3\n", "wrong number of fields", "3 fields; 4"),
     ("table", b"\r\n", "empty line", "4 fields"),
     ("table", b'"user","item",t,r\r\n', "header line again", "header"),
-    ("table", b'1,"6,3,4\n', "unclosed quote", '(")'),
-    ("table", b"1,6,3,\xe9\n", "not UTF-8", "UTF-8"),
+    ("table", b'1,"6,3,4\n', "unclosed quote", '(")'), ("table", b"1,6,3,\xe9\n", "not UTF-8", "UTF-8"),
     ("ml-100k", b"1\t6\t\t4\n", "rating is missing", "rating"),
     ("ml-100k", b"1\t6\t3\t4\t5\n", "wrong number of fields", "5 fields; 4"),
     ("ml-1m", b"1::9223372036854775808::3::4\n", "item is not a whole number", "item"),
@@ -86,10 +84,9 @@ BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, what the
     ("ml-25m", b"1,6,3.0,-1\n", "time is not a time", 'timestamp "-1"'),
     ("goodreads", b"1,6,2,4\n", "is_read is not 0 or 1", 'is_read "2"'),
     ("goodreads", b"abc,6,1,4\n", "user is not a whole number", 'user_id "abc"'),
-    ("sequences", b"1\n", "item is missing", "item"),
-    ("sequences", b"\t \n", "empty line", "empty"),
+    ("sequences", b"1\n", "item is missing", "item"), ("sequences", b"\t \n", "empty line", "empty"),
     ("sequences", b"1 \xff\n", "not UTF-8", "UTF-8"),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +108,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str,
 
 @pytest.mark.parametrize(("source", "line", "kind", "message"), BAD_LINES)
 def test_a_bad_line_is_refused_or_counted_and_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sound: Callable[[str], dict[str, bytes]], source: str,
+    tmp_path: Path, capsys: Capture, sound: Callable[[str], dict[str, bytes]], source: str,
     line: bytes, kind: str, message: str,
 ) -> None:  # fmt: skip
     name, lines, settings = SOURCES[source]
@@ -138,7 +135,7 @@ def test_a_bad_line_is_refused_or_counted_and_left_out(
     ],
 )
 def test_a_log_that_is_probably_wrong_is_warned_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: Callable[..., tuple[int, int, int]], words: str
+    tmp_path: Path, capsys: Capture, row: Callable[..., tuple[int, int, int]], words: str
 ) -> None:
     (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(",".join(map(str, row(*cells))) + "\n" for cells in GOOD))
     assert run(tmp_path, "--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t") == 0
@@ -146,7 +143,7 @@ def test_a_log_that_is_probably_wrong_is_warned_of(
     assert ["--" in line for line in warnings if words in line] == [True]
 
 
-def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: Capture) -> None:
     _, lines, settings = SOURCES["table"]
     (tmp_path / "t.csv").write_bytes(b"".join([*lines, *([b"1,6,soon,4\n"] * 9), *([b"\n"] * 6)]))
     arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings]
@@ -200,9 +197,7 @@ PARQUET = parquet()
         ("sequences", "a.txt", b"1 2\n1 3 4\n", "a.txt, line 2: "),
     ],
 )  # fmt: skip
-def test_a_bad_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, name: str, content: bytes, message: str
-) -> None:
+def test_a_bad_file(tmp_path: Path, capsys: Capture, source: str, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     settings = [*TABLE, "--preprocessing.memory_gb=1"] if source == "table" else []
     arguments = [f"--data.source={source}", f"--data.path={tmp_path}", *settings]
@@ -220,22 +215,21 @@ def test_a_bad_file(
         (["--data.n_rows=10"], ["data.n_rows = 10", "15000"]),
         (["--preprocessing.min_rating=4"], ["preprocessing.min_rating = 4"]),
         (["--preprocessing.time_from=2020-01-01"], ["118942", "time_from = 2020-01-01"]),
-        (["--preprocessing.min_item_interactions=999999"], ["min_item_interactions = 999999"]),
+        (
+            ["--preprocessing.min_item_interactions=999999", "--preprocessing.time_until=2020-01-01"],
+            ["118942 rows and 3000 users ", "time_until = 2020-01-01, min_item_interactions = 999999"],
+        ),
         (["--preprocessing.n_eval_negatives=0"], ["--preprocessing.n_eval_negatives=0"]),
         (["--preprocessing.seeed=1"], ["--preprocessing.seeed", "--preprocessing.seed?"]),
         (["--preprocessing.split=time", "--preprocessing.split_at=2040-01-01"], ["split_at"]),
         (["--data.extends=no/where"], ["no/where", "data.extends"]),
     ],
 )
-def test_bad_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
-) -> None:
+def test_bad_settings(tmp_path: Path, capsys: Capture, arguments: list[str], words: list[str]) -> None:
     assert_refused(tmp_path, capsys, arguments, *words)
 
 
-def test_help_and_interrupt(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_and_interrupt(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         preprocessing.main(["--help"])
     assert "--preprocessing.n_eval_negatives" in capsys.readouterr().out

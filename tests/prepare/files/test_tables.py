@@ -40,15 +40,12 @@ def by_hand(path: Path) -> None:
 
 WRITERS: list[tuple[str, Callable[[Path], object], str]] = [
     ("log.csv", lambda path: ROWS.to_csv(path, index=False), "text"),
-    ("log.parquet", ROWS.to_parquet, "parquet"),
-    ("log.feather", ROWS.to_feather, "arrow file"),
-    ("log.arrow", in_batches, "arrow file"),
-    ("log.ipc", stream, "arrow stream"),
+    ("log.parquet", ROWS.to_parquet, "parquet"), ("log.feather", ROWS.to_feather, "arrow file"),
+    ("log.arrow", in_batches, "arrow file"), ("log.ipc", stream, "arrow stream"),
     ("log.ipc", pl.from_pandas(ROWS).write_ipc, "arrow file"),
     ("log.jsonl", lambda path: ROWS.to_json(path, orient="records", lines=True), "json lines"),
-    ("log.json", by_hand, "json lines"),
-    ("log.ndjson.gz", packed, "json lines"),
-]
+    ("log.json", by_hand, "json lines"), ("log.ndjson.gz", packed, "json lines"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "write", "kind"), WRITERS, ids=[f"{name}, {kind}" for name, _, kind in WRITERS])
