@@ -52,11 +52,9 @@ def test_weights_are_averaged_at_a_constant_rate(changes: dict[str, Any], age: f
 
 @pytest.mark.parametrize(("kind", "chosen"), [("sasrec", True), ("bert4rec", False)])
 def test_what_enters_the_blocks_is_normalised_in_causal_models(kind: str, chosen: bool) -> None:
-    config = load_config(None, {"model.kind": kind, "model.input_norm": "auto"})
-    assert resolve(config, "cpu", Facts(100)).model.input_norm == chosen
-    for fixed in (True, False):
-        config = load_config(None, {"model.kind": kind, "model.input_norm": fixed})
-        assert resolve(config, "cpu", Facts(100)).model.input_norm == fixed
+    for given, expected in (("auto", chosen), (True, True), (False, False)):
+        config = load_config(None, {"model.kind": kind, "model.input_norm": given})
+        assert resolve(config, "cpu", Facts(100)).model.input_norm == expected
 
 
 @pytest.mark.parametrize(
@@ -189,8 +187,6 @@ def test_negatives_are_fewer_than_items(n_negatives: int, least: int, blamed: st
 
 @pytest.mark.parametrize(("repeats", "chosen"), [(0.0, "leave_out"), (0.05, "leave_out"), (0.06, "keep")])
 def test_seen_items_are_kept_where_users_return_to_them(repeats: float, chosen: str) -> None:
-    facts = Facts(100, repeats=repeats)
-    assert resolve(load_config(None), "cpu", facts).evaluation.seen_items == chosen
-    for said in ("keep", "leave_out"):
-        config = load_config(None, {"evaluation.seen_items": said})
-        assert resolve(config, "cpu", facts).evaluation.seen_items == said
+    for given, expected in (("auto", chosen), ("keep", "keep"), ("leave_out", "leave_out")):
+        config = load_config(None, {"evaluation.seen_items": given})
+        assert resolve(config, "cpu", Facts(100, repeats=repeats)).evaluation.seen_items == expected
