@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import tomli
 
-from bert4rec.config.abilities import needs_negatives
 from bert4rec.config.conflicts import conflicts
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
@@ -85,8 +84,3 @@ def test_a_conflict_is_one_line(settings: str, valid: str) -> None:
 )  # fmt: skip
 def test_these_go_together(settings: str) -> None:
     load_config(None, settings_of(settings))
-
-
-def test_losses_neither_of_the_whole_catalogue_nor_of_ratings_need_negatives() -> None:
-    sampled = ["sampled_softmax", "gbce", "bpr"]
-    assert [loss for loss in ("softmax", *sampled, "mse") if needs_negatives(loss)] == sampled
