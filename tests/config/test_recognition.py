@@ -10,15 +10,15 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import polars as pl
 import pyarrow as pa
 import pytest
 
 from bert4rec.config.load import load_and_recognize, parse_command_line
-from bert4rec.config.recognition import compression_of, format_of, has_sequences, recognize
+from bert4rec.config.recognition import format_of, recognize
 from bert4rec.config.tables import GENERATED
 from bert4rec.prepare.synthetic import GENERATORS
 from bert4rec.runtime.errors import DataError, SettingsError
+from tests.checks import one_line
 
 ROOT = Path(__file__).parents[2]
 MOVIELENS = b"userId,movieId,rating,timestamp\n1,31,2.5,1260759144\n"
@@ -34,10 +34,8 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 
 
 FOUND = [  # file, content, source, end of the reason
-    ("log.csv", TABLE, "table", "customer, sku, at"),
-    ("LOG.CSV", TABLE, "table", "customer, sku, at"),
-    ("log.csv", b"1,2,3\n4,5,6\n", "table", "without a header"),
-    ("log.csv", b"user|item\n1|2\n", "table", "CSV file"),
+    ("log.csv", TABLE, "table", "customer, sku, at"), ("LOG.CSV", TABLE, "table", "customer, sku, at"),
+    ("log.csv", b"1,2,3\n4,5,6\n", "table", "without a header"), ("log.csv", b"user|item\n1|2\n", "table", "CSV file"),
     ("log.tsv", b'"user"\titem\n1\t2\n', "table", "user, item"),
     ("log.csv.gz", gzip.compress(TABLE, mtime=0), "table", "customer, sku, at"),
     ("log.csv.zst", pa.compress(TABLE, codec="zstd", asbytes=True), "table", "customer, sku, at"),
@@ -46,14 +44,12 @@ FOUND = [  # file, content, source, end of the reason
     ("part-0", b"PAR1\x15\x04", "table", "Parquet file"),
     *[(f"log.{suffix}", b"", "table", "JSON lines") for suffix in ("jsonl", "ndjson", "jsonl.gz")],
     *[(f"log.{suffix}", b"", "table", "file") for suffix in ("feather", "arrow", "ipc")],
-    ("log.txt", b"user;item\na;b\n", "table", "user, item"),
-    ("log.txt", PAIRS, "sequences", ""),
-    ("a.txt", b"1 2 3 4\n2 5\n3 1 2\n", "sequences", ""),
-    ("ratings.dat", b"1::1193::5::978300760\n", "ml-1m", ""),
+    ("log.txt", b"user;item\na;b\n", "table", "user, item"), ("log.txt", PAIRS, "sequences", ""),
+    ("a.txt", b"1 2 3 4\n2 5\n3 1 2\n", "sequences", ""), ("ratings.dat", b"1::1193::5::978300760\n", "ml-1m", ""),
     ("u.data", b"196\t242\t3\t881250949\n", "ml-100k", ""),
     ("ml-25m/ratings.csv", MOVIELENS, "ml-25m", "userId, movieId, rating, timestamp, in a folder ml-25m"),
     ("goodreads_interactions.csv", b"user_id,book_id,is_read,rating\n0,948,1,5\n", "goodreads", "is_read, rating"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "content", "source", "reason"), FOUND)
@@ -71,10 +67,8 @@ def test_a_file_is_recognized_and_so_is_the_folder_that_holds_it(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("ratings.csv", MOVIELENS, "ml-20m, ml-25m"),
-        ("log.txt", b"", "empty"),
-        ("log.txt", b"ann tea\nbob pen\n", '"ann tea"'),
-        ("log.txt", b"1,2\n3,4\n", '"1,2"'),
+        ("ratings.csv", MOVIELENS, "ml-20m, ml-25m"), ("log.txt", b"", "empty"),
+        ("log.txt", b"ann tea\nbob pen\n", '"ann tea"'), ("log.txt", b"1,2\n3,4\n", '"1,2"'),
         ("log.txt", b"1\t2\t5\t881\n1\t3\t4\t882\n", "--data.source="),  # ratings with times are no sequences
         ("log.txt", b"1\t2\t5\t881\n2\t3\t4\t882\n", "--data.source="),  # of whatever users
         ("log.txt", b"1 2 5\n2 3\n1 4\n", "--data.source="),  # a user who comes again on long lines
@@ -86,14 +80,11 @@ def test_a_file_is_recognized_and_so_is_the_folder_that_holds_it(
         ("log.txt.gz", b"\x1f\x8b" + b"x" * 30, "damaged"),
         ("log.txt.zst", b"\x28\xb5\x2f\xfd" + b"x" * 30, "damaged"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_not_recognized_is_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
     file = write(tmp_path, name, content)
-    with pytest.raises(DataError) as caught:
+    with one_line(f"{file}: ", words):
         recognize(str(file))
-    assert str(caught.value).startswith(f"{file}: ")
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def archive(*names: str) -> bytes:
@@ -114,28 +105,19 @@ PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Log in, please</title></head></ht
 ARRAY, OBJECT = b'[\n {"user": 1, "item": 2}\n]', b'{\n"user": [1],\n"item": [2]\n}\n'
 UNREAD = [  # files, content, what the message names; recognized by name or content alone
     (["log.xlsx", "log.csv", "log.txt", "log"], WORKBOOK, "Excel"),
-    (["log.csv", "log.zip", "log"], ZIP, "ZIP"),
-    (["log.csv", "log.tsv", "log.html", "log"], PAGE, "HTML"),
-    (["log.csv.gz"], gzip.compress(PAGE, mtime=0), "HTML"),
-    (["a.json", "a.csv", "a", "a.txt"], ARRAY, "JSON lines"),
-]
+    (["log.csv", "log.zip", "log"], ZIP, "ZIP"), (["log.csv", "log.tsv", "log.html", "log"], PAGE, "HTML"),
+    (["log.csv.gz"], gzip.compress(PAGE, mtime=0), "HTML"), (["a.json", "a.csv", "a", "a.txt"], ARRAY, "JSON lines"),
+]  # fmt: skip
 UNREAD_TABLES = [  # of files that are said to be tables
-    *UNREAD,
-    (["log.xlsx"], ZIP, "Excel"),
-    (["log.xls"], b"\xd0\xcf\x11\xe0 ", "Excel"),
-    (["log.db", "log.bin"], database, "SQLite"),
-    (["log.pickle", "log.dat"], pickle.dumps(TABLE), "pickle"),
-    (["log.h5"], b"\x89HDF\r\n\x1a\n", "HDF5"),
-    (["log.feather"], b"FEA1 ", "version 1"),
-    (["log.csv.bz2"], b"BZh9", "bzip2"),
-    (["log.csv.xz"], b"x", "xz"),
-    (["log.jsonl"], ARRAY, "JSON lines"),
+    *UNREAD, (["log.xlsx"], ZIP, "Excel"), (["log.xls"], b"\xd0\xcf\x11\xe0 ", "Excel"),
+    (["log.db", "log.bin"], database, "SQLite"), (["log.pickle", "log.dat"], pickle.dumps(TABLE), "pickle"),
+    (["log.h5"], b"\x89HDF\r\n\x1a\n", "HDF5"), (["log.feather"], b"FEA1 ", "version 1"),
+    (["log.csv.bz2"], b"BZh9", "bzip2"), (["log.csv.xz"], b"x", "xz"), (["log.jsonl"], ARRAY, "JSON lines"),
     (["log.json"], OBJECT, "JSON lines"),
     (["log.json.gz"], gzip.compress(ARRAY, mtime=0), "JSON lines"),
     (["log.parquet.gz"], gzip.compress(b"PAR1 ", mtime=0), "twice"),
-    (["t.feather", "t.arrow"], b"user,item\n1,2\n", "Feather"),
-    (["t.arrow"], b"", "Feather"),
-]
+    (["t.feather", "t.arrow"], b"user,item\n1,2\n", "Feather"), (["t.arrow"], b"", "Feather"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("names", "content", "words"), UNREAD)
@@ -145,11 +127,8 @@ def test_a_format_that_is_not_read_is_refused_when_it_is_recognized(
     for name in names:
         file = write(tmp_path / name.replace(".", "-"), name, content)
         for path in (file, file.parent, file.parent / "*"):
-            with pytest.raises(DataError) as caught:
+            with one_line(f"{file}: ", words):
                 recognize(str(path))
-            assert str(caught.value).startswith(f"{file}: ")
-            assert words in str(caught.value)
-            assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(("names", "content", "words"), UNREAD_TABLES)
@@ -158,37 +137,22 @@ def test_a_table_in_a_format_that_is_not_read_is_refused(
 ) -> None:
     for file in (tmp_path / name for name in names):
         file.write_bytes(content) if isinstance(content, bytes) else content(file)
-        with pytest.raises(DataError) as caught:
+        with one_line(f"{file}: ", words):
             format_of(file)
-        assert str(caught.value).startswith(f"{file}: ")
-        assert words in str(caught.value)
-        assert "\n" not in str(caught.value)
-
-
-def test_files_that_carry_their_types_are_known_by_their_first_bytes(tmp_path: Path) -> None:
-    rows = pl.DataFrame({"user": [1], "item": [2]})
-    writers = {"a": rows.write_parquet, "b": rows.write_ipc, "c": rows.write_ipc_stream, "d": rows.write_csv}
-    for name, write_rows in writers.items():
-        write_rows(tmp_path / name)
-    assert [format_of(tmp_path / name) for name in "abcd"] == ["parquet", "arrow file", "arrow stream", "text"]
-    assert compression_of(pa.compress(b"a", codec="zstd", asbytes=True)) == "zstd"
-    assert compression_of(b"user,item") is None
 
 
 def test_other_files_beside_a_log_do_no_harm(tmp_path: Path) -> None:
-    for name, content in {"log.csv": TABLE, "log.xlsx": WORKBOOK, "log.zip": ZIP, "page.html": PAGE}.items():
+    for name, content in (("log.csv", TABLE), ("log.xlsx", WORKBOOK), ("log.zip", ZIP), ("page.html", PAGE)):
         write(tmp_path, name, content)
     assert recognize(str(tmp_path)).reason.startswith("log.csv ")
 
 
 def test_a_public_set_is_known_by_its_file_whatever_stands_beside_it(tmp_path: Path) -> None:
-    for name, content in {
-        "ratings.csv": MOVIELENS, "movies.csv": b"movieId,title\n", "tags.csv": b"userId,tag\n", "README.txt": b"x,y\n",
-    }.items():  # fmt: skip
+    others = [("movies.csv", b"movieId,title\n"), ("tags.csv", b"userId,tag\n"), ("README.txt", b"x,y\n")]
+    for name, content in (("ratings.csv", MOVIELENS), *others):
         write(tmp_path / "ml-latest-small", name, content)
-    assert recognize(str(tmp_path / "ml-latest-small")).source == "ml-latest-small"
     (tmp_path / "mine").symlink_to(tmp_path / "ml-latest-small")
-    assert recognize(str(tmp_path / "mine")).source == "ml-latest-small"
+    assert {recognize(f"{tmp_path}/{name}").source for name in ("ml-latest-small", "mine")} == {"ml-latest-small"}
 
 
 def test_a_folder_of_several_or_no_recognized_files_is_refused(tmp_path: Path) -> None:
@@ -211,20 +175,12 @@ def test_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
 def test_an_address_is_recognized_by_its_name_alone() -> None:
     for url, name in (
-        ("s3://nowhere/Log.CSV.gz", "Log.CSV.gz"),
-        ("gs://nowhere/logs/*.parquet", "*.parquet"),
+        ("s3://nowhere/Log.CSV.gz", "Log.CSV.gz"), ("gs://nowhere/logs/*.parquet", "*.parquet"),
         ("https://no.such.host.invalid/log.jsonl?sig=a.csv", "log.jsonl"),
-    ):
-        found = recognize(url)
-        assert found.source == "table"
-        assert found.reason.startswith(f"{name} ")
+    ):  # fmt: skip
+        assert (recognize(url).source, recognize(url).reason.split()[0]) == ("table", name)
     with pytest.raises(DataError, match=r"^https://no\.such\.host\.invalid/log\.txt: .*--data\.source="):
         recognize("https://ann:pw@no.such.host.invalid/log.txt?sig=5ec2e7")
-
-
-def test_sequences_are_told_from_ratings(tmp_path: Path) -> None:
-    assert has_sequences(write(tmp_path, "ml-1m.txt", PAIRS))
-    assert not has_sequences(write(tmp_path, "u.data", b"1\t2\t5\t881\n2\t3\t4\t882\n"))
 
 
 def test_the_generated_sources_are_those_that_the_preparation_knows() -> None:
@@ -264,9 +220,8 @@ def test_a_path_decides_where_no_source_was_named_for_it(tmp_path: Path) -> None
 def test_a_path_beside_a_generated_source_is_an_error(
     tmp_path: Path, content: str, arguments: list[str], words: list[str]
 ) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with one_line("", *words, error=SettingsError):
         load(tmp_path, content, *arguments)
-    assert all(word in str(caught.value) for word in words)
 
 
 def test_neither_polars_nor_torch_is_imported_to_recognize_a_file(tmp_path: Path) -> None:

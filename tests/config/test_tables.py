@@ -54,24 +54,17 @@ def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
 @pytest.mark.parametrize(
     ("source", "path", "folder"),
     [
-        ("synthetic", "", "data/synthetic"),
-        ("ml-1m", "somewhere/else", "data/ml-1m"),
-        ("table", "", "data/table"),
+        ("synthetic", "", "data/synthetic"), ("ml-1m", "somewhere/else", "data/ml-1m"), ("table", "", "data/table"),
         ("table", "log.csv", "data/log"),
         ("table", "/logs/2024/My log.v2.CSV.gz", "data/My log.v2"),
-        ("table", "logs/", "data/logs"),
-        ("table", "logs/*.csv.gz", "data/logs"),
-        ("table", "logs/shop-*.csv", "data/shop"),
-        ("table", "logs/**/[0-9]*.parquet", "data/logs"),
-        ("table", "a/.csv", "data/.csv"),
-        ("table", "/*", "data/table"),
-        ("sequences", "s3rec/LastFM.txt", "data/LastFM"),
-        ("table", "s3://shop/2024/log.csv.gz", "data/log"),
-        ("table", "s3://shop/logs/*.parquet", "data/logs"),
-        ("table", "gs://shop/*.parquet", "data/shop"),
+        ("table", "logs/", "data/logs"), ("table", "logs/*.csv.gz", "data/logs"),
+        ("table", "logs/shop-*.csv", "data/shop"), ("table", "logs/**/[0-9]*.parquet", "data/logs"),
+        ("table", "a/.csv", "data/.csv"), ("table", "/*", "data/table"),
+        ("sequences", "s3rec/LastFM.txt", "data/LastFM"), ("table", "s3://shop/2024/log.csv.gz", "data/log"),
+        ("table", "s3://shop/logs/*.parquet", "data/logs"), ("table", "gs://shop/*.parquet", "data/shop"),
         ("table", "https://host/a/log.csv?X-Amz-Signature=a/b.c", "data/log"),
     ],
-)
+)  # fmt: skip
 def test_the_dataset_folder_is_named_after_the_data(source: str, path: str, folder: str) -> None:
     assert load_config(None, {"data.source": source, "data.path": path}).data.folder == Path(folder)
     named = {"data.source": source, "data.path": path, "data.dataset_dir": "mine"}
@@ -107,13 +100,10 @@ def test_what_follows_from_several_tables() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("0", 0),
-        ("-1", -1),
-        ("1970-01-02", 86_400),
-        ("2001-09-09T01:46:40", 10**9),
+        ("0", 0), ("-1", -1), ("1970-01-02", 86_400), ("2001-09-09T01:46:40", 10**9),
         ("2001-09-09T03:46:40+02:00", 10**9),
     ],
-)
+)  # fmt: skip
 def test_an_instant_is_text_in_utc_unless_it_says_otherwise_or_seconds(text: str, seconds: int) -> None:
     assert instant(text) == seconds
 
@@ -121,11 +111,9 @@ def test_an_instant_is_text_in_utc_unless_it_says_otherwise_or_seconds(text: str
 @pytest.mark.parametrize(
     ("value", "taken"),
     [
-        (0.25, 0.25),
-        (86_400, "86400"),
-        (datetime.date(2019, 3, 1), "2019-03-01"),
+        (0.25, 0.25), (86_400, "86400"), (datetime.date(2019, 3, 1), "2019-03-01"),
         ("2019-03-01T12:00", "2019-03-01T12:00"),
     ],
-)
+)  # fmt: skip
 def test_a_share_or_an_instant(value: Any, taken: float | str) -> None:
     assert load_config(None, {"preprocessing.split_at": value}).preprocessing.split_at == taken

@@ -21,7 +21,7 @@ def test_a_path_is_no_address(path: str) -> None:
     ("url", "word"),
     [
         ("ftp://h/log.csv", "ftp://"), ("S3://b/log.csv", "S3://"), ("https://h/logs/*.csv", "https://"),
-        *[(url, "file") for url in ("s3://bucket", "s3://bucket/logs/", "https://host")],
+        ("s3://bucket", "file"), ("s3://bucket/logs/", "file"), ("https://host", "file"),
     ],
 )  # fmt: skip
 def test_an_address_that_cannot_be_read_is_refused(url: str, word: str) -> None:

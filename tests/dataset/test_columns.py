@@ -12,6 +12,7 @@ import pytest
 
 from bert4rec.dataset.columns import Columns
 from bert4rec.runtime.errors import DataError
+from tests.checks import one_line
 
 SCHEMA = pa.schema([("user", pa.int32()), ("times", pa.list_(pa.int64())), ("items", pa.list_(pa.int32()))])
 
@@ -38,9 +39,8 @@ def batch(first: int, n: int) -> pa.RecordBatch:
 def test_rows_are_those_of_the_files(tmp_path: Path, rows_per_batch: int, n_files: int) -> None:
     n = 300 if rows_per_batch == 1 else 20_000
     parts = [range(n)[n * file // n_files : n * (file + 1) // n_files] for file in range(n_files)]
-    files = [
-        [batch(first, min(rows_per_batch, rows.stop - first)) for first in rows[::rows_per_batch]] for rows in parts
-    ]
+    size = rows_per_batch
+    files = [[batch(first, min(size, rows.stop - first)) for first in rows[::size]] for rows in parts]
     columns = save(tmp_path, *files)
     assert (len(columns), columns.names) == (n, ["user", "times", "items"])
     assert columns.numbers("user").tolist() == [*range(n)]
@@ -55,10 +55,7 @@ def test_rows_are_those_of_the_files(tmp_path: Path, rows_per_batch: int, n_file
         assert (found.dtype, found.tolist()) == (kind, expected)
     some = rows[rows % 7 > 2]
     assert columns.elements("items", some, np.full_like(some, 2)).tolist() == (some + 2).tolist()
-
-
-def test_nothing_is_read_for_no_rows(tmp_path: Path) -> None:
-    columns, none = save(tmp_path, [batch(0, 10)]), np.zeros(0, np.int64)
+    none = np.zeros(0, np.int64)
     assert columns.slices("items", none, none, none).tolist() == columns.elements("items", none, none).tolist() == []
     assert columns.lengths_at("items", none).tolist() == []
 
@@ -93,17 +90,18 @@ def test_missing_values_are_refused(tmp_path: Path, lists: Any) -> None:
         columns.lengths("items")
 
 
-@pytest.mark.parametrize("content", [b"", b"no Arrow file", b"\xff" * 200])
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
-    columns = save(tmp_path, [batch(0, 5)])
-    (tmp_path / "0.arrow").write_bytes(content)
-    with pytest.raises(DataError, match=r"0\.arrow: cannot be read"):
-        len(columns)
+NO_ARROW, NO_STATE = [b"", b"no Arrow file", b"\xff" * 200], [b"{", b"[]", b'{"_data_files": [1]}']
 
 
-@pytest.mark.parametrize("state", ["{", "[]", '{"_data_files": [1]}'])
-def test_a_state_that_names_no_files_is_refused(tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        *[("0.arrow", content, "0.arrow: cannot be read") for content in NO_ARROW],
+        *[("state.json", content, "state.json") for content in NO_STATE],
+    ],
+)
+def test_files_of_another_kind_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     columns = save(tmp_path, [batch(0, 5)])
-    (tmp_path / "state.json").write_text(state)
-    with pytest.raises(DataError, match=r"state\.json"):
+    (tmp_path / name).write_bytes(content)
+    with one_line("", message):
         len(columns)

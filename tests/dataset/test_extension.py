@@ -16,10 +16,9 @@ def opened(folder: Path, *, items: int = 10) -> Dataset:
 
 def rename(folder: Path, originals: pa.Array | pa.ChunkedArray) -> None:
     """Give the items of a dataset folder other ids of their own."""
-    items = pq.read_table(folder / "items.parquet")
-    pq.write_table(
-        items.set_column(items.column_names.index("original"), "original", originals), folder / "items.parquet"
-    )
+    path = folder / "items.parquet"
+    items = pq.read_table(path)
+    pq.write_table(items.set_column(items.column_names.index("original"), "original", originals), path)
 
 
 def test_new_items_behind_the_old_ones_are_an_extension(log_folder: Path, grown_folder: Path) -> None:
@@ -31,8 +30,7 @@ def test_new_items_behind_the_old_ones_are_an_extension(log_folder: Path, grown_
 def test_another_catalogue_is_none(log_folder: Path, grown_folder: Path) -> None:
     new, old = opened(grown_folder), opened(log_folder, items=8)
     problem = problem_of(old, n_items=10, first_ids=new.first_ids)
-    assert "8" in problem
-    assert "10" in problem
+    assert all(n in problem for n in ("8", "10"))
     assert "first 8" in problem_of(new, n_items=8, first_ids="0" * 12)
 
 

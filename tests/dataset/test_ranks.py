@@ -20,6 +20,5 @@ def test_the_better_ones_come_first_and_ties_go_to_the_lower_id(targets: list[in
 
 
 def test_candidates_may_differ_from_row_to_row() -> None:
-    ids = np.array([[6, 3], [9, 2]])
-    scores = np.array([[0.1, 0.5], [0.2, 0.2]])
+    ids, scores = np.array([[6, 3], [9, 2]]), np.array([[0.1, 0.5], [0.2, 0.2]])
     assert outranks(scores, ids, np.array([0.1, 0.2]), np.array([4, 5])).tolist() == [[False, True], [False, True]]

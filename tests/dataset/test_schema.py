@@ -2,7 +2,15 @@
 
 import pyarrow as pa
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, NEGATIVE_COLUMNS, PAD_ID, history_columns, table_rows
+from bert4rec.dataset.format import (
+    FIRST_ITEM_ID,
+    MASK_ID,
+    NEGATIVE_COLUMNS,
+    PAD_ID,
+    history_columns,
+    one_array,
+    table_rows,
+)
 
 
 def test_the_folders_have_these_columns_of_these_types() -> None:
@@ -19,3 +27,10 @@ def test_the_folders_have_these_columns_of_these_types() -> None:
 def test_special_ids_come_before_the_items() -> None:
     assert (PAD_ID, MASK_ID, FIRST_ITEM_ID) == (0, 1, 2)
     assert table_rows(5) == 7
+
+
+def test_original_ids_are_one_array_text_with_offsets_of_64_bits() -> None:
+    text = one_array(pa.chunked_array([["a", "b"], [None, "c"]], pa.string()))
+    assert text.equals(pa.array(["a", "b", None, "c"], pa.large_string()))
+    assert one_array(pa.chunked_array([], pa.string())).equals(pa.array([], pa.large_string()))
+    assert one_array(pa.chunked_array([[1], [2, 3]])).equals(pa.array([1, 2, 3]))

@@ -24,18 +24,6 @@ def test_the_report_of_a_run() -> None:
         "lengths": {"min": 1, "median": 3.0, "mean": 50.0, "max": 90, "histogram": [[1, 1, 4], [64, 127, 16]]},
     }  # fmt: skip
     report = describe(metadata)
-    numbers = (
-        "1,000,010",
-        "-10",
-        "-999,000",
-        "1,000",
-        "20",
-        "100.0000%",
-        "1970-01-01",
-        "1970-01-02",
-        "30",
-        "5.0 %",
-        "at",
-    )
-    assert all(number in report.split() or number in report for number in numbers)
+    numbers = ["1,000,010", "-10", "-999,000", "1,000", "20", "100.0000%", "1970-01-01", "1970-01-02", "30", "at"]
+    assert [number for number in [*numbers, "5.0 %"] if number not in report] == []
     assert [line.count("█") for line in report.splitlines()[-2:]] == [10, 40]

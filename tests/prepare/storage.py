@@ -23,10 +23,13 @@ ENTRY = (
 
 @dataclass
 class Storage:
-    """The `folder` that is served at `port`; `sent`: how many bytes of files have gone out."""
+    """The `folder` that is served at `port`, while `status` is 200; what was asked for, how many bytes were sent."""
 
     folder: Path
     port: int = 0
+    status: int = 200
+    sends_at_most: int = 10**9
+    asked: list[str] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
 
     @property
@@ -66,7 +69,10 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         name, query = unquote(address.path).strip("/"), parse_qs(address.query)
         path = self.storage.folder / name
-        if name.startswith(CLOSED):
+        self.storage.asked.append(name)
+        if self.storage.status != 200:
+            self._answer(self.storage.status, b"")
+        elif name.startswith(CLOSED):
             self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
         elif "list-type" in query:
             self._list(path, query.get("prefix", [""])[0])
@@ -108,8 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", content_range)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content[: len(content) // 2] if cut else content)
-        self.close_connection = cut
+            self.wfile.write(content[: min(len(content) // 2 if cut else len(content), self.storage.sends_at_most)])
+        self.close_connection = cut or len(content) > self.storage.sends_at_most
 
 
 @contextmanager
@@ -119,7 +125,7 @@ def serving(folder: Path) -> Iterator[Storage]:
     handler = type("_HandlerOfOne", (_Handler,), {"storage": storage})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         storage.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             yield storage

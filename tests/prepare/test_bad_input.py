@@ -1,6 +1,7 @@
 """Bad rows are counted and shown with their lines, and none passes; any other bad input is one line and no dataset."""
 
 import gzip
+import io
 import json
 import re
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 import preprocessing
 from bert4rec.prepare import engine
+from tests.checks import Capture
 
 TABLE = ["--data.time_column=t", "--data.rating_column=r"]
 GOOD = [(user, item, 100 * user + item, 1 + item % 5) for user in (1, 2, 3) for item in (6, 2 + user, 7, 8)]
@@ -24,14 +26,12 @@ def run(tmp_path: Path, *arguments: str, folder: str = "dataset") -> int:
     return preprocessing.main([f"--config={tmp_path / 'empty.toml'}", target, *SETTINGS, *arguments])
 
 
-def assert_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], *words: str) -> None:
+def assert_refused(tmp_path: Path, capsys: Capture, arguments: list[str], *words: str) -> None:
     before = sorted(tmp_path.iterdir())
     assert run(tmp_path, *arguments) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
-    for word in words:
-        assert word in lines[0]
+    assert (len(lines), lines[0][:7]) == (1, "error: ")
+    assert [word for word in words if word not in lines[0]] == [], lines
     assert sorted({*before, tmp_path / "empty.toml"}) == sorted(tmp_path.iterdir())
 
 
@@ -63,39 +63,30 @@ SOURCES: dict[str, tuple[str, list[bytes], list[str]]] = {
     "sequences": ("a.txt", lines_of(" ", "", lambda u, i, t, r: (u, i)), []),
 }  # fmt: skip
 BAD_LINES: list[tuple[str, bytes, str, str]] = [  # source, line, kind, what the message names
-    ("table", b",6,3,4\n", "user is missing", "user"),
-    ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL"'),
-    ("table", b'1,"",3,4\n', "item is missing", "item"),
-    ("table", b"1,6,,4\n", "time is missing", "t is"),
+    ("table", b",6,3,4\n", "user is missing", "user"), ("table", b"1,NULL,3,4\n", "item is missing", 'item "NULL"'),
+    ("table", b'1,"",3,4\n', "item is missing", "item"), ("table", b"1,6,,4\n", "time is missing", "t is"),
     ("table", b"1,6,3,\n", "rating is missing", "r is"),
     ("table", b"1,6,2024-13-45,4\n", "time is not a time", 't "2024-13-45"'),
     ("table", b"1,6,-5,4\n", "time is not a time", 't "-5"'),
-    ("table", b"1,6,99999999999999999999,4\n", "time is not a time", "t "),
     ("table", b"1,6,1700000000000,4\n", "time is not a time", "milliseconds"),
     ("table", b"1,6,3,nan\n", "rating is not a number", 'r "nan"'),
     ("table", b"1,6,3,1e39\n", "rating is not a number", 'r "1e39"'),
-    ("table", b'1,6,3,"4,5"\n', "rating is not a number", 'r "4,5"'),
     ("table", b"1,6,3,4\0\n", "rating is not a number", "r "),
     ("table", b"1,6,3\n", "wrong number of fields", "3 fields; 4"),
-    ("table", b"1,6,3,4,\n", "wrong number of fields", "5 fields; 4"),
     ("table", b"\r\n", "empty line", "4 fields"),
     ("table", b'"user","item",t,r\r\n', "header line again", "header"),
-    ("table", b'1,"6,3,4\n', "unclosed quote", '(")'),
-    ("table", b"1,6,3,\xe9\n", "not UTF-8", "UTF-8"),
-    ("ml-100k", b"1\tx\t3\t4\n", "item is not a whole number", 'item "x"'),
+    ("table", b'1,"6,3,4\n', "unclosed quote", '(")'), ("table", b"1,6,3,\xe9\n", "not UTF-8", "UTF-8"),
     ("ml-100k", b"1\t6\t\t4\n", "rating is missing", "rating"),
     ("ml-100k", b"1\t6\t3\t4\t5\n", "wrong number of fields", "5 fields; 4"),
     ("ml-1m", b"1::9223372036854775808::3::4\n", "item is not a whole number", "item"),
     ("ml-1m", b"1:6:3:4\n", "wrong number of fields", "1 field; 4"),
     ("ml-1m", b"1::\xff::3::4\n", "not UTF-8", "UTF-8"),
-    ("ml-25m", b"userId,movieId,rating,timestamp\n", "header line again", "header"),
     ("ml-25m", b"1,6,3.0,-1\n", "time is not a time", 'timestamp "-1"'),
     ("goodreads", b"1,6,2,4\n", "is_read is not 0 or 1", 'is_read "2"'),
     ("goodreads", b"abc,6,1,4\n", "user is not a whole number", 'user_id "abc"'),
-    ("sequences", b"1\n", "item is missing", "item"),
-    ("sequences", b"\t \n", "empty line", "empty"),
+    ("sequences", b"1\n", "item is missing", "item"), ("sequences", b"\t \n", "empty line", "empty"),
     ("sequences", b"1 \xff\n", "not UTF-8", "UTF-8"),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +108,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str,
 
 @pytest.mark.parametrize(("source", "line", "kind", "message"), BAD_LINES)
 def test_a_bad_line_is_refused_or_counted_and_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sound: Callable[[str], dict[str, bytes]], source: str,
+    tmp_path: Path, capsys: Capture, sound: Callable[[str], dict[str, bytes]], source: str,
     line: bytes, kind: str, message: str,
 ) -> None:  # fmt: skip
     name, lines, settings = SOURCES[source]
@@ -134,20 +125,6 @@ def test_a_bad_line_is_refused_or_counted_and_left_out(
     assert content_of(tmp_path / "dataset") == sound(source)
 
 
-def test_a_truncated_last_line_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, lines, settings = SOURCES["table"]
-    (tmp_path / "t.csv").write_bytes(b"".join(lines) + b"3,9,")
-    arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings, "--preprocessing.max_bad_rows=0"]
-    assert_refused(tmp_path, capsys, arguments, "t.csv, line 14: ", "3 fields")
-
-
-def test_seconds_and_milliseconds_in_one_column_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [f"{u},{i},{(1_700_000_000 + t) * (1000 if i % 3 else 1)}\n" for u, i, t, _ in GOOD]
-    (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(lines))
-    arguments = ["--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t"]
-    assert_refused(tmp_path, capsys, arguments, 't.csv, line 2: t "17', "of 12 rows")
-
-
 @pytest.mark.parametrize(
     ("row", "words"),
     [
@@ -158,21 +135,15 @@ def test_seconds_and_milliseconds_in_one_column_are_refused(tmp_path: Path, caps
     ],
 )
 def test_a_log_that_is_probably_wrong_is_warned_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: Callable[..., tuple[int, int, int]], words: str
+    tmp_path: Path, capsys: Capture, row: Callable[..., tuple[int, int, int]], words: str
 ) -> None:
     (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(",".join(map(str, row(*cells))) + "\n" for cells in GOOD))
     assert run(tmp_path, "--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t") == 0
     warnings = {line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")}
-    assert len([line for line in warnings if words in line]) == 1
+    assert ["--" in line for line in warnings if words in line] == [True]
 
 
-def test_a_log_of_one_item_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "t.csv").write_text("user,item,t\n" + "".join(f"{u},x,{t}\n" for u, _, t, _ in GOOD))
-    arguments = ["--data.source=table", f"--data.path={tmp_path}", "--data.time_column=t"]
-    assert_refused(tmp_path, capsys, arguments, '"x"', "--data.item_column=")
-
-
-def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsys: Capture) -> None:
     _, lines, settings = SOURCES["table"]
     (tmp_path / "t.csv").write_bytes(b"".join([*lines, *([b"1,6,soon,4\n"] * 9), *([b"\n"] * 6)]))
     arguments = ["--data.source=table", f"--data.path={tmp_path}", *settings]
@@ -186,37 +157,26 @@ def test_many_bad_rows_are_counted_and_the_first_ten_shown(tmp_path: Path, capsy
         assert re.search(rf"{kind} +-{n}\n", card)
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        ("item", None, "row 2: item"),
-        ("t", None, "row 2: t "),
-        ("t", -1, 'row 2: t "-1"'),
-        ("r", float("inf"), 'row 2: r "inf"'),
-    ],
-)
-def test_a_bad_row_of_a_parquet_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, value: object, message: str
-) -> None:
-    rows = [{"user": 1, "item": 6, "t": 5, "r": 1.5} for _ in range(3)]
-    rows[1][column] = value  # type: ignore[assignment]
-    pl.DataFrame(rows).write_parquet(tmp_path / "t.parquet")
-    arguments = ["--data.source=table", f"--data.path={tmp_path}", *TABLE]
-    assert_refused(tmp_path, capsys, arguments, f"t.parquet, {message}")
-
-
 RATINGS = b"userId,movieId,rating,timestamp\n"
 ROWS = b"user,item,t,r\n" + b"".join(b"%d,%d,3,4\n" % (line % 7, line) for line in range(5000))
-PARQUET = pl.read_csv(ROWS).write_parquet
+
+
+def parquet(**cells: object) -> bytes:
+    """A file of two rows, the second with other `cells`, or of `ROWS`."""
+    file, row = io.BytesIO(), {"user": 1, "item": 6, "t": 5, "r": 1.5}
+    frame = pl.DataFrame([row, row | cells]) if cells else pl.read_csv(ROWS)
+    frame.write_parquet(file)
+    return file.getvalue()
+
+
+PARQUET = parquet()
 
 
 @pytest.mark.parametrize(
     ("source", "name", "content", "message"),
     [
-        ("ml-100k", "u.data", b"", ""),
-        ("ml-1m", "ratings.csv", RATINGS, "ratings.dat"),
-        ("ml-25m", "ratings.csv", b"", "ratings.csv: "),
-        ("ml-25m", "ratings.csv", RATINGS, ""),
+        ("ml-100k", "u.data", b"", ""), ("ml-1m", "ratings.csv", RATINGS, "ratings.dat"),
+        ("ml-25m", "ratings.csv", b"", "ratings.csv: "), ("ml-25m", "ratings.csv", RATINGS, ""),
         ("ml-25m", "ratings.csv", b"userId,movie,rating,timestamp\n1,2,3,4\n", '"movieId" (item)'),
         ("table", "t.csv", b"user,item,r\n1,2,3\n", 't.csv: no column "t" (time)'),
         ("table", "t.csv", b'user,"item,t,r\n1,2,3,4\n', "t.csv, line 1: "),
@@ -227,29 +187,21 @@ PARQUET = pl.read_csv(ROWS).write_parquet
         ("table", "t.csv.zst", pa.compress(ROWS, codec="zstd", asbytes=True)[:900] + b"x" * 99, "damaged"),
         ("table", "t.parquet", b"no parquet", "t.parquet: "),
         ("table", "t.parquet", b"PAR1" + b"x" * 99, "t.parquet: "),
+        *[("table", "t.parquet", PARQUET[:cut], "t.parquet: ") for cut in (4000, 9000, -30)],
+        ("table", "t.parquet", parquet(item=None), "t.parquet, row 2: item"),
+        ("table", "t.parquet", parquet(t=None), "t.parquet, row 2: t "),
+        ("table", "t.parquet", parquet(t=-1), 't.parquet, row 2: t "-1"'),
+        ("table", "t.parquet", parquet(r=float("inf")), 't.parquet, row 2: r "inf"'),
+        ("table", "t.csv", b"user,item,t,r\n" + b"1,x,3,4\n2,x,4,4\n" * 3, '"x" … --data.item_column='),
+        ("sequences", "a.txt", b"1 2\n1 3\n2 2\n", "none of the 2 users"),
         ("sequences", "a.txt", b"1 2\n1 3 4\n", "a.txt, line 2: "),
     ],
 )  # fmt: skip
-def test_a_bad_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, name: str, content: bytes, message: str
-) -> None:
+def test_a_bad_file(tmp_path: Path, capsys: Capture, source: str, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     settings = [*TABLE, "--preprocessing.memory_gb=1"] if source == "table" else []
-    assert_refused(tmp_path, capsys, [f"--data.source={source}", f"--data.path={tmp_path}", *settings], message)
-
-
-@pytest.mark.parametrize("cut", [4000, 9000, -30])
-def test_a_parquet_file_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str], cut: int) -> None:
-    PARQUET(tmp_path / "t.parquet")
-    (tmp_path / "t.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:cut])
-    arguments = ["--data.source=table", f"--data.path={tmp_path}", *TABLE]
-    assert_refused(tmp_path, capsys, arguments, "t.parquet: ")
-
-
-def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pl.DataFrame({"user": [True], "item": [1]}).write_parquet(tmp_path / "t.parquet")
-    arguments = ["--data.source=table", f"--data.path={tmp_path}"]
-    assert_refused(tmp_path, capsys, arguments, '"user"', "Boolean")
+    arguments = [f"--data.source={source}", f"--data.path={tmp_path}", *settings]
+    assert_refused(tmp_path, capsys, arguments, *message.split(" … "))
 
 
 @pytest.mark.parametrize(
@@ -263,34 +215,21 @@ def test_a_parquet_file_with_a_wrong_type(tmp_path: Path, capsys: pytest.Capture
         (["--data.n_rows=10"], ["data.n_rows = 10", "15000"]),
         (["--preprocessing.min_rating=4"], ["preprocessing.min_rating = 4"]),
         (["--preprocessing.time_from=2020-01-01"], ["118942", "time_from = 2020-01-01"]),
-        (["--preprocessing.min_item_interactions=999999"], ["min_item_interactions = 999999"]),
+        (
+            ["--preprocessing.min_item_interactions=999999", "--preprocessing.time_until=2020-01-01"],
+            ["118942 rows and 3000 users ", "time_until = 2020-01-01, min_item_interactions = 999999"],
+        ),
         (["--preprocessing.n_eval_negatives=0"], ["--preprocessing.n_eval_negatives=0"]),
         (["--preprocessing.seeed=1"], ["--preprocessing.seeed", "--preprocessing.seed?"]),
         (["--preprocessing.split=time", "--preprocessing.split_at=2040-01-01"], ["split_at"]),
         (["--data.extends=no/where"], ["no/where", "data.extends"]),
     ],
 )
-def test_bad_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
-) -> None:
+def test_bad_settings(tmp_path: Path, capsys: Capture, arguments: list[str], words: list[str]) -> None:
     assert_refused(tmp_path, capsys, arguments, *words)
 
 
-def test_histories_too_short_for_a_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.txt").write_text("1 2\n1 3\n2 2\n")
-    arguments = ["--data.source=sequences", f"--data.path={tmp_path / 'a.txt'}"]
-    assert_refused(tmp_path, capsys, arguments, "none of the 2 users")
-
-
-def test_a_missing_titles_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.txt").write_text("1 2\n1 3\n1 4\n")
-    arguments = ["--data.source=sequences", f"--data.path={tmp_path / 'a.txt'}", "--data.titles_path=none.csv"]
-    assert_refused(tmp_path, capsys, arguments, "none.csv: ", "data.titles_path")
-
-
-def test_help_and_interrupt(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_and_interrupt(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         preprocessing.main(["--help-all"])
     assert "--preprocessing.n_eval_negatives" in capsys.readouterr().out

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from bert4rec.prepare.progress import Progress, Stage
+from tests.checks import Capture
 
 
 @pytest.fixture
@@ -15,9 +16,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_line_every_ten_seconds_shows_how_far_a_stage_is(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_every_ten_seconds_shows_how_far_a_stage_is(clock: list[float], capsys: Capture) -> None:
     with Stage("read", 400) as stage:
         for now, done, n_rows in ((109.9, 40, 500), (110.0, 100, 24_000), (119.0, 300, 7), (220.0, 399, 120_000_000)):
             clock[0] = now
@@ -31,9 +30,7 @@ def test_a_line_every_ten_seconds_shows_how_far_a_stage_is(
     ]  # fmt: skip
 
 
-def test_a_stage_that_ends_well_is_a_line_with_its_speed(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_that_ends_well_is_a_line_with_its_speed(clock: list[float], capsys: Capture) -> None:
     progress = Progress()
     for name, n_rows, seconds in (("order", 3_000_000, 1.5), ("limits", 7, 0.04), ("split", 900, 60.0)):
         clock[0] += 1

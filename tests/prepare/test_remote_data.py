@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import preprocessing
+from tests.checks import Capture
 from tests.folders import contents
 from tests.prepare.storage import BROKEN, CLOSED, Storage
 
@@ -39,9 +40,8 @@ def assert_same_everywhere(storage: Storage, key: str, *arguments: str) -> None:
             assert contents(place / f"{number}") == expected
             shown = url.partition("?")[0]
             origin = json.loads((place / f"{number}/metadata.json").read_text())["created_from"]
-            assert {name: origin[name] for name in origin if name != "path_sha256"} == {
-                "source": "sequences" if "txt" in key else "table", "name": shown,
-            }  # fmt: skip
+            assert {*origin} == {"source", "name", "path_sha256"}
+            assert (origin["source"], origin["name"]) == ("sequences" if "txt" in key else "table", shown)
 
 
 ROWS = st.lists(
@@ -68,6 +68,16 @@ def test_the_same_rows_give_the_same_folder_in_every_format(storage: Storage, ro
         assert_same_everywhere(storage, f"same/log.{suffix}", "--data.source=table", *COLUMNS)
 
 
+def test_sequences_and_titles_are_read_from_elsewhere(storage: Storage, tmp_path: Path) -> None:
+    storage.write("seq/log.txt", b"1 5 6 7 8\r\n2 6 5 9\n3 7 8 5")
+    storage.write("seq/titles.csv", "item,title\n5,Amélie\n".encode())
+    options = ["--data.source=sequences", "--data.titles_path=s3://seq/titles.csv"]
+    assert_same_everywhere(storage, "seq/log.txt", *options)
+    assert run(tmp_path / "log", "--data.path=s3://seq/log.txt", *options) == 0
+    items = pl.read_parquet(tmp_path / "log/items.parquet")
+    assert items.filter(pl.col("title").is_not_null()).select("original", "title").rows() == [(5, "Amélie")]
+
+
 def test_many_rows_with_few_times_keep_the_order_of_their_files(storage: Storage) -> None:
     number = pl.int_range(60_000, eager=True)
     frame = pl.DataFrame({"user": number * 7 % 500, "item": number * number % 97, "at": 10**9 + number % 2})
@@ -78,14 +88,7 @@ def test_many_rows_with_few_times_keep_the_order_of_their_files(storage: Storage
         assert_same_everywhere(storage, f"many/part-*.{suffix}", "--data.source=table", "--data.time_column=at")
 
 
-def test_sequences_are_read_from_elsewhere(storage: Storage) -> None:
-    storage.write("seq/log.txt", b"1 5 6 7 8\r\n2 6 5 9\n3 7 8 5")
-    assert_same_everywhere(storage, "seq/log.txt", "--data.source=sequences")
-
-
-def test_bad_rows_are_named_by_the_address_and_the_line(
-    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_rows_are_named_by_the_address_and_the_line(storage: Storage, tmp_path: Path, capsys: Capture) -> None:
     rows = [f"{user},{item}" for user in "abcd" for item in range(5)]
     storage.write("bad/log.csv", "\n".join(["user,item", *rows[:9], "no item", *rows[9:]]).encode())
     url = f"{storage.http}/bad/log.csv"
@@ -98,28 +101,18 @@ def test_bad_rows_are_named_by_the_address_and_the_line(
     assert [path.name for path in tmp_path.iterdir()] == ["dataset"]
 
 
-def test_advice_on_columns_is_that_of_a_file_of_this_machine(
-    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_advice_on_columns_is_that_of_a_file_of_this_machine(storage: Storage, tmp_path: Path, capsys: Capture) -> None:
     frame = pl.DataFrame({"customer": [1, 1, 1, 2, 2, 2], "sku": [1, 2, 3] * 2, "created_at": [1_700_000_000] * 6})
     frame.write_parquet(storage.write("advice/log.parquet", b""))
     said = []
     for path in (str(storage.folder / "advice/log.parquet"), "s3://advice/log.parquet"):
         assert run(tmp_path / "none", f"--data.path={path}") == 2
-        assert run(tmp_path / "log", f"--data.path={path}", "--data.user_column=customer", "--data.item_column=sku",
-                   "--data.replace=true") == 0  # fmt: skip
+        columns = ["--data.user_column=customer", "--data.item_column=sku", "--data.replace=true"]
+        assert run(tmp_path / "log", f"--data.path={path}", *columns) == 0
         captured = capsys.readouterr()
         said.append((captured.err.replace(path, "…"), [line for line in captured.out.splitlines() if "warn" in line]))
     assert said[0] == said[1]
     assert "created_at looks like a time" in said[0][1][0]
-
-
-def test_titles_are_read_from_elsewhere(storage: Storage, tmp_path: Path) -> None:
-    storage.write("titled/log.csv", b"user,item\n" + b"".join(b"%d,%d\n" % (u, i) for u in range(4) for i in range(4)))
-    storage.write("titled/titles.csv", "item,title\n2,Amélie\n".encode())
-    assert run(tmp_path / "log", "--data.path=s3://titled/log.csv", "--data.titles_path=s3://titled/titles.csv") == 0
-    items = pl.read_parquet(tmp_path / "log/items.parquet")
-    assert items.filter(pl.col("title").is_not_null()).select("original", "title").rows() == [(2, "Amélie")]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +123,7 @@ def test_titles_are_read_from_elsewhere(storage: Storage, tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_what_keeps_the_data_away_leaves_nothing_behind(
-    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str
+    storage: Storage, tmp_path: Path, capsys: Capture, url: str
 ) -> None:
     storage.write(f"{BROKEN}/log.csv", b"user,item\n" + b"1,2\n" * 1000)
     url = url.format(http=storage.http)
@@ -156,7 +149,7 @@ def test_a_preparation_that_is_stopped_while_it_fetches_leaves_nothing_behind(st
 
 
 def test_an_older_dataset_is_kept_when_the_data_now_come_from_elsewhere(
-    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    storage: Storage, tmp_path: Path, capsys: Capture
 ) -> None:
     rows = b"user,item\n" + b"".join(b"%d,%d\n" % (u, i) for u in range(4) for i in range(4))
     local = storage.write("origin/log.csv", rows)

@@ -18,37 +18,8 @@ from bert4rec.prepare import tables
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.tables import Table
 from bert4rec.prepare.text import text_blocks
-from bert4rec.runtime.errors import DataError
+from tests.checks import one_line
 from tests.prepare.files.log import COLUMNS, ROWS, content, in_batches, opened, stream
-
-FILES: dict[str, Callable[[Path], object]] = {
-    "log.csv": lambda path: ROWS.to_csv(path, index=False),
-    "log.jsonl": lambda path: ROWS.to_json(path, orient="records", lines=True),
-    "log.parquet": lambda path: ROWS.to_parquet(path),
-    "log.arrow": in_batches,
-    "log": stream,
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_columns_and_rows_are_those_that_were_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    path = tmp_path / name
-    FILES[name](path)
-    table, bad = Table(path, format_of(path)), BadRows()
-    assert table.columns == dict.fromkeys(ROWS.columns, True)
-    assert table.unit == ("line" if name in ("log.csv", "log.jsonl") else "row")
-    monkeypatch.setattr(text_blocks, "FIRST_BYTES", len(path.read_bytes()) - 1)
-    monkeypatch.setattr(tables, "FIRST_ROWS", 2)
-    for only_first in (False, True):
-        parts = [rows for rows, _ in table.rows({"item": "what"}, bad, block_bytes=1 << 20, only_first=only_first)]
-        found = [item for part in parts for item in part["item"]]
-        assert found == ROWS["what"].to_list()[: len(found)]
-        assert parts[0].columns == [LINE, "item"]
-        assert (len(found) < len(ROWS)) == only_first
-    assert bad.total == 0
-
 
 FOUND = {
     "user": [1, 1, 2, 2], "item": ["b", "3", "é x", "b"],
@@ -62,24 +33,19 @@ def packed(path: Path) -> None:
 
 def by_hand(path: Path) -> None:
     """Keys in any order, blanks, values of JSON's own types."""
-    lines = [
-        json.dumps(row if i % 2 else dict(reversed(row.items())), ensure_ascii=i == 1)
-        for i, row in enumerate(ROWS.to_dict("records"))
-    ]
+    rows = [row if i % 2 else dict(reversed(row.items())) for i, row in enumerate(ROWS.to_dict("records"))]
+    lines = [json.dumps(row, ensure_ascii=i == 1) for i, row in enumerate(rows)]
     path.write_text(" " + "\r\n".join(lines) + "\r\n", encoding="utf-8")
 
 
 WRITERS: list[tuple[str, Callable[[Path], object], str]] = [
     ("log.csv", lambda path: ROWS.to_csv(path, index=False), "text"),
-    ("log.parquet", ROWS.to_parquet, "parquet"),
-    ("log.feather", ROWS.to_feather, "arrow file"),
-    ("log.arrow", in_batches, "arrow file"),
-    ("log.ipc", stream, "arrow stream"),
+    ("log.parquet", ROWS.to_parquet, "parquet"), ("log.feather", ROWS.to_feather, "arrow file"),
+    ("log.arrow", in_batches, "arrow file"), ("log.ipc", stream, "arrow stream"),
     ("log.ipc", pl.from_pandas(ROWS).write_ipc, "arrow file"),
     ("log.jsonl", lambda path: ROWS.to_json(path, orient="records", lines=True), "json lines"),
-    ("log.json", by_hand, "json lines"),
-    ("log.ndjson.gz", packed, "json lines"),
-]
+    ("log.json", by_hand, "json lines"), ("log.ndjson.gz", packed, "json lines"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "write", "kind"), WRITERS, ids=[f"{name}, {kind}" for name, _, kind in WRITERS])
@@ -102,6 +68,25 @@ def test_the_same_table_in_every_format_gives_the_same_rows(
         assert done[-1] == found.n_bytes
 
 
+@pytest.mark.parametrize(("name", "write", "kind"), WRITERS, ids=[f"{name}, {kind}" for name, _, kind in WRITERS])
+def test_columns_and_rows_are_those_that_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[Path], object], kind: str
+) -> None:
+    path = tmp_path / name
+    write(path)
+    table, bad, is_text = Table(path, format_of(path)), BadRows(), kind in ("text", "json lines")
+    assert (sorted(table.columns), {*table.columns.values()}) == (sorted(ROWS.columns), {True})
+    assert table.unit == ("line" if is_text else "row")
+    monkeypatch.setattr(text_blocks, "FIRST_BYTES", len(ROWS.to_csv(index=False)) - 1)
+    monkeypatch.setattr(tables, "FIRST_ROWS", 2)
+    for only_first in (False, True):
+        parts = [rows for rows, _ in table.rows({"item": "what"}, bad, block_bytes=1 << 20, only_first=only_first)]
+        found = [item for part in parts for item in part["item"]]
+        assert (found, parts[0].columns) == (ROWS["what"].to_list()[: len(found)], [LINE, "item"])
+        assert (len(found) < len(ROWS)) == only_first
+    assert bad.total == 0
+
+
 def test_a_folder_is_searched_for_every_format(tmp_path: Path) -> None:
     for name in ("log.jsonl", "log.ndjson.gz", "log.feather", "log.arrow", "log.ipc"):
         write = next(write for known, write, _ in WRITERS if known == name)
@@ -112,19 +97,18 @@ def test_a_folder_is_searched_for_every_format(tmp_path: Path) -> None:
 
 JSON_LINES = [
     ('{"who": "a"}', "item is missing", "what"),
-    ('{"who": null, "what": 1}', "user is missing", "who"),
-    ('{"who": "", "what": 1}', "user is missing", "who"),
-    ('{"who": NaN, "what": 1}', "user is missing", "who"),
+    *[(f'{{"who": {value}, "what": 1}}', "user is missing", "who") for value in ("null", '""', "NaN")],
     ('{"who": {"id": 7}, "what": 1}', "user is neither text nor number", 'who is {"id": 7}'),
     ('{"who": "a", "what": [1]}', "item is neither text nor number", "what is [1]"),
     ('{"who": true, "what": 1}', "user is neither text nor number", "who is true"),
     ('{"who": "a", "what": 1, "stars": "x"}', "rating is not a number", 'stars "x"'),
-    ('{"who": "a", "what": 1', "not a JSON object", ""),
-    ('["a", 1]', "not a JSON object", ""),
-    ("who,what", "not a JSON object", ""),
-    ("[" * 100_000, "not a JSON object", ""),
-    ('{"who": "\\ud800", "what": 1}', "not a JSON object", ""),
-    ('{"who": ' + "9" * 5000 + ', "what": 1}', "not a JSON object", ""),
+    *[
+        (line, "not a JSON object", "")
+        for line in (
+            '{"who": "a", "what": 1', '["a", 1]', "who,what", "[" * 100_000, '{"who": "\\ud800", "what": 1}',
+            '{"who": ' + "9" * 5000 + ', "what": 1}',
+        )
+    ],
     ("", "empty line", ""),
     (json.dumps({"who": [*range(100)], "what": 2}), "user is neither text nor number", "10, 11, …"),
 ]  # fmt: skip
@@ -206,10 +190,11 @@ def test_no_byte_of_an_arrow_file_ends_the_program_otherwise_than_by_one_line(
 
 
 @pytest.mark.parametrize("write", [in_batches, stream])
-@pytest.mark.parametrize("cut", [0.05, 0.3, 0.6, 0.95])
-def test_an_arrow_file_that_is_cut_off(tmp_path: Path, write: Callable[[Path], None], cut: float) -> None:
+def test_an_arrow_file_that_is_cut_off(tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = tmp_path / "t.arrow"
     write(path)
-    path.write_bytes(path.read_bytes()[: int(cut * path.stat().st_size)])
-    with pytest.raises(DataError, match=r"t\.arrow: "):
-        list(opened("table", path=str(path), **COLUMNS))
+    whole = path.read_bytes()
+    for cut in (0.05, 0.3, 0.6, 0.95):
+        path.write_bytes(whole[: int(cut * len(whole))])
+        with one_line(f"{path}: "):
+            list(opened("table", path=str(path), **COLUMNS))

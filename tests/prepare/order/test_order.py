@@ -4,7 +4,6 @@ import tempfile
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -12,46 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.filters import (
-    apply,
-    drop_consecutive_duplicates,
-    drop_low_ratings,
-    drop_unread,
-    drop_users,
-    keep_repeats,
-    keep_times,
-)
-from bert4rec.prepare.ordering import (
-    Chunks,
-    Distinct,
-    Parts,
-    SortedRuns,
-    chunked,
-    in_time_order,
-    item_ids,
-    read_known,
-    to_histories,
-)
+from bert4rec.prepare.filters import apply, drop_users, keep_repeats, keep_times
+from bert4rec.prepare.ordering import Chunks, Distinct, Parts, SortedRuns, chunked, in_time_order, item_ids
 from bert4rec.runtime.errors import DataError
 
 ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at": [0, 1, 2, 3, 4, 5]})
-
-
-def test_a_low_rating_is_dropped_and_the_limit_kept() -> None:
-    frame = pl.DataFrame({"rating": [3.5, 4.0, 0.0, 5.0]})
-    assert drop_low_ratings(frame, min_rating=4.0)["rating"].to_list() == [4.0, 5.0]
-    assert drop_low_ratings(frame, min_rating=0).equals(frame)
-    books = pl.DataFrame({"item": [1, 2, 3], "is_read": [True, False, True]})
-    assert drop_unread(books, only_read=False).equals(books)
-    with pytest.raises(DataError, match=r"min_rating = 4\.0"):
-        drop_low_ratings(pl.DataFrame({"item": [1]}), min_rating=4.0)
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "times"), [(None, None, [1, 2, 3]), (2, None, [2, 3]), (None, 2, [1]), (2, 3, [2]), (3, 3, [])]
-)
-def test_a_window_of_time_has_its_start_and_not_its_end(start: int | None, end: int | None, times: list[int]) -> None:
-    assert keep_times(pl.DataFrame({"time": [1, 2, 3]}), start=start, end=end)["time"].to_list() == times
 
 
 def test_a_window_of_time_without_times_is_refused() -> None:
@@ -59,30 +23,13 @@ def test_a_window_of_time_without_times_is_refused() -> None:
         keep_times(ROWS, start=1)
 
 
-@pytest.mark.parametrize(("which", "kept"), [("keep", [0, 1, 2, 3, 4, 5]), ("first", [0, 2, 4]), ("last", [2, 3, 5])])
-def test_repeats_of_a_user_and_an_item(which: Literal["keep", "first", "last"], kept: list[int]) -> None:
-    assert keep_repeats(ROWS, which=which)["at"].to_list() == kept
-
-
-def test_consecutive_duplicates_end_with_the_user() -> None:
-    assert drop_consecutive_duplicates(ROWS)["at"].to_list() == [0, 2, 3, 4]
-    assert drop_consecutive_duplicates(ROWS.clear()).is_empty()
-
-
-def test_users_within_both_limits_stay() -> None:
-    frame = pl.DataFrame({"user": [1] * 2 + [2] * 3 + [3] * 4 + [4] * 5})
-    assert set(drop_users(frame, min_interactions=3, max_interactions=4)["user"]) == {2, 3}
-    assert set(drop_users(frame, min_interactions=3)["user"]) == {2, 3, 4}
-    assert set(drop_users(frame, min_interactions=1, max_interactions=3)["user"]) == {1, 2}
-
-
 def test_filters_follow_each_other_and_what_each_drops_is_counted() -> None:
-    verbs = {
-        "repeats": partial(keep_repeats, which="last"),
-        "min_user_interactions": partial(drop_users, min_interactions=2),
-    }
-    dropped = Counter({"repeats": 1})
-    assert apply(verbs, ROWS, dropped)["at"].to_list() == [2, 3]
+    last, two, dropped = (
+        partial(keep_repeats, which="last"),
+        partial(drop_users, min_interactions=2),
+        Counter(repeats=1),
+    )
+    assert apply({"repeats": last, "min_user_interactions": two}, ROWS, dropped)["at"].to_list() == [2, 3]
     assert dropped == {"repeats": 4, "min_user_interactions": 1}
 
 
@@ -144,13 +91,9 @@ def test_all_rows_come_in_order_in_frames_of_one_size_of_which_the_last_may_be_s
 def test_a_frame_is_given_back_as_soon_as_it_is_full() -> None:
     chunks = Chunks(3)
     given = [pl.DataFrame({"a": rows}) for rows in ([1, 2], [3], [4, 5, 6, 7, 8, 9, 10])]
-    assert [[rows_of(full) for full in chunks.add(frame)] for frame in given] == [
-        [],
-        [[1, 2, 3]],
-        [[4, 5, 6], [7, 8, 9]],
-    ]
-    assert [rows_of(frame) for frame in chunks.rest()] == [[10]]
-    assert list(chunks.rest()) == []
+    filled = [[rows_of(full) for full in chunks.add(frame)] for frame in given]
+    assert filled == [[], [[1, 2, 3]], [[4, 5, 6], [7, 8, 9]]]
+    assert [[rows_of(frame) for frame in chunks.rest()] for _ in range(2)] == [[[10]], []]
 
 
 @settings(max_examples=30, deadline=None)
@@ -184,11 +127,6 @@ def test_the_first_row_of_an_item_counts_though_a_later_part_has_its_ids_as_text
     assert titles.rows().rows() == [("9", "Nine"), ("3", "Three"), ("x", "Ix")]
 
 
-def test_ids_of_what_is_no_dataset_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"users\.parquet"):
-        read_known(tmp_path)
-
-
 TRIPLES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 3)), min_size=1, max_size=40)
 
 
@@ -201,16 +139,3 @@ def interactions(rows: list[tuple[int, int, int]]) -> pl.DataFrame:
 def test_order_is_by_time_and_ties_stay_in_file_order(rows: list[tuple[int, int, int]]) -> None:
     found = in_time_order(interactions(rows), newest_first=True).rows()
     assert found == sorted(rows, key=lambda row: (row[0], row[2]))  # Python's sort is stable
-
-
-def test_without_times_the_file_order_counts_or_its_reverse() -> None:
-    rows = interactions([(1, 10, 0), (2, 20, 0), (1, 11, 0), (1, 12, 0)]).drop("time")
-    assert to_histories(in_time_order(rows)).rows() == [(1, [10, 11, 12]), (2, [20])]
-    assert to_histories(in_time_order(rows, newest_first=True)).rows() == [(1, [12, 11, 10]), (2, [20])]
-
-
-def test_histories_carry_times_and_ratings() -> None:
-    rows = pl.DataFrame({"user": [1, 1], "item": [5, 6], "time": [9, 8], "rating": [1.0, 2.0]})
-    assert to_histories(in_time_order(rows)).to_dicts() == [
-        {"user": 1, "items": [6, 5], "times": [8, 9], "ratings": [2.0, 1.0]}
-    ]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import polars as pl
 import pytest
 
@@ -20,9 +19,7 @@ NOW = 1_700_000_000
 PARSED = [datetime(2024, 3, 19, tzinfo=UTC)]
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
+TIMES: list[tuple[str, list[Any]]] = [
         *[(name, [3, 5, 4]) for name in ("time", "timestamp", "date", "datetime", "ts", "at", "created_at", "madeAt")],
         *[(name, ["3", "5"]) for name in ("event_time", "TIMESTAMP", "reviewTime", "unix time", "Order Date", "day")],
         ("when", ["31. Dec 2020", None]),
@@ -31,23 +28,18 @@ PARSED = [datetime(2024, 3, 19, tzinfo=UTC)]
         *[("x", [NOW * ticks, (NOW + 9) * ticks]) for ticks in (1, 10**3, 10**6, 10**9)],
         *[("x", [str(NOW * ticks), f" {NOW * ticks}"]) for ticks in (1, 10**3, 10**6, 10**9)],
         ("x", [788_918_400]), ("x", [2**31 - 1]), ("x", [NOW + 0.5, None]), ("x", [str(NOW + 0.5)]),
-    ],
-)  # fmt: skip
-def test_what_looks_like_a_time(name: str, values: list[Any]) -> None:
-    assert looks_like_time(pl.Series(name, values))
+]  # fmt: skip
+OTHERS: list[tuple[str, list[Any]]] = [
+    ("stars", [1, 5, 4]), ("price", [9.99]), ("x", [NOW, 7]), ("x", [NOW, NOW * 1000]), ("x", [788_918_399]),
+    ("x", [2**31]), ("name", ["Heat, The (1995)"]), ("x", ["2024-03-19", "soon"]), ("x", [True]), ("time", [True]),
+    ("time", ["morning", "noon"]), ("time", [-1, 5]), ("date", []), ("date", [None, None]), ("update", [1, 2]),
+    ("latest", [1, 2]), ("status", ["a1"]), ("x", ["1.2.3.4"]), ("x", ["12-34-5678-9x"]), ("x", ["", " "]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("stars", [1, 5, 4]), ("price", [9.99]), ("x", [NOW, 7]), ("x", [NOW, NOW * 1000]), ("x", [788_918_399]),
-        ("x", [2**31]), ("name", ["Heat, The (1995)"]), ("x", ["2024-03-19", "soon"]), ("x", [True]), ("time", [True]),
-        ("time", ["morning", "noon"]), ("time", [-1, 5]), ("date", []), ("date", [None, None]), ("update", [1, 2]),
-        ("latest", [1, 2]), ("status", ["a1"]), ("x", ["1.2.3.4"]), ("x", ["12-34-5678-9x"]), ("x", ["", " "]),
-    ],
-)  # fmt: skip
-def test_what_does_not(name: str, values: list[Any]) -> None:
-    assert not looks_like_time(pl.Series(name, values))
+@pytest.mark.parametrize(("name", "values", "is_time"), [(*case, case in TIMES) for case in (*TIMES, *OTHERS)])
+def test_what_looks_like_a_time(name: str, values: list[Any], is_time: bool) -> None:
+    assert looks_like_time(pl.Series(name, values)) == is_time
 
 
 @pytest.mark.parametrize(
@@ -76,6 +68,7 @@ def test_names_that_look_swapped(user: str, item: str, swapped: bool) -> None:
 
 
 USUAL = {"user": "user", "item": "item"}
+NO_HEADER = "--data.has_header=false"
 
 
 @pytest.mark.parametrize(
@@ -96,19 +89,13 @@ USUAL = {"user": "user", "item": "item"}
         (USUAL | {"rating": "r"}, ["user", "item", "stars"], "--data.rating_column=stars"),
         (USUAL, ["user;item"], "--data.user_column=… --data.item_column=…"),
         (USUAL, ["196", "242", "881250949"],
-         "--data.has_header=false --data.user_column=1 --data.item_column=2 "
-         "--data.time_column=3"),
+         f"{NO_HEADER} --data.user_column=1 --data.item_column=2 --data.time_column=3"),
         (USUAL | {"time": "at", "rating": "r"}, ["2024-03-01", "7", "x"],
-         "--data.has_header=false --data.user_column=2 --data.item_column=3 "
-         "--data.time_column=1 --data.rating_column=…"),
+         f"{NO_HEADER} --data.user_column=2 --data.item_column=3 --data.time_column=1 --data.rating_column=…"),
         (USUAL | {"time": "at"}, ["196", "242", "3"],
-         "--data.has_header=false --data.user_column=1 --data.item_column=2 "
-         "--data.time_column=…"),
-        (USUAL, ["7", "8"],
-         "--data.has_header=false --data.user_column=1 --data.item_column=2"),
-        (USUAL, ["881250949"],
-         "--data.has_header=false --data.user_column=… --data.item_column=… "
-         "--data.time_column=1"),
+         f"{NO_HEADER} --data.user_column=1 --data.item_column=2 --data.time_column=…"),
+        (USUAL, ["7", "8"], f"{NO_HEADER} --data.user_column=1 --data.item_column=2"),
+        (USUAL, ["881250949"], f"{NO_HEADER} --data.user_column=… --data.item_column=… --data.time_column=1"),
         (USUAL, ["session_id", "user_agent", "user_pseudo_id", "item_name", "item_id"],
          "--data.user_column=user_pseudo_id --data.item_column=item_id"),
         (USUAL, ["session_id", "customer", "sku"], "--data.user_column=customer --data.item_column=sku"),
@@ -135,6 +122,7 @@ LOG = [
     for k in range(5)
 ]
 NAMES = ["customer", "sku", "created_at", "stars", "name"]
+TABLE = pl.DataFrame(LOG, schema=NAMES, orient="row")
 COLUMNS = ["--data.user_column=customer", "--data.item_column=sku"]
 Run = Callable[..., tuple[list[str], Path]]
 
@@ -154,8 +142,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """A shuffled log: its order says nothing."""
-    rows = [LOG[i] for i in np.random.default_rng(1).permutation(len(LOG))]
-    pd.DataFrame(rows, columns=NAMES).to_csv(tmp_path / "log.csv", index=False)
+    TABLE[np.random.default_rng(1).permutation(len(LOG))].write_csv(tmp_path / "log.csv")
     return tmp_path / "log.csv"
 
 
@@ -185,12 +172,16 @@ def test_a_log_without_a_named_time_is_warned_of_early_and_at_the_end(run: Run, 
     assert order in (folder / "README.md").read_text().splitlines()
 
 
+def test_a_log_without_any_time_is_warned_of_and_nothing_is_advised(run: Run, tmp_path: Path) -> None:
+    TABLE[:, :2].write_csv(tmp_path / "log.csv")
+    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS)
+    assert (after(lines)[0][:9], "--" in after(lines)[0]) == ("warning: ", False)
+
+
 def test_a_named_time_gives_the_order_and_is_shown_beside_ratings_and_titles(run: Run, tmp_path: Path) -> None:
-    pd.DataFrame(LOG, columns=NAMES).to_json(tmp_path / "log.jsonl", orient="records", lines=True)
-    lines, folder = run(
-        f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at", "--data.rating_column=stars",
-        "--data.title_column=name",
-    )  # fmt: skip
+    TABLE.write_ndjson(tmp_path / "log.jsonl")
+    named = [*COLUMNS, "--data.time_column=created_at", "--data.rating_column=stars", "--data.title_column=name"]
+    lines, folder = run(f"--data.path={tmp_path}", *named)
     assert "created_at" in before(lines)[0]
     assert before(lines)[2:] == [
         "  user (customer)  item (sku)  time (created_at)     rating (stars)  title (name)",
@@ -207,26 +198,15 @@ def test_a_named_time_gives_the_order_and_is_shown_beside_ratings_and_titles(run
 
 
 def test_a_time_column_that_must_be_quoted_or_needs_a_form(run: Run, tmp_path: Path) -> None:
-    table = pd.DataFrame(LOG, columns=NAMES)
-    table["event time"] = pd.to_datetime(table.pop("created_at"), unit="s").dt.strftime("%d/%m/%Y %H:%M:%S")
-    table["day"] = "2020-09-13"
-    table.to_parquet(tmp_path / "log.parquet")
+    time = pl.from_epoch("created_at").dt.strftime("%d/%m/%Y %H:%M:%S").alias("event time")
+    TABLE.select("customer", "sku", time, day=pl.lit("2020-09-13")).write_parquet(tmp_path / "log.parquet")
     lines, _ = run(f"--data.path={tmp_path}", *COLUMNS)
-    options = "'--data.time_column=event time' '--data.time_format=%d/%m/%Y %H:%M:%S'"
+    options = ["--data.time_column=event time", "--data.time_format=%d/%m/%Y %H:%M:%S"]
     assert before(lines)[-1].startswith("warning: ")
-    assert before(lines)[-1].endswith(options)
-    lines, folder = run(
-        f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=event time", "--data.time_format=%d/%m/%Y %H:%M:%S"
-    )
+    assert before(lines)[-1].endswith(shlex.join(options))
+    lines, folder = run(f"--data.path={tmp_path}", *COLUMNS, *options)
     assert "  c0               sku-1       2020-09-13T12:27:40Z" in before(lines)
     assert json.loads((folder / "metadata.json").read_text())["time_span"] == [START, START + 60 * 4 + 5]
-
-
-def test_a_log_without_any_time_is_warned_of_and_nothing_is_advised(run: Run, tmp_path: Path) -> None:
-    pl.DataFrame([row[:2] for row in LOG], schema=NAMES[:2], orient="row").write_csv(tmp_path / "log.csv")
-    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS)
-    assert after(lines)[0].startswith("warning: ")
-    assert "--" not in after(lines)[0]
 
 
 def test_times_of_1970_are_warned_of(run: Run, log: Path) -> None:
@@ -238,26 +218,30 @@ def test_times_of_1970_are_warned_of(run: Run, log: Path) -> None:
     assert 'data.time_unit = "us"' in after(lines)[0]
 
 
-@pytest.mark.parametrize(("n_early", "warned"), [(26, False), (27, True)])
-def test_nearly_all_times_must_lie_in_1970(run: Run, tmp_path: Path, n_early: int, warned: bool) -> None:
-    rows = [(row[0], row[1], i if i < n_early else START) for i, row in enumerate(LOG)]
-    pl.DataFrame(rows, schema=NAMES[:3], orient="row").write_csv(tmp_path / "log.csv")
+DAYS = [45231 + i / 8 for i in range(len(LOG))]  # from 2023-11-01 on, as Excel counts them
+
+
+@pytest.mark.parametrize(
+    ("times", "is_warned"),
+    [
+        ([*range(26), *[START] * 4], False), ([*range(27), *[START] * 3], True),
+        ([int(day) for day in DAYS], True), ([day - 20_000 for day in DAYS], True),  # no days of Excel
+    ],
+)  # fmt: skip
+def test_nearly_all_times_must_lie_in_1970(run: Run, tmp_path: Path, times: list[float], is_warned: bool) -> None:
+    TABLE.with_columns(pl.Series("created_at", times)).write_csv(tmp_path / "log.csv")
     lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at")
-    assert any(line.startswith("warning: 27 of the first 30 times") for line in lines) == warned
-    assert any(line.startswith("warning:") for line in lines) == warned
-
-
-DAYS = [45231 + i / 8 for i in range(len(LOG))]  # from 2023-11-01 on
+    n_early = sum(time < START for time in times)
+    assert any(line.startswith(f"warning: {n_early} of the first 30 times") for line in lines) == is_warned
+    assert any(line.startswith("warning:") for line in lines) == is_warned
 
 
 @pytest.mark.parametrize("as_type", [float, str])
 def test_days_as_excel_counts_them_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], as_type: type
 ) -> None:
-    table = pl.DataFrame(LOG, schema=NAMES, orient="row").with_columns(
-        pl.Series("created_at", [None, *map(as_type, DAYS[1:])])
-    )
-    table.write_parquet(tmp_path / "log.parquet")
+    days = pl.Series("created_at", [None, *map(as_type, DAYS[1:])])
+    TABLE.with_columns(days).write_parquet(tmp_path / "log.parquet")
     place = ["--config=/dev/null", f"--data.dataset_dir={tmp_path / 'dataset'}", f"--data.path={tmp_path}"]
     arguments = [*place, "--data.source=table", *COLUMNS, "--data.time_column=created_at"]
     assert preprocessing.main(arguments) == 2
@@ -267,18 +251,9 @@ def test_days_as_excel_counts_them_are_refused(
     assert preprocessing.main([*arguments, "--data.time_unit=s", "--preprocessing.n_eval_negatives=1"]) == 0
 
 
-@pytest.mark.parametrize("days", [[int(day) for day in DAYS], [day - 20_000 for day in DAYS]])
-def test_whole_or_small_numbers_are_no_days_of_excel(run: Run, tmp_path: Path, days: list[float]) -> None:
-    table = pl.DataFrame(LOG, schema=NAMES, orient="row").with_columns(pl.Series("created_at", days))
-    table.write_csv(tmp_path / "log.csv")
-    lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at")
-    assert after(lines)[0].startswith("warning: 30 of the first 30 times lie in 1970")
-
-
 def test_users_and_items_that_look_swapped_are_warned_of(run: Run, log: Path) -> None:
-    lines, _ = run(
-        f"--data.path={log}", "--data.user_column=sku", "--data.item_column=customer", "--data.time_column=created_at"
-    )
+    swapped = ["--data.user_column=sku", "--data.item_column=customer", "--data.time_column=created_at"]
+    lines, _ = run(f"--data.path={log}", *swapped)
     assert after(lines)[0].startswith("warning: ")
     assert after(lines)[0].endswith("--data.user_column=customer --data.item_column=sku")
 
@@ -292,9 +267,8 @@ def test_known_data_show_their_order_and_first_rows_without_a_warning(run: Run, 
         "  1     2     2020-09-13T12:26:38Z  2.5",
         "  1     3     2020-09-13T12:26:37Z  3.5",
     ]
-    (tmp_path / "goodreads_interactions.csv").write_text(
-        "user_id,book_id,is_read,rating\n" + "".join(f"{k // 5},{k},1,0\n" for k in range(9))
-    )
+    rows = ["user_id,book_id,is_read,rating\n", *(f"{k // 5},{k},1,0\n" for k in range(9))]
+    (tmp_path / "goodreads_interactions.csv").write_text("".join(rows))
     lines, folder = run(f"--data.path={tmp_path}", source="goodreads", folder="goodreads")
     assert before(lines)[2] == "  user (user_id)  item (book_id)  rating"
     order = {"by": "file", "column": None, "newest_first": True}
@@ -302,15 +276,14 @@ def test_known_data_show_their_order_and_first_rows_without_a_warning(run: Run, 
     (tmp_path / "a.txt").write_text("7 1 2 3\n8 5 4 9\n9 " + "1234567 " * 150_000 + "\n")
     lines, _ = run(f"--data.path={tmp_path}", source="sequences", folder="sequences")
     assert before(lines)[2:] == ["  user  item", "  7     1", "  7     2", "  7     3"]
-
-
-def test_generated_data_say_their_order_in_one_line(run: Run) -> None:
-    lines, _ = run("--data.n_users=60", "--data.n_items=100", "--data.n_rows=600", source="synthetic")
+    lines, _ = run(
+        "--data.n_users=60", "--data.n_items=100", "--data.n_rows=600", source="synthetic", folder="generated"
+    )
     assert len(before(lines)) == 1
 
 
 def test_a_long_value_is_cut_and_a_line_end_in_a_title_is_a_blank(run: Run, tmp_path: Path) -> None:
-    rows = [(row[0] + "x" * 50, row[1], row[2], row[3], "a\nb") for row in LOG]
-    pd.DataFrame(rows, columns=NAMES).to_csv(tmp_path / "log.csv", index=False)
+    long = TABLE.with_columns(pl.col("customer") + "x" * 50, name=pl.lit("a\nb"))
+    long.write_csv(tmp_path / "log.csv")
     lines, _ = run(f"--data.path={tmp_path}", *COLUMNS, "--data.time_column=created_at", "--data.title_column=name")
     assert lines[3] == f"  c0{'x' * 37}…  sku-0       2020-09-13T12:26:40Z  a b"

@@ -7,39 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare import splitting
-from bert4rec.prepare.splitting import (
-    by_time,
-    instant_of_share,
-    leave_one_out,
-    validation_sample,
-    with_offsets,
-)
-
-
-def histories(*items: list[int]) -> pl.DataFrame:
-    return pl.DataFrame(
-        {"user": list(range(len(items))), "items": list(items)}, schema={"user": pl.Int32, "items": pl.List(pl.Int32)}
-    )
-
-
-def offsets(frame: pl.DataFrame, *validated: int) -> list[tuple[int, int, int]]:
-    marked = with_offsets(frame.with_columns(validated=pl.col("user").is_in(validated)))
-    return marked.select("n_train", "validation", "test").rows()
-
-
-def test_leave_one_out_by_hand() -> None:
-    marked = leave_one_out(histories([2, 3], [4, 5, 6], [7, 8, 9, 10]))
-    assert marked["eligible"].to_list() == [False, True, True]
-    assert offsets(marked, 2) == [(2, -1, -1), (2, -1, 2), (2, 2, 3)]
-
-
-def test_a_split_by_time_by_hand() -> None:
-    frame = histories([2, 3, 4], [5, 6], [7], [8, 9, 10])
-    times = pl.Series("times", [[1, 4, 5], [5, 6], [1], [1, 2, 3]])
-    marked = by_time(frame.with_columns(times), instant=5)
-    assert marked["eligible"].to_list() == [True, False, False, True]
-    # User 1 begins too late, user 2 ends too early.
-    assert offsets(marked, 0, 3) == [(1, 1, 2), (0, -1, -1), (1, -1, -1), (2, 2, -1)]
+from bert4rec.prepare.splitting import instant_of_share, validation_sample
 
 
 @settings(max_examples=50, deadline=None)
