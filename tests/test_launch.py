@@ -17,10 +17,10 @@ import pytest
 import bert4rec
 from bert4rec import launch
 from bert4rec.config.load import Overrides
-from bert4rec.config.tables import Config
 from bert4rec.launch import CellView, LogView, make_view, train_on
 from bert4rec.runtime.errors import SettingsError, UserError
 from tests.conftest import SMALL
+from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import assert_same_results
 
 
@@ -48,12 +48,12 @@ def words(settings: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def settings(make: Callable[..., Config], small_folder: Path, tmp_path: Path) -> dict[str, Any]:
+def settings(make: Settings, small_folder: Path, tmp_path: Path) -> dict[str, Any]:
     return SMALL | {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs"), "training.n_epochs": 2}
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def program(monkeypatch: Patch) -> Callable[[str], None]:
     """Run some lines of Python in place of the training."""
 
     def use(text: str) -> None:
@@ -217,7 +217,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 200) -> None:
         time.sleep(0.2)
 
 
-def test_a_notebook_cell_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_cell_has_one_output_that_changes(monkeypatch: Patch) -> None:
     pages: list[str] = []
 
     def display(page: str, *, display_id: bool) -> Any:
@@ -243,7 +243,7 @@ def test_a_notebook_cell_has_one_output_that_changes(monkeypatch: pytest.MonkeyP
     assert "line 7" not in pages[-1]
 
 
-def test_elsewhere_it_is_logged(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_it_is_logged(capsys: Capture, monkeypatch: Patch) -> None:
     shell: Any = ModuleType("IPython")
     shell.get_ipython = lambda: None
     monkeypatch.setitem(sys.modules, "IPython", shell)

@@ -18,6 +18,7 @@ import pytest
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
 from tests.conftest import SMALL
+from tests.fixture_types import Capture, Patch
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed: pip install -r requirements-dev.txt")
 
@@ -35,7 +36,7 @@ def options(small_folder: Path, tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def script(monkeypatch: Patch) -> ModuleType:
     """The script, in this process."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return importlib.import_module("search")
@@ -297,9 +298,14 @@ def test_what_was_typed_is_not_searched(script: ModuleType, opened: Callable[...
     ],
 )
 def test_what_no_trial_could_do_is_refused_before_the_first(
-    script: ModuleType, options: list[str], words: str, message: str, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+    script: ModuleType,
+    options: list[str],
+    words: str,
+    message: str,
+    capsys: Capture,
+    monkeypatch: Patch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.setattr(sys, "argv", ["search.py", *options, *words.split()])
     assert script.main() == 2
     error = capsys.readouterr().err
@@ -326,7 +332,7 @@ def test_trials_that_cannot_be_compared_are_no_search(
 
 
 def test_a_file_system_without_locks_is_refused(
-    script: ModuleType, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    script: ModuleType, opened: Callable[..., Any], monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(script, "try_lock", lambda file, wait=False: True)  # as bert4rec.runtime.files has it there
     with pytest.raises(script.SettingsError, match=r"locks, which this file system does not have$"):

@@ -1,6 +1,5 @@
 """Checkpoints with room for new items: whatever was trained is what it was, to the bit."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from bert4rec.checkpoint import grown
 from bert4rec.checkpoint.grown import read_grown, rows_of_items, write_grown
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.checkpoint.store import read_metadata, save, verify
-from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError
+from tests.fixture_types import Patch, Settings
 from tests.processes import jobs
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
@@ -33,7 +32,7 @@ FUSED = {"parallelism.mode": "dmp", "parallelism.sparse_optimizer": "adagrad"}
     ids=["row-wise", "table-wise", "column-wise", "replicated", "linear head"],
 )
 def test_old_rows_come_from_any_sharding(
-    group_of_one: None, pools: Any, small_config: Callable[..., Config], tmp_path: Path, settings: dict[str, Any]
+    group_of_one: None, pools: Any, small_config: Settings, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     """Two processes have trained; what each of them held stands where it stood, and the new rows are zeros."""
     held = pools(2).run(jobs.train_part, small_config(**settings), tmp_path, until=2)
@@ -74,7 +73,7 @@ def test_rows_of_items_are_views_without_those_of_special_ids() -> None:
 
 
 def test_what_does_not_fit_in_memory_is_refused_before_it_is_read(
-    group_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    group_of_one: None, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     save(tmp_path / "one", {"model.item_table.embeddings.item.weight": torch.zeros(5, 4)}, {})
     monkeypatch.setattr(grown, "host_memory", lambda: 111)

@@ -1,7 +1,6 @@
 """Which checkpoints a run makes and keeps."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +11,9 @@ import torch
 from bert4rec.checkpoint import store
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.checkpoint.store import SaveError
-from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.training.run import run
+from tests.fixture_types import Capture, Patch, Settings
 from tests.processes import jobs
 from tests.runs import Make, report_of, steps
 
@@ -24,9 +23,7 @@ pytestmark = [
 ]
 
 
-def test_the_best_that_could_be_saved_stays(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_that_could_be_saved_stays(make: Make, monkeypatch: Patch, capsys: Capture) -> None:
     write, calls = store._write_shards, 0
 
     def full_at_the_best(*args: Any) -> None:
@@ -49,7 +46,7 @@ def test_the_best_that_could_be_saved_stays(
 
 
 def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path
+    pools: Any, small_config: Settings, tmp_path: Path
 ) -> None:
     config = small_config(**{"training.per_device_train_batch_size": 6})
     how = {"where": "bert4rec.models.sequence_model.Bert4Rec.forward", "call": 6, "rank": 1}
@@ -70,9 +67,7 @@ def test_the_best_stays_beside_the_last_ones(group_of_one: None, tmp_path: Path)
     assert "step-000000050" in manager.kept()
 
 
-def test_a_checkpoint_is_due_by_steps_and_by_minutes(
-    group_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_due_by_steps_and_by_minutes(group_of_one: None, tmp_path: Path, monkeypatch: Patch) -> None:
     now = 1000.0
     monkeypatch.setattr("bert4rec.checkpoint.contents.time", SimpleNamespace(monotonic=lambda: now))
     never, by_steps, by_minutes = (
@@ -97,7 +92,7 @@ def test_a_save_that_would_take_too_long_is_left_out_where_there_is_another(grou
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_and_forgotten(
-    group_of_one: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    group_of_one: None, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "checkpoints"

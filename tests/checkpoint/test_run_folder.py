@@ -6,19 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import (
-    Trained,
-    checkpoint_of,
-    found,
-    lock,
-    named_run,
-    new_folder,
-    newest_run,
-    runs,
-)
+from bert4rec.checkpoint.run_folder import Trained, checkpoint_of, found, lock, named_run, new_folder, newest_run, runs
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
+from tests.fixture_types import Capture
 from tests.runs import Make
 
 pytestmark = [
@@ -47,7 +39,7 @@ def test_where_runs_and_checkpoints_are_found(make: Make, whole: Path, tmp_path:
 
 
 @pytest.mark.parametrize("resume", ["no/where", "", "auto"])
-def test_what_is_not_there(make: Make, resume: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_there(make: Make, resume: str, tmp_path: Path, capsys: Capture) -> None:
     if resume == "auto":
         assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp"
         assert "nothing to resume" in capsys.readouterr().out

@@ -13,6 +13,7 @@ import pytest
 from bert4rec.checkpoint.run_settings import RunSettings, load_run_settings, options_to_train_longer
 from bert4rec.config.load import NO_FILE, load_config, parse_command_line, parse_mapping
 from bert4rec.runtime.errors import SettingsError
+from tests.fixture_types import Patch
 from tests.folders import files_of
 
 Make = Callable[..., Path]
@@ -25,7 +26,7 @@ def load(words: list[str]) -> RunSettings:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(tmp_path: Path, monkeypatch: Patch) -> Make:
     """`make(name, report, **changes)`: a run folder of two checkpoints; the working folder has a config.toml."""
     monkeypatch.chdir(tmp_path)
     for name in ("TORCHX_JOB_ID", "TORCHELASTIC_RUN_ID"):

@@ -18,6 +18,7 @@ from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, read_m
 from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
+from tests.fixture_types import Capture, Patch
 from tests.processes import jobs
 from tests.runs import Make, report_of
 
@@ -48,9 +49,7 @@ def test_shards_of_which_every_group_has_a_copy_are_written_once(
     assert sorted(of_table) == [(0, 0), (66, 0)]
 
 
-def test_files_that_the_first_process_does_not_see_make_no_checkpoint(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_the_first_process_does_not_see_make_no_checkpoint(make: Make, monkeypatch: Patch) -> None:
     """As where each host has a disk of its own."""
     describe = store._describe
     ghost = {"__1_0.distcp": {"bytes": 7, "sha256": "0"}}
@@ -60,7 +59,7 @@ def test_files_that_the_first_process_does_not_see_make_no_checkpoint(
 
 
 def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
-    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
+    make: Make, whole: Path, capsys: Capture
 ) -> None:
     before, newest = report_of(whole), found(whole / "checkpoints")[-1]
     newest.rename(newest.with_name(newest.name + ".old"))
@@ -101,7 +100,7 @@ def test_what_a_checkpoint_does_not_hold_or_no_longer_holds_is_one_line(group_of
         verify(tmp_path / "one")
 
 
-def test_a_shard_goes_to_the_disk_a_few_rows_at_a_time(group_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_goes_to_the_disk_a_few_rows_at_a_time(group_of_one: None, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store, "PIECE_BYTES", 40)  # of rows of 16
     values = torch.arange(20.0).view(5, 4)
     pieces = in_pieces({"table": sharded(values)})["table"].local_shards()
@@ -151,7 +150,7 @@ def cut_table(cut: str, dtype: torch.dtype) -> ShardedTensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("cut", CUTS)
 def test_rows_come_in_their_order_however_they_were_cut(
-    group_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str, dtype: torch.dtype
+    group_of_one: None, tmp_path: Path, monkeypatch: Patch, cut: str, dtype: torch.dtype
 ) -> None:
     """Half precision is read as float32."""
     monkeypatch.setattr(store, "PIECE_BYTES", 12 * dtype.itemsize)  # three whole rows

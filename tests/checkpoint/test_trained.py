@@ -9,10 +9,11 @@ import pytest
 from bert4rec.checkpoint.run_folder import FORMAT, VERSION, Trained, find_trained, found, is_package, read_settings
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
+from tests.fixture_types import Patch
 from tests.runs import edit_facts
 
 
-def test_a_run_its_best_checkpoint_and_another_one(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_its_best_checkpoint_and_another_one(whole: Path, monkeypatch: Patch) -> None:
     best = (whole / "checkpoints" / "best").resolve()
     other = next(path for path in found(whole / "checkpoints") if path != best)
     trained = find_trained(whole)

@@ -16,19 +16,20 @@ from bert4rec.__main__ import main
 from bert4rec.commands import doctor
 from bert4rec.commands.doctor import Finding
 from tests.conftest import SMALL
+from tests.fixture_types import Capture, Patch
 
 OPTIONS = [f"--{key}={value}" for key, value in SMALL.items()]
 
 
 @pytest.fixture
-def met(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def met(monkeypatch: Patch, tmp_path: Path) -> None:
     """Two processes reach each other at once; an empty folder without a settings file."""
     monkeypatch.setattr(doctor, "all_reduce", lambda backend: Finding(backend, "met"))
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("met")
-def test_all_is_good_on_this_machine(small_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_is_good_on_this_machine(small_folder: Path, capsys: Capture) -> None:
     assert main(["doctor", "--processes=2", *OPTIONS, f"--data.dataset_dir={small_folder}", "--mode=ddp"]) == 0
     *lines, plan, _ = capsys.readouterr().out.splitlines()
     names = [line.partition(": ")[0] for line in lines]
@@ -40,7 +41,7 @@ def test_all_is_good_on_this_machine(small_folder: Path, capsys: pytest.CaptureF
 
 @pytest.mark.usefixtures("met")
 def test_a_dataset_that_is_missing_and_a_table_that_does_not_fit(
-    small_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    small_folder: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     assert main(["doctor", *OPTIONS]) == 1
     assert "BAD   plan: data/synthetic: " in capsys.readouterr().out
@@ -53,15 +54,13 @@ def test_a_dataset_that_is_missing_and_a_table_that_does_not_fit(
 
 
 @pytest.mark.usefixtures("met")
-def test_packages_that_do_not_load_end_the_checks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_packages_that_do_not_load_end_the_checks(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(doctor, "matching", lambda: Finding("torch", "broken", "make setup"))
     assert main(["doctor"]) == 1
     assert "BAD   torch: broken; make setup" in capsys.readouterr().out.splitlines()[-2]
 
 
-def test_another_version_and_a_missing_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_and_a_missing_package_are_named(monkeypatch: Patch) -> None:
     versions = {"torch": "2.0.0+cpu"}
     installed = metadata.version
 
@@ -91,7 +90,7 @@ def test_an_fbgemm_that_was_built_for_another_torch(tmp_path: Path, error: str) 
     assert line.startswith("BAD   torch, torchrec, fbgemm: ")
 
 
-def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert doctor.devices().advice
@@ -107,14 +106,14 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("load", "is_slow"), [(0.3, False), (2.5, True)])
-def test_the_load_of_other_programs_is_named(monkeypatch: pytest.MonkeyPatch, load: float, is_slow: bool) -> None:
+def test_the_load_of_other_programs_is_named(monkeypatch: Patch, load: float, is_slow: bool) -> None:
     monkeypatch.setattr(doctor, "usable_cores", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
     assert not doctor.load().advice  # it passes
     assert ("several times" in doctor.load().text) == is_slow
 
 
-def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_shared_memory(monkeypatch: Patch) -> None:
     def refuse(**_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -127,7 +126,7 @@ def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.shared_memory().advice
 
 
-def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_open_files(monkeypatch: Patch) -> None:
     limits = {"soft": 1024, "hard": 1024}
     monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits.values()))
     assert not doctor.open_files(309).advice
@@ -145,7 +144,7 @@ def test_two_processes_meet() -> None:
     assert "16 MiB" in found.text
 
 
-def test_processes_that_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_never_meet(monkeypatch: Patch) -> None:
     def wait(command: list[str], **_: Any) -> None:
         raise subprocess.TimeoutExpired(command, 120)
 
@@ -155,6 +154,6 @@ def test_processes_that_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_an_interface_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_that_is_not_there(monkeypatch: Patch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothing0")
     assert "GLOO_SOCKET_IFNAME" in doctor.all_reduce("gloo").advice

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from bert4rec.__main__ import main
+from tests.fixture_types import Capture
 
 
 def test_vectors_are_exported_beside_the_run_unless_told_otherwise(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     assert main(["export", str(whole), "--format=vectors"]) == 0
     folder = whole / "export"
@@ -29,16 +30,12 @@ def test_vectors_are_exported_beside_the_run_unless_told_otherwise(
         (["--top=0"], "--top=0: "),
     ],
 )
-def test_one_line_for_what_cannot_be(
-    made: Path, options: list[str], error: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_line_for_what_cannot_be(made: Path, options: list[str], error: str, capsys: Capture) -> None:
     assert main(["export", str(made), *options]) == 2
     assert re.fullmatch(f"error: {error}.*\n", capsys.readouterr().err)
 
 
-def test_users_of_a_package_need_their_dataset(
-    made: Path, small_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_users_of_a_package_need_their_dataset(made: Path, small_folder: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(["export", str(made), "--format=safetensors", f"--output={tmp_path}/model"]) == 0
     capsys.readouterr()
     assert main(["recommend", f"{tmp_path}/model", "--all"]) == 2

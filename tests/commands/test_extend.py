@@ -18,6 +18,7 @@ from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log
+from tests.fixture_types import Capture, Patch
 from tests.folders import files_of
 from tests.runs import edit_facts, flip, report_of, steps, tensors_of
 
@@ -47,7 +48,7 @@ def extended(old: Path, dataset: Path, *options: str) -> Path:
     return old.with_name("run-2")
 
 
-def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys: Capture) -> None:
     before = files_of(old)
     capsys.readouterr()
     new = extended(old, grown_folder)
@@ -69,9 +70,7 @@ def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys
     assert (facts["n_items"], facts["world_size"]) == (10, 1)
 
 
-def test_it_recommends_new_items_at_once_and_has_no_report(
-    old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_recommends_new_items_at_once_and_has_no_report(old: Path, grown_folder: Path, capsys: Capture) -> None:
     new = extended(old, grown_folder)
     (found,) = load(new).recommend([[1, 2, 3]], 10)
     assert {9, 10} <= {one.item for one in found}
@@ -84,7 +83,7 @@ def settings_of(*argv: str) -> Config:
     return load_run_settings(*parse_command_line(argv), looks_around=False).config
 
 
-def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: Capture) -> None:
     """The first validation is of the weights as they were; what changed is one optimizer's count of updates."""
     new = extended(old, grown_folder, "--training.learning_rate=0.0005", "--training.n_epochs=7")
     assert run(settings_of(f"--resume={new}", "--training.n_epochs=2")) == new
@@ -99,9 +98,7 @@ def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: pytest.
     assert updates == report_of(old)["training"]["steps"] + report["training"]["steps"]
 
 
-def test_weights_that_training_makes_worse_are_not_lost(
-    old: Path, grown_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_training_makes_worse_are_not_lost(old: Path, grown_folder: Path, monkeypatch: Patch) -> None:
     """Validated first are those of the extended model; they stay, and are the ones that are tested."""
     new = extended(old, grown_folder)
     ndcgs = iter([0.9, 0.8, 0.7])
@@ -142,7 +139,7 @@ def test_other_weights_of_a_grown_catalogue_are_refused_by_naming_the_way(
     ],
 )
 def test_one_line_for_what_cannot_be(
-    trained: Path, log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    trained: Path, log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: Capture,
     options: list[str], problem: str,
 ) -> None:  # fmt: skip
     other = ""
@@ -158,7 +155,7 @@ def test_one_line_for_what_cannot_be(
 
 
 def test_runs_without_a_whole_checkpoint_are_refused(
-    old: Path, grown_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    old: Path, grown_folder: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     def refusal(path: Path) -> str:
         capsys.readouterr()
@@ -176,7 +173,7 @@ def test_runs_without_a_whole_checkpoint_are_refused(
 
 
 def test_nothing_is_left_where_the_disk_is_full(
-    old: Path, grown_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    old: Path, grown_folder: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device", "checkpoint")

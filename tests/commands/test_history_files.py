@@ -19,6 +19,7 @@ from bert4rec.inference.recommender import Recommendation
 from bert4rec.prepare import sources
 from bert4rec.prepare.sources import open_histories
 from bert4rec.runtime.errors import DataError
+from tests.fixture_types import Patch
 
 EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]
 TIMED = [("u", TimedHistory(["a", "b"], [5, 7])), ("v", TimedHistory(["c"], [6]))]
@@ -33,7 +34,7 @@ def read(path: Path | str, *, newest_first: bool = False, **options: object) -> 
 timed = partial(read, with_times=True)
 
 
-def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_lines(tmp_path: Path, monkeypatch: Patch) -> None:
     text = '{"user": "u", "items": ["a", "b"]}\n\n{"user": "v", "items": ["c"]}\n'
     (tmp_path / "x.jsonl").write_text(text)
     assert read(tmp_path / "x.jsonl") == EXPECTED
@@ -97,9 +98,7 @@ def test_other_columns_of_a_csv_file_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 4096])
-def test_every_form_of_a_file_has_the_same_histories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_every_form_of_a_file_has_the_same_histories(tmp_path: Path, monkeypatch: Patch, at_once: int) -> None:
     monkeypatch.setattr(module, "AT_ONCE", at_once)
     lines = '{"user": "u", "items": ["a", "b"], "times": [5, 7]}\n{"user": "v", "items": ["c"], "times": [6]}\n'
     (tmp_path / "x.jsonl").write_text(lines)

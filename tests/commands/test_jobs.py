@@ -10,6 +10,7 @@ from bert4rec.__main__ import main
 from bert4rec.commands.jobs import launched
 from bert4rec.report.markdown import metrics_table
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, SettingsError
+from tests.fixture_types import Capture, Patch
 from tests.runs import report_of
 
 
@@ -26,9 +27,8 @@ from tests.runs import report_of
     ],
 )
 def test_one_process_of_each_host_says_what_all_have_met(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: int, local_rank: int, is_on_all: bool,
-    waits: bool, said: str,
-) -> None:  # fmt: skip
+    monkeypatch: Patch, capsys: Capture, rank: int, local_rank: int, is_on_all: bool, waits: bool, said: str
+) -> None:
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
     monkeypatch.setenv("RANK", str(rank))
@@ -40,9 +40,7 @@ def test_one_process_of_each_host_says_what_all_have_met(
     assert capsys.readouterr().err == said
 
 
-def test_a_lost_process_is_said_by_all_at_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_process_is_said_by_all_at_once(monkeypatch: Patch, capsys: Capture) -> None:
     """The launcher ends them all promptly: nobody knows who still comes to speak."""
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -50,9 +48,7 @@ def test_a_lost_process_is_said_by_all_at_once(
     assert capsys.readouterr().err == "error: lost (process 3)\n"
 
 
-def test_a_process_that_was_lost_is_told_from_other_faults(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_was_lost_is_told_from_other_faults(monkeypatch: Patch, capsys: Capture) -> None:
     def fail(words: str) -> None:
         raise RuntimeError(words)
 
@@ -67,7 +63,7 @@ def test_a_process_that_was_lost_is_told_from_other_faults(
         launched.run(lambda: "shapes differ", fail, resumes=False)
 
 
-def test_what_is_wrong_before_the_start_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_before_the_start_is_one_line(capsys: Capture) -> None:
     def refuse() -> None:
         raise SettingsError("no such setting")
 
@@ -83,14 +79,14 @@ def test_what_is_wrong_before_the_start_is_one_line(capsys: pytest.CaptureFixtur
     assert stopped.startswith("stopped ")
 
 
-def test_a_finished_run_that_is_resumed_is_left_as_it_is(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_that_is_resumed_is_left_as_it_is(made: Path, capsys: Capture) -> None:
     assert main(["train", f"--resume={made}"]) == 0
     assert f"train --resume={made} --training.n_epochs=6" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
-def test_an_evaluation_prints_the_tables_of_the_report(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_prints_the_tables_of_the_report(whole: Path, capsys: Capture) -> None:
     assert main(["evaluate", str(whole), "--evaluation.protocols=['uniform']"]) == 0
     out, err = capsys.readouterr()
     found = json.loads((whole / "evaluation" / "report.json").read_text())
@@ -115,7 +111,7 @@ def test_an_evaluation_prints_the_tables_of_the_report(whole: Path, capsys: pyte
     ],
 )
 def test_one_line_for_what_cannot_be(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], tokens: list[str]
+    made: Path, monkeypatch: Patch, capsys: Capture, words: list[str], tokens: list[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert main([str(made) if word == "RUN" else word for word in words]) == 2
@@ -125,7 +121,7 @@ def test_one_line_for_what_cannot_be(
     assert all(token in err for token in tokens), err
 
 
-def test_a_signal_is_one_line(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_is_one_line(made: Path, monkeypatch: Patch, capsys: Capture) -> None:
     def interrupted(*_: object) -> None:
         raise Interrupted(15, "nothing was written")
 

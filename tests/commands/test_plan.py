@@ -8,6 +8,7 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.runtime.memory import host_memory
+from tests.fixture_types import Capture
 
 ASKED = ["--world-size=4", "--device=cuda", "--items=1000"]
 
@@ -16,7 +17,7 @@ def plan(*arguments: str) -> int:
     return main(["plan", *arguments])
 
 
-def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_billion_items_on_a_thousand_gpus(capsys: Capture) -> None:
     asked = ["--world-size=1024", "--device=cuda", "--items=1_000_000_000", "--model.embed_dim=128"]
     assert plan(*asked, "--training.loss=softmax") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -42,9 +43,7 @@ def test_a_billion_items_on_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) 
     assert lines[-1] == "it fits"
 
 
-def test_a_share_of_the_catalogue_is_scored_without_messages_by_rows_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_share_of_the_catalogue_is_scored_without_messages_by_rows_alone(capsys: Capture) -> None:
     printed = []
     for option in ("--parallelism.compute_kernel=fused_uvm", "--parallelism.sharding_type=column_wise"):
         assert plan(*ASKED, option) == 0
@@ -52,7 +51,7 @@ def test_a_share_of_the_catalogue_is_scored_without_messages_by_rows_alone(
     assert printed == [True, False]
 
 
-def test_the_loss_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_loss_is_that_of_a_run(capsys: Capture) -> None:
     """Which by default scores the whole catalogue, and so has gradients of its shards, up to 100,000 items."""
     for n_items, has_gradients in ((100_000, True), (100_001, False)):
         assert plan("--world-size=2", "--device=cuda", f"--items={n_items}") == 0
@@ -60,12 +59,12 @@ def test_the_loss_is_that_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise", "column_wise", "auto"])
-def test_every_sharding_type(capsys: pytest.CaptureFixture[str], sharding_type: str) -> None:
+def test_every_sharding_type(capsys: Capture, sharding_type: str) -> None:
     assert plan(*ASKED, f"--parallelism.sharding_type={sharding_type}") == 0
     assert "embedding time: " in capsys.readouterr().out
 
 
-def test_what_does_not_fit_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_is_status_1(capsys: Capture) -> None:
     assert plan("--world-size=2", "--device=cpu", "--items=20000000", "--mode", "ddp", "--host-memory-gb", "24") == 1
     out, err = capsys.readouterr()
     assert all(token in out for token in ("no estimate for ddp", "12 GB available", "; it fits with "))
@@ -124,7 +123,7 @@ def advised(line: str) -> list[list[str]]:
 
 
 @pytest.mark.long
-def test_every_advice_fits_when_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_advice_fits_when_it_is_typed(capsys: Capture) -> None:
     kinds = set()
     for name, asked in REFUSED.items():
         assert plan(*asked) == 1, name
@@ -140,7 +139,7 @@ def test_every_advice_fits_when_it_is_typed(capsys: pytest.CaptureFixture[str]) 
     assert kinds == KINDS
 
 
-def test_on_cpu_the_memory_is_this_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_cpu_the_memory_is_this_hosts(capsys: Capture) -> None:
     assert plan("--world-size=2", "--device=cpu", "--items=100") == 0
     out = capsys.readouterr().out
     found = re.search(r"host memory: \S+ MB of (\S+) GB", out)
@@ -148,7 +147,7 @@ def test_on_cpu_the_memory_is_this_hosts(capsys: pytest.CaptureFixture[str]) -> 
     assert float(found[1]) == pytest.approx(host_memory() / 2e9, rel=0.1)
 
 
-def test_host_memory_with_uvm_is_that_of_all_processes_of_a_host(capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_memory_with_uvm_is_that_of_all_processes_of_a_host(capsys: Capture) -> None:
     how = ["--parallelism.compute_kernel=fused_uvm_caching", "--host-memory-gb=1000", "--memory-gb=40"]
     assert plan("--world-size=8", "--device=cuda", "--items=100000000", *how) == 0
     out = capsys.readouterr().out
@@ -156,9 +155,7 @@ def test_host_memory_with_uvm_is_that_of_all_processes_of_a_host(capsys: pytest.
     assert re.search(r"host memory: \S+ GB of 125 GB at most \(process 0\): table weights 3.4 GB", out)
 
 
-def test_the_catalogue_is_that_of_the_dataset_folder(
-    log_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_catalogue_is_that_of_the_dataset_folder(log_folder: Path, tmp_path: Path, capsys: Capture) -> None:
     assert plan("--world-size=1", "--device=cuda", f"--data.dataset_dir={log_folder}") == 0
     assert "item: 10 x 68" in capsys.readouterr().out
     assert plan("--world-size=1", "--device=cuda", f"--data.dataset_dir={tmp_path}") == 2
@@ -194,9 +191,7 @@ def test_the_catalogue_is_that_of_the_dataset_folder(
         ),
     ],
 )
-def test_bad_arguments_are_one_line_and_status_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
-) -> None:
+def test_bad_arguments_are_one_line_and_status_2(capsys: Capture, arguments: list[str], words: list[str]) -> None:
     assert plan(*arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -205,7 +200,7 @@ def test_bad_arguments_are_one_line_and_status_2(
     assert all(word in line for word in words), line
 
 
-def test_popular_items_make_a_step_longer(small_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_popular_items_make_a_step_longer(small_folder: Path, capsys: Capture) -> None:
     """Where the dataset is known; the time is that of even items, times the busiest process's share of the mean."""
     batches = "--training.per_device_train_batch_size=64"
     asked = ["--world-size=4", "--device=cuda", batches, f"--data.dataset_dir={small_folder}"]

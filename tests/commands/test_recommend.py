@@ -13,13 +13,13 @@ import pytest
 from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.commands.recommend import as_table
-from bert4rec.config.tables import Config
 from bert4rec.inference.recommender import Recommendation
 from bert4rec.training.run import run
 from tests.conftest import LOG
+from tests.fixture_types import Capture, Patch, Settings
 
 
-def test_one_history_is_answered_by_a_table(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_history_is_answered_by_a_table(made: Path, capsys: Capture) -> None:
     (found,) = load(made).recommend([[1, 2, 3]], 4)
     capsys.readouterr()
     assert main(["recommend", str(made), "--items=1,2,3", "--top=4"]) == 0
@@ -31,7 +31,7 @@ def test_columns_stand_below_each_other() -> None:
     assert as_table(found) == "   1  SKU-1    2.2500  Alien\n   2  b       -0.5000"
 
 
-def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(["recommend", str(made), "--all", f"--output={tmp_path / 'all.jsonl'}"]) == 0
     assert f"{tmp_path}/all.jsonl: " in capsys.readouterr().err.splitlines()[-1]
     every = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
@@ -49,9 +49,7 @@ def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys
     assert [int(line.split()[1]) for line in best_of_first] == by_user[7]["items"][:2]
 
 
-def test_histories_of_a_file_with_allowed_and_denied_items(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_histories_of_a_file_with_allowed_and_denied_items(made: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "x.jsonl").write_text('{"user": "new", "items": [1, 999]}\n')
     (tmp_path / "allow").write_text("1\n2\n\n3\n4\n")
     (tmp_path / "deny").write_text("3\n")
@@ -70,9 +68,7 @@ def test_histories_of_a_file_with_allowed_and_denied_items(
 
 
 @pytest.mark.parametrize("options", [["--items="], ["--items=nothing"], ["--user", "nobody"]])
-def test_who_is_unknown_gets_the_most_popular_items(
-    made: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
+def test_who_is_unknown_gets_the_most_popular_items(made: Path, capsys: Capture, options: list[str]) -> None:
     ids = load(made).ids
     capsys.readouterr()
     assert main(["recommend", str(made), *options, "--top=3"]) == 0
@@ -97,18 +93,14 @@ def test_who_is_unknown_gets_the_most_popular_items(
         (["similar", "RUN", "1", "--top=0"], "--top=0: "),
     ],
 )
-def test_one_line_for_what_cannot_be(
-    made: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
-) -> None:
+def test_one_line_for_what_cannot_be(made: Path, capsys: Capture, arguments: list[str], problem: str) -> None:
     assert main([str(made) if word == "RUN" else word for word in arguments]) == 2
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1
 
 
-def test_progress_is_shown_on_the_way(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_shown_on_the_way(made: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr("bert4rec.runtime.console.SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr("bert4rec.inference.histories.AT_ONCE", 40)
     assert main(["recommend", str(made), "--all", f"--output={tmp_path / 'all.csv'}"]) == 0
@@ -121,7 +113,7 @@ DENIED = [3, 5, 8, 13]
 
 
 @pytest.fixture
-def recommended(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+def recommended(made: Path, tmp_path: Path, capsys: Capture) -> Callable[..., tuple[int, Any, str]]:
     """The exit status, the items for one history of 150, and what was said."""
 
     def get(*options: str) -> tuple[int, Any, str]:
@@ -194,7 +186,7 @@ def test_a_list_of_mostly_unknown_items_is_refused_unless_it_is_accepted(
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("times", ["none", "target"])
 def test_the_file_that_was_prepared_is_a_file_of_histories(
-    log_config: Callable[..., Config], log_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], times: str
+    log_config: Settings, log_folder: Path, tmp_path: Path, capsys: Capture, times: str
 ) -> None:
     """Whatever the order of its rows, without an option: the same lists as for the users of the dataset."""
     source = {"data.source": "table", "data.path": str(log_folder.parent / "log.csv")}
@@ -217,7 +209,7 @@ def test_the_file_that_was_prepared_is_a_file_of_histories(
     assert lists(f"--histories={tmp_path / 'y.csv'}", *named) == expected
 
 
-def test_a_table_for_each_item(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_for_each_item(made: Path, capsys: Capture) -> None:
     first, second = load(made).similar([1, 2], 3)
     capsys.readouterr()
     assert main(["similar", str(made), "1", "2", "--top=3"]) == 0

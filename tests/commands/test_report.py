@@ -9,14 +9,13 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.config.load import load_config
+from tests.fixture_types import Capture, Patch
 from tests.report.runs_by_hand import SMALL_REPORT as REPORT
 from tests.report.runs_by_hand import write_run
 
 
 @pytest.mark.parametrize("source", ["table", "sequences", "ml-1m"])
-def test_who_has_read_data_is_not_told_how_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str
-) -> None:
+def test_who_has_read_data_is_not_told_how_to(tmp_path: Path, monkeypatch: Patch, capsys: Capture, source: str) -> None:
     monkeypatch.chdir(tmp_path)
     run = Path("runs/x")
     run.mkdir(parents=True)
@@ -36,9 +35,7 @@ def test_who_has_read_data_is_not_told_how_to(
     ]
 
 
-def test_who_has_generated_data_is_told_of_real_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_has_generated_data_is_told_of_real_ones(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     generated = REPORT | {"dataset": REPORT["dataset"] | {"source": "synthetic"}}
     (tmp_path / "report.json").write_text(json.dumps(generated))
     assert main(["report", str(tmp_path)]) == 0
@@ -49,7 +46,7 @@ def test_who_has_generated_data_is_told_of_real_ones(
 
 
 def test_the_page_is_written_where_it_is_missing_or_older_than_its_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
     opened: list[str] = []
@@ -67,7 +64,7 @@ def test_the_page_is_written_where_it_is_missing_or_older_than_its_figures(
 
 
 def test_no_browser_and_files_that_are_damaged_are_one_line_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
     monkeypatch.setattr(webbrowser, "open", lambda address: False)

@@ -10,6 +10,7 @@ import pytest
 
 from bert4rec.report.log import MetricsLog, read_records
 from bert4rec.report.trackers import open_trackers
+from tests.fixture_types import Capture
 
 
 class Recorder:
@@ -29,7 +30,7 @@ class Recorder:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
-def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: Capture) -> None:
     log = MetricsLog(tmp_path, open_trackers(["tensorboard"], tmp_path, {}, purge_from=0))
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # bytes that a file may have

@@ -9,6 +9,7 @@ import torch
 from bert4rec.report.environment import environment
 from bert4rec.report.results_folder import ResultsFolder
 from bert4rec.runtime.errors import SettingsError
+from tests.fixture_types import Patch
 
 
 def write(folder: Path, text: str) -> Path:
@@ -27,7 +28,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert write(tmp_path / "empty", "x").name == "empty"
 
 
-def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("file").touch()
@@ -48,7 +49,7 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
             write(folder, "")
 
 
-def test_the_environment_has_versions_and_the_command_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_has_versions_and_the_command_without_secrets(monkeypatch: Patch) -> None:
     monkeypatch.setattr("sys.argv", ["train.py", "--data.path=https://ann:pw@host/log.csv?sig=5ec2e7", "--mode=ddp"])
     found = environment(torch.device("cpu"), 3)
     assert found["torch"].partition("+")[0] == torch.__version__.partition("+")[0]

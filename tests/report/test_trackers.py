@@ -20,18 +20,19 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 from bert4rec.report import trackers
 from bert4rec.report.trackers import GuardedTracker, MLflow, TensorBoard, WeightsAndBiases
 from bert4rec.runtime.errors import SettingsError
+from tests.fixture_types import Capture, Patch
 
 HEADER, BLOCK = 7, 32_768  # bytes of a .wandb file: of its header and each record's, and of LevelDB's blocks
 
 
-def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed_is_named(monkeypatch: Patch) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     trackers.require_packages(["tensorboard"])
     with pytest.raises(SettingsError, match=r"run\.trackers.*requirements-mlflow\.txt"):
         trackers.require_packages(["tensorboard", "mlflow"])
 
 
-def test_each_gets_the_folder_and_the_settings_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_gets_the_folder_and_the_settings_by_their_names(tmp_path: Path, monkeypatch: Patch) -> None:
     opened: list[tuple[Any, ...]] = []
 
     def factory(name: str, *given: Any, **keywords: Any) -> None:
@@ -75,9 +76,7 @@ class Failing:
         ("", ["add", "finish", "close"]),
     ],
 )
-def test_after_its_first_failure_it_gets_no_more(
-    capsys: pytest.CaptureFixture[str], method: str, calls: list[str]
-) -> None:
+def test_after_its_first_failure_it_gets_no_more(capsys: Capture, method: str, calls: list[str]) -> None:
     failing = Failing(method)
     tracker = GuardedTracker("one", lambda: failing)
     tracker.add(1, {"loss": 0.5})
@@ -89,7 +88,7 @@ def test_after_its_first_failure_it_gets_no_more(
     assert (printed.count("\n"), "one fails: no server;" in printed) == ((1, True) if method else (0, False))
 
 
-def test_a_tracker_that_cannot_be_opened_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tracker_that_cannot_be_opened_gets_nothing(capsys: Capture) -> None:
     def fail() -> Any:
         raise ValueError
 
@@ -118,7 +117,7 @@ def test_numbers_by_step_and_settings_beside_results(tmp_path: Path) -> None:
     assert started.hparams["evaluation.ks"].string_value == "[1, 10]"
 
 
-def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: Patch) -> None:
     """Also in the same second and process, after nine other files: 10 comes before 9 in the names."""
     numbers = itertools.count(9)
     writer = "tensorboard.summary.writer.event_file_writer._global_uid"
@@ -138,7 +137,7 @@ def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
-def test_parameters_metrics_and_files_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_metrics_and_files_of_a_run(tmp_path: Path, monkeypatch: Patch) -> None:
     mlflow = pytest.importorskip("mlflow")
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
@@ -181,7 +180,7 @@ def records(path: Path) -> Iterator[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
-def test_records_of_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_an_offline_run(tmp_path: Path, monkeypatch: Patch) -> None:
     pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -203,10 +202,7 @@ def test_records_of_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         summary |= {"/".join(item.nested_key) or item.key: item.value_json for item in record.summary.update}
         if record.HasField("run"):
             config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-    assert history == [
-        {"train/loss": 2.0, "_step": 1},
-        {"train/loss": 1.5, "validation/full/HR@10": 0.5, "_step": 2},
-    ]
+    assert history == [{"train/loss": 2.0, "_step": 1}, {"train/loss": 1.5, "validation/full/HR@10": 0.5, "_step": 2}]
     assert summary["test/full/HR@10"] == "0.25"
     assert (config["model.kind"], config["training.n_epochs"]) == ("sasrec", 3)
     assert (path.parent / "files" / "report.json").read_text() == "{}"

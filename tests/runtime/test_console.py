@@ -15,6 +15,7 @@ from bert4rec.runtime import console
 from bert4rec.runtime.console import EVENT, EVENTS, ProgressBar, log_to_terminal
 from bert4rec.runtime.errors import format_duration, pluralize, rounded
 from bert4rec.runtime.signals import log_interrupted
+from tests.fixture_types import Capture, Patch
 from tests.terminal import on_terminal, screen
 
 ROOT = Path(__file__).parents[2]
@@ -49,16 +50,14 @@ def run(columns: int = 80, *, is_shown: bool = True, stays: bool = True) -> str:
     return written
 
 
-def test_what_is_logged_is_lines_and_a_warning_says_that_it_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_logged_is_lines_and_a_warning_says_that_it_is_one(capsys: Capture) -> None:
     LOGGER.debug("not this")
     LOGGER.info("100 % {done}")
     LOGGER.warning("few steps")
     assert capsys.readouterr() == ("100 % {done}\nwarning: few steps\n", "")
 
 
-def test_lines_are_shown_once_on_the_stream_that_was_named_last(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_are_shown_once_on_the_stream_that_was_named_last(monkeypatch: Patch, capsys: Capture) -> None:
     """Whatever handler a library has given to the root."""
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(sys.stderr)])
     log_to_terminal()
@@ -68,7 +67,7 @@ def test_lines_are_shown_once_on_the_stream_that_was_named_last(
     assert capsys.readouterr() == ("here\n", "there\n")
 
 
-def test_of_all_processes_but_the_first_nothing_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_all_processes_but_the_first_nothing_is_seen(capsys: Capture) -> None:
     log_to_terminal(is_shown=False)
     LOGGER.info("a line")
     LOGGER.warning("a warning")
@@ -79,7 +78,7 @@ def test_of_all_processes_but_the_first_nothing_is_seen(capsys: pytest.CaptureFi
 
 
 def test_a_program_that_uses_the_package_decides_itself_what_it_shows(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, capsys: Capture, monkeypatch: Patch
 ) -> None:
     package = logging.getLogger("bert4rec")
     monkeypatch.setattr(package, "handlers", [])
@@ -99,7 +98,7 @@ class Nobody(StringIO):
         raise BrokenPipeError
 
 
-def test_where_nobody_reads_any_more_only_a_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_reads_any_more_only_a_training_goes_on(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys, "stdout", Nobody())
     with pytest.raises(BrokenPipeError):
         LOGGER.info("a line")
@@ -109,9 +108,7 @@ def test_where_nobody_reads_any_more_only_a_training_goes_on(monkeypatch: pytest
     assert sys.stdout.name == os.devnull
 
 
-def test_a_line_is_due_some_seconds_after_the_one_before(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_is_due_some_seconds_after_the_one_before(monkeypatch: Patch, capsys: Capture) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     usual, often = ProgressBar(10, done=2), ProgressBar(10, seconds=3.0)
@@ -139,9 +136,7 @@ def test_the_bar_is_whole_and_stays_if_it_should() -> None:
     assert screen(run(stays=False)) == ["above", "warning: also above", "interrupted", ""]
 
 
-def test_an_interrupt_while_the_bar_is_drawn_for_the_first_time_takes_it_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupt_while_the_bar_is_drawn_for_the_first_time_takes_it_away(monkeypatch: Patch) -> None:
     written = StringIO()
     written.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", written)
@@ -165,9 +160,7 @@ def test_nothing_is_wider_than_the_terminal_with_what_it_adds_itself(columns: in
         assert len(part.partition("READY")[0].rstrip()) + len("^C") < columns
 
 
-def test_a_program_that_reads_events_gets_them_and_no_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_that_reads_events_gets_them_and_no_lines(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv(EVENTS, "1")
     with ProgressBar(10) as bar:
         bar.show(4, "4 of 10", line="step 4")

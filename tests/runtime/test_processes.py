@@ -27,33 +27,27 @@ from bert4rec.runtime.processes import (
     seed_everything,
     this_process,
 )
+from tests.fixture_types import Capture, Patch
 
 
 @pytest.mark.parametrize(
     ("wanted", "n_gpus", "local_rank", "local_world_size", "expected"),
-    [
-        ("auto", 0, 1, 2, "cpu"),
-        ("auto", 2, 1, 2, "cuda:1"),
-        ("cpu", 2, 1, 2, "cpu"),
-        ("cuda", 4, 3, 4, "cuda:3"),
-    ],
+    [("auto", 0, 1, 2, "cpu"), ("auto", 2, 1, 2, "cuda:1"), ("cpu", 2, 1, 2, "cpu"), ("cuda", 4, 3, 4, "cuda:3")],
 )
 def test_each_process_of_a_host_has_its_own_gpu(
-    monkeypatch: pytest.MonkeyPatch, wanted: str, n_gpus: int, local_rank: int, local_world_size: int, expected: str
+    monkeypatch: Patch, wanted: str, n_gpus: int, local_rank: int, local_world_size: int, expected: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     assert choose_device(wanted, local_rank=local_rank, local_world_size=local_world_size) == torch.device(expected)
 
 
-def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_gpus_are_refused(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(SettingsError, match=r"parallelism\.device .* 2 processes .* 1 GPU"):
         choose_device("cuda", local_rank=0, local_world_size=2)
 
 
-def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for rank in (0, 1):
         for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
@@ -74,7 +68,7 @@ def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(
     ],
 )
 def test_one_gpu_that_a_process_sees_is_its_own_where_no_other_sees_it(
-    monkeypatch: pytest.MonkeyPatch, seen: str, expected: list[str]
+    monkeypatch: Patch, seen: str, expected: list[str]
 ) -> None:
     """Three processes of one host, by what they publish in one store."""
     variables: Any = threading.local()
@@ -98,7 +92,7 @@ def test_one_gpu_that_a_process_sees_is_its_own_where_no_other_sees_it(
         assert str(this_process("auto", store).device) == device
 
 
-def test_a_process_that_does_not_say_which_gpu_it_sees_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_say_which_gpu_it_sees_is_missed(monkeypatch: Patch) -> None:
     monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 0.1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(RunInterruptedError, match=r"2 processes .* 0\.1 s"):
@@ -117,7 +111,7 @@ def test_a_process_may_open_as_many_files_as_the_system_lets_it() -> None:
     assert all(text in done.stderr.splitlines()[-1] for text in ("1,024", "512 processes", "1,633", "ulimit -Hn"))
 
 
-def test_a_lone_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lone_process_does_not_wait_for_others(monkeypatch: Patch) -> None:
     """Some platforms set WORLD_SIZE for every program."""
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "8")
@@ -136,7 +130,7 @@ def test_no_two_processes_of_any_two_runs_draw_the_same() -> None:
     assert (float(torch.rand(1)), float(np.random.random()), random.random()) in draws
 
 
-def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_cannot_meet_are_one_line(monkeypatch: Patch) -> None:
     monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 1.0)
     with socket.socket() as probe:  # nobody listens
         probe.bind(("localhost", 0))
@@ -147,9 +141,7 @@ def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch
             rendezvous()
 
 
-def test_a_process_says_that_it_waits_for_the_first_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_says_that_it_waits_for_the_first_one(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_OF_SILENCE", 0.2)
     monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 3.0)
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -180,9 +172,7 @@ def test_a_process_says_that_it_waits_for_the_first_one(
         ),
     ],
 )
-def test_a_launcher_that_cannot_do_it_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
-) -> None:
+def test_a_launcher_that_cannot_do_it_is_one_line(monkeypatch: Patch, variables: dict[str, str], message: str) -> None:
     for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

@@ -6,9 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-import pytest
-
 from bert4rec.runtime.signals import SIGNALS, Interruption
+from tests.fixture_types import Capture, Patch
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
@@ -24,9 +23,7 @@ def join_watches() -> None:
             thread.join()
 
 
-def test_without_an_answer_a_signal_ends_the_process_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_answer_a_signal_ends_the_process_all_the_same(monkeypatch: Patch, capsys: Capture) -> None:
     """Not by other signals, and not while something is being saved."""
     ended: list[int] = []
 
@@ -51,7 +48,7 @@ def test_without_an_answer_a_signal_ends_the_process_all_the_same(
     assert capsys.readouterr().err.startswith("SIGTERM: ")
 
 
-def test_a_signal_in_the_last_moment_does_not_end_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_in_the_last_moment_does_not_end_what_follows(monkeypatch: Patch) -> None:
     ended: list[int] = []
 
     def end(status: int) -> None:

@@ -23,8 +23,7 @@ from tests.sharding.make_job import NO_LIMIT, make_job
 
 
 @pytest.mark.parametrize(
-    ("changes", "width"),
-    [({}, 68), ({"output_bias": False}, 64), ({"head": "linear"}, 64), ({"embed_dim": 128}, 132)],
+    ("changes", "width"), [({}, 68), ({"output_bias": False}, 64), ({"head": "linear"}, 64), ({"embed_dim": 128}, 132)]
 )
 def test_a_bias_stands_behind_the_vectors_that_are_scored(changes: dict[str, Any], width: int) -> None:
     """In four columns, since fbgemm wants widths in multiples of four; a head of its own has its own bias."""

@@ -93,8 +93,7 @@ def test_a_table_decays_by_its_rate_before_it_is_updated(sparse_optimizer: str, 
 
 
 @pytest.mark.parametrize(
-    ("sparse_optimizer", "expected"),
-    [("sgd", 0.6), ("adagrad", 0.8), ("rowwise_adagrad", 0.8), ("adam", 0.8)],
+    ("sparse_optimizer", "expected"), [("sgd", 0.6), ("adagrad", 0.8), ("rowwise_adagrad", 0.8), ("adam", 0.8)]
 )
 def test_sparse_optimizers(sparse_optimizer: str, expected: float) -> None:
     """After one step an adaptive optimizer has moved by its rate, whatever the gradient."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
+from tests.fixture_types import Settings
 from tests.processes import jobs
 
 STEPS = 10
@@ -39,7 +39,7 @@ def trained() -> dict[tuple[Any, ...], Any]:
 
 
 @pytest.fixture
-def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, trained: dict[Any, Any]) -> Train:
+def train(pools: Any, small_config: Settings, tmp_path: Path, trained: dict[Any, Any]) -> Train:
     """Ten steps of one global batch each, without dropout."""
 
     def run(
@@ -154,9 +154,7 @@ def compare(train: Train, way: tuple[int, str, str], optimizer: str, loss: str, 
         assert np.abs(assemble([alone[0]["final"]], table) - assemble([alone[0]["initial"]], table)).max() > 0.01
 
 
-def test_as_many_draws_of_negatives_train_the_same_model(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_as_many_draws_of_negatives_train_the_same_model(pools: Any, small_config: Settings, tmp_path: Path) -> None:
     """Whatever the number of processes that share one of them: two and four processes with two draws a step."""
 
     def losses(n_processes: int, shared_by: int | str) -> list[float]:
@@ -179,7 +177,7 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("loss", ["sampled_softmax", "softmax"])
-def test_messages_of_half_the_bytes(pools: Any, small_config: Callable[..., Config], loss: str) -> None:
+def test_messages_of_half_the_bytes(pools: Any, small_config: Settings, loss: str) -> None:
     """What two processes send in a step, vectors and then gradients; the plan knows the most that it can be."""
 
     def sent(messages: str) -> list[tuple[int, list[int]]]:
@@ -204,7 +202,7 @@ def test_messages_of_half_the_bytes(pools: Any, small_config: Callable[..., Conf
     ],
 )
 def test_ten_steps_in_half_precision_are_nearly_those_in_full(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, changes: dict[str, Any], tolerance: float
+    pools: Any, small_config: Settings, tmp_path: Path, changes: dict[str, Any], tolerance: float
 ) -> None:
     """Three processes; the losses of all steps, and no table that is the same."""
 
@@ -222,18 +220,14 @@ def test_ten_steps_in_half_precision_are_nearly_those_in_full(
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
-def test_what_was_planned_in_half_precision_is_held(
-    pools: Any, small_config: Callable[..., Config], optimizer: str
-) -> None:
+def test_what_was_planned_in_half_precision_is_held(pools: Any, small_config: Settings, optimizer: str) -> None:
     half = {"parallelism.table_precision": "fp16", "parallelism.sparse_optimizer": optimizer}
     for planned, held in pools(3).run(jobs.planned_and_held, small_config(**SAMPLED | half)):
         assert planned == held
 
 
 @pytest.mark.long
-def test_rows_of_half_precision_are_resumed_to_the_bit(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_rows_of_half_precision_are_resumed_to_the_bit(pools: Any, small_config: Settings, tmp_path: Path) -> None:
     """Checkpoints keep them as they are."""
     config = small_config(**SAMPLED, **{"parallelism.table_precision": "fp16", "training.n_epochs": 2})
     whole = pools(2).run(jobs.train_part, config, tmp_path / "whole")
@@ -263,9 +257,8 @@ WEIGHTS = ["item_table.embeddings.item.weight", "user_table.embeddings.user.weig
     ids=["mse", "neural", "fused", "softmax", "bpr"],
 )
 def test_a_matrix_factorization_is_the_same_in_every_way(
-    pools: Any, rated_config: Callable[..., Config], tmp_path: Path, changes: dict[str, Any],
-    ways_to_train: list[tuple[int, str]],
-) -> None:  # fmt: skip
+    pools: Any, rated_config: Settings, tmp_path: Path, changes: dict[str, Any], ways_to_train: list[tuple[int, str]]
+) -> None:
     """Two epochs, of which the last global batch has fewer pairs than processes: some have none then."""
 
     def trained(n_processes: int, mode: str) -> list[dict[str, Any]]:
@@ -292,7 +285,7 @@ def test_a_matrix_factorization_is_the_same_in_every_way(
 @pytest.mark.parametrize("mode", ["dmp", "ddp"])
 @pytest.mark.parametrize("optimizer", ["adam", "rowwise_adagrad"])
 def test_what_was_planned_for_a_matrix_factorization_is_held(
-    pools: Any, rated_config: Callable[..., Config], mode: str, optimizer: str
+    pools: Any, rated_config: Settings, mode: str, optimizer: str
 ) -> None:
     for form, loss, decay in (("dot", "mse", 0.0), ("neural", "bpr", 0.0), ("bias", "bpr", 0.1)):
         settings = {
@@ -312,7 +305,7 @@ def test_no_process_holds_the_rows_of_another(train: Train) -> None:
     assert all(last - first <= -(-n_rows // 3) for first, last in rows)
 
 
-def test_the_start_differs_between_rows_and_between_seeds(pools: Any, small_config: Callable[..., Config]) -> None:
+def test_the_start_differs_between_rows_and_between_seeds(pools: Any, small_config: Settings) -> None:
     first, second = (
         assemble(pools(2).run(jobs.start, small_config(**{"training.seed": seed})), TABLES[0]) for seed in (1, 2)
     )
@@ -325,7 +318,7 @@ def test_the_start_differs_between_rows_and_between_seeds(pools: Any, small_conf
 
 @pytest.mark.parametrize("n_processes", [2, 3])
 def test_a_rank_without_sequences_keeps_pace(
-    pools: Any, small_config: Callable[..., Config], small_dataset: Dataset, tmp_path: Path, n_processes: int
+    pools: Any, small_config: Settings, small_dataset: Dataset, tmp_path: Path, n_processes: int
 ) -> None:
     """The last global batch has a single sequence: the other ranks still run every forward pass."""
     n_windows = len(small_dataset.windows(max_len=12, step=12))
@@ -347,9 +340,7 @@ def test_a_rank_without_sequences_keeps_pace(
 
 
 @pytest.mark.parametrize("mode", ["dmp", "ddp"])
-def test_a_job_that_cannot_fit_is_refused_on_all_with_one_line(
-    pools: Any, small_config: Callable[..., Config], mode: str
-) -> None:
+def test_a_job_that_cannot_fit_is_refused_on_all_with_one_line(pools: Any, small_config: Settings, mode: str) -> None:
     first, second = pools(2).run(jobs.refusal, small_config(**{"parallelism.mode": mode}), 10**12)
     assert first == second
     assert " TB of host memory" in first
@@ -368,7 +359,7 @@ def test_a_job_that_cannot_fit_is_refused_on_all_with_one_line(
     ],
 )  # fmt: skip
 def test_what_was_planned_is_held(
-    pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, optimizer: str, sharding_type: str
+    pools: Any, small_config: Settings, n_processes: int, mode: str, optimizer: str, sharding_type: str
 ) -> None:
     settings = {"mode": mode, "sparse_optimizer": optimizer, "sharding_type": sharding_type}
     config = small_config(**{f"parallelism.{key}": value for key, value in settings.items()})
@@ -379,7 +370,7 @@ def test_what_was_planned_is_held(
 @pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "rowwise_adagrad"])
 def test_what_was_planned_for_two_tables_is_held(
-    pools: Any, small_config: Callable[..., Config], optimizer: str, sharding_type: str
+    pools: Any, small_config: Settings, optimizer: str, sharding_type: str
 ) -> None:
     layout = {"parallelism.sparse_optimizer": optimizer, "parallelism.sharding_type": sharding_type}
     config = small_config(**{"model.kind": "sasrec", **layout})
@@ -390,7 +381,7 @@ def test_what_was_planned_for_two_tables_is_held(
 @pytest.mark.parametrize("mode", ["dmp", "ddp"])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_what_was_planned_for_a_layer_of_scores_is_held(
-    pools: Any, small_config: Callable[..., Config], mode: str, optimizer: str
+    pools: Any, small_config: Settings, mode: str, optimizer: str
 ) -> None:
     config = small_config(**{"model.head": "linear", "parallelism.mode": mode, "training.optimizer": optimizer})
     for planned, held in pools(2).run(jobs.planned_and_held, config):

@@ -9,6 +9,7 @@ from bert4rec.sharding.groups import Groups
 from bert4rec.sharding.parallelize import _plan_of_group
 from bert4rec.sharding.placement import allowed_types
 from bert4rec.sharding.plan import make_plan
+from tests.fixture_types import Patch
 from tests.sharding.make_job import NO_LIMIT, make_job
 
 
@@ -21,7 +22,7 @@ def test_rows_are_dealt_as_torchrec_deals_them() -> None:
     assert [(part.weight_bytes, part.state_bytes) for part in shards] == [(2176, 32), (2176, 32), (1632, 24)]
 
 
-def test_a_gpu_that_each_process_sees_alone_is_the_first_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_each_process_sees_alone_is_the_first_of_each(monkeypatch: Patch) -> None:
     def devices() -> list[str]:
         plan = make_plan(make_job(20, 3, "cuda", loss="sampled_softmax"), NO_LIMIT).sharding_plan
         assert plan is not None
@@ -34,7 +35,7 @@ def test_a_gpu_that_each_process_sees_alone_is_the_first_of_each(monkeypatch: py
     assert devices() == ["rank:0/cuda:0", "rank:1/cuda:0", "rank:2/cuda:0"]
 
 
-def test_it_is_the_first_of_each_in_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_first_of_each_in_every_group(monkeypatch: Patch) -> None:
     def devices() -> list[str]:
         plan = make_plan(make_job(20, 4, "cuda", loss="sampled_softmax", sharding_group_size=2), NO_LIMIT)
         second = Groups(Partition(0, 2), Partition(1, 2), Partition(2, 4))

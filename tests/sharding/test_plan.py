@@ -11,6 +11,7 @@ from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import CACHE_SET, TABLE_STATE, TABLES, peak_bytes
 from bert4rec.sharding.plan import make_plan, size, summary, summary_line, to_text
+from tests.fixture_types import Patch
 from tests.models.networks import WithGroups
 from tests.sharding.make_job import NO_LIMIT, make_job
 
@@ -104,7 +105,7 @@ def numbers(line: str) -> list[str]:
     return re.findall(r"[\d.]*\d", line)
 
 
-def test_a_plan_names_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_names_every_table(monkeypatch: Patch) -> None:
     """5 groups of width 8, row-wise: 3 rows on the first process, 2 on the second."""
     grouped = replace(KINDS["sasrec"], model=f"{WithGroups.__module__}.WithGroups")
     monkeypatch.setitem(KINDS, "grouped", grouped)
