@@ -20,6 +20,7 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
 from tests.fixture_types import Capture, Patch
 from tests.processes import jobs
+from tests.sharding.sharded import sharded
 from tests.runs import Make, report_of
 
 pytestmark = [
@@ -71,11 +72,6 @@ def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
     assert {path.suffix for path in (whole / "checkpoints").iterdir()} == {""}
 
 
-def sharded(values: torch.Tensor) -> ShardedTensor:
-    """A table of one shard, which is `values` itself."""
-    shard = Shard(values, ShardMetadata([0, 0], list(values.shape), "rank:0/cpu"))
-    metadata = ShardedTensorMetadata([shard.metadata], values.size())
-    return ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
 
 
 def test_what_was_saved_is_read_back_in_place(group_of_one: None, tmp_path: Path) -> None:
@@ -128,23 +124,17 @@ def test_what_a_kill_has_left_is_tidied_up(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-ELEVEN = torch.arange(44.0).view(11, 4)
 
 # How a table [11, 4] may be cut: rows and columns of each shard.
+ELEVEN = torch.arange(44.0).view(11, 4)
+
+# How it may be cut: rows and columns of each shard.
 CUTS = {
     "row-wise": [(slice(0, 5), slice(0, 4)), (slice(5, 11), slice(0, 4))],
     "column-wise": [(slice(0, 11), slice(0, 1)), (slice(0, 11), slice(1, 4))],
 }
 
 
-def cut_table(cut: str, dtype: torch.dtype) -> ShardedTensor:
-    shards = []
-    for rows, columns in CUTS[cut]:
-        part = ELEVEN[rows, columns].contiguous().to(dtype)
-        place = ShardMetadata([rows.start, columns.start], list(part.shape), "rank:0/cpu")
-        shards.append(Shard(part, place))
-    metadata = ShardedTensorMetadata([shard.metadata for shard in shards], ELEVEN.size(), TensorProperties(dtype=dtype))
-    return ShardedTensor._init_from_local_shards_and_global_metadata(shards, metadata)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -155,7 +145,8 @@ def test_rows_come_in_their_order_however_they_were_cut(
     """Half precision is read as float32."""
     monkeypatch.setattr(store, "PIECE_BYTES", 12 * dtype.itemsize)  # three whole rows
     weight = torch.tensor([0.5, -0.0])
-    save(tmp_path / "one", {"table": cut_table(cut, dtype), "weight": weight, "scale": torch.tensor(7)}, {})
+    tensors = {"table": sharded(ELEVEN.to(dtype), CUTS[cut]), "weight": weight, "scale": torch.tensor(7)}
+    save(tmp_path / "one", tensors, {})
     dist.destroy_process_group()
     stored = StoredTensors(tmp_path / "one")
     assert {*stored} == {"table", "weight", "scale"}

@@ -45,35 +45,27 @@ FIELDS = {Perf: ["fwd_compute", "fwd_comms", "bwd_compute", "bwd_comms", "prefet
 
 
 def require(package: str, holder: Any, *names: str) -> None:
-    for name in names:
-        assert hasattr(holder, name), (
-            f"{package} {version(package)}: {holder!r} has no `{name}`, which bert4rec/sharding/torchrec_internals.py "
-            f"uses; checked for {', '.join(CHECKED[package])}"
-        )
+    missing = [name for name in names if not hasattr(holder, name)]
+    assert not missing, f"{package} {version(package)}: {holder!r} has no {missing}; checked for {CHECKED[package]}"
+
+
+def lines_of(name: str) -> list[str]:
+    return (ROOT / name).read_text().splitlines()
 
 
 @pytest.mark.parametrize("package", CHECKED)
-def test_the_pinned_version_is_one_that_was_checked(package: str) -> None:
-    (pinned,) = (
-        line.removeprefix(f"{package}==")
-        for line in (ROOT / "requirements.txt").read_text().splitlines()
-        if line.startswith(f"{package}==")
-    )
-    assert pinned in CHECKED[package], (
-        f"requirements.txt pins {package} {pinned}, and its internals were checked for {', '.join(CHECKED[package])}: "
-        f"look at the sources of {pinned}, then add it to CHECKED in {Path(__file__).name}"
-    )
-
-
-def test_no_other_file_pins_them() -> None:
-    others = [line for name in ("constraints.txt", "pyproject.toml") for line in (ROOT / name).read_text().splitlines()]
-    assert not [line for line in others if line.strip(' "').startswith(tuple(f"{package}==" for package in CHECKED))]
+def test_the_pinned_version_is_one_that_was_checked_and_no_other_file_pins_it(package: str) -> None:
+    pin = f"{package}=="
+    (pinned,) = (line.removeprefix(pin) for line in lines_of("requirements.txt") if line.startswith(pin))
+    assert pinned in CHECKED[package], f"look at the sources of {package} {pinned}, then add it to CHECKED"
+    others = lines_of("constraints.txt") + lines_of("pyproject.toml")
+    assert not [line for line in others if line.strip(' "').startswith(pin)]
 
 
 def test_torch_has_what_is_used(group_of_one: None) -> None:
     require("torch", ShardedTensor, "_init_from_local_shards_and_global_metadata")
     made_from = inspect.signature(ShardedTensor._init_from_local_shards_and_global_metadata).parameters
-    assert "process_group" in made_from, "torch: `_init_from_local_shards_and_global_metadata` takes no `process_group`"
+    assert "process_group" in made_from
     tensor = of_one_shard(torch.ones(2, 3))
     require("torch", tensor, "_process_group", "local_shards", "metadata")
     copy = sharded_tensor(tensor.local_shards(), tensor.metadata(), like=tensor)
@@ -82,44 +74,32 @@ def test_torch_has_what_is_used(group_of_one: None) -> None:
 
 def test_fbgemm_and_the_sharded_collection_have_what_is_used(group_of_one: None) -> None:
     job = make_job(20, loss="sampled_softmax")
-    plan = make_plan(job, NO_LIMIT)
     model = DistributedModelParallel(
-        job.built, device=torch.device("cpu"), plan=plan.sharding_plan, sharders=[_Sharder(job, 0.1)],
-        init_data_parallel=False,
+        job.built, device=torch.device("cpu"), plan=make_plan(job, NO_LIMIT).sharding_plan,
+        sharders=[_Sharder(job, 0.1)], init_data_parallel=False,
     )  # fmt: skip
     table = model.module.item_table
     assert isinstance(table, Table)
     require("torchrec", table.collection, "_lookups")
-    found = kernels(model.module)
-    assert len(found) == 1
-    assert n_features(found[0]) == 2  # sequences, candidates
-    require(
-        "fbgemm-gpu",
-        found[0],
-        "iter",
-        "iter_cpu",
-        "weights_host",
-        "max_D",
-        "use_cpu",
-        "feature_table_map",
-        "weights_precision",
-    )
-    assert (found[0].use_cpu, found[0].max_D, found[0].weights_host.numel()) == (True, 68, 22 * 68)
+    (found,) = kernels(model.module)
+    assert n_features(found) == 2  # sequences, candidates
+    names = "iter iter_cpu weights_host max_D use_cpu feature_table_map weights_precision"
+    require("fbgemm-gpu", found, *names.split())
+    assert (found.use_cpu, found.max_D, found.weights_host.numel()) == (True, 68, 22 * 68)
 
 
 def test_the_planner_has_what_is_used() -> None:
     for holder, names in FIELDS.items():
         known = {field.name for field in dataclasses.fields(holder)}
         assert not set(names) - known, f"torchrec {version('torchrec')}: {holder} has no {set(names) - known}"
+    for holder, arguments in {
+        TrainerConfig: {"world_size", "local_world_size", "ddr_cap_bytes", "hbm_cap_bytes"},
+        ShardingOption: {"name", "input_lengths", "sharding_type", "shards"},
+    }.items():
+        assert arguments <= inspect.signature(holder).parameters.keys()
     require("torchrec", TopologyFactory, "create_topology")
-    assert {"world_size", "local_world_size", "ddr_cap_bytes", "hbm_cap_bytes"} <= inspect.signature(
-        TrainerConfig
-    ).parameters.keys()
-    names = inspect.signature(ShardingOption).parameters.keys()
-    assert {"name", "input_lengths", "sharding_type", "shards"} <= names, f"torchrec: ShardingOption has {names}"
-    topology = torchrec_internals.make_topology(
-        world_size=16, local_world_size=8, device_type="cuda", hbm=80 * 10**9, ddr=10**9
-    )
+    sizes = {"world_size": 16, "local_world_size": 8, "hbm": 80 * 10**9, "ddr": 10**9}
+    topology = torchrec_internals.make_topology(device_type="cuda", **sizes)
     require("torchrec", topology, "hbm_mem_bw", "ddr_mem_bw", "hbm_to_ddr_mem_bw", "intra_host_bw", "inter_host_bw")
     require("torchrec", torchrec_internals.perf_estimator(topology, {}), "estimate")
 
@@ -147,12 +127,7 @@ def test_an_option_is_changed_in_a_copy() -> None:
 
 LIBRARIES = ("torch", "torchrec", "fbgemm_gpu")
 OURS = {"self", "cls", "os"}  # os._exit has no other name
-DOCUMENTED = {
-    "_replace",
-    "_asdict",
-    "_fields",
-    "_check",
-}  # of named tuples, and torch._check for programs to be exported
+DOCUMENTED = {"_replace", "_asdict", "_fields", "_check"}  # of named tuples, and torch._check for exported programs
 HIDDEN = {"iter_cpu", "feature_table_map", "weights_host", "max_D", "_lookups", "_process_group"}
 
 
