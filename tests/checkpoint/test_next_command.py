@@ -41,8 +41,5 @@ def test_a_run_with_a_checkpoint_is_resumed_and_another_one_starts_again(tmp_pat
     (run / "checkpoints" / "step-000000004").mkdir(parents=True)
     assert how_to_continue(run).endswith(f": bert4rec train '--resume={run}'")
     assert how_to_continue().endswith(" --resume=auto")  # which run it was is not known
-
-
-def test_a_number_of_processes() -> None:
     assert on_processes(1, "--resume=x") == "bert4rec train --resume=x"
     assert on_processes(4, "--resume=x") == "torchrun --standalone --nproc_per_node=4 -m bert4rec train --resume=x"

@@ -84,7 +84,7 @@ def test_from_an_earlier_checkpoint_the_newer_ones_are_quarantined(make: Make, w
     aside = sorted(path.name for path in (whole / "checkpoints" / "set-aside").iterdir())
     assert aside == ["step-000000014", "step-000000021"]
     assert [record["step"] for record in read_records(whole, "validation")] == [7, 14, 21]
-    kinds = [json.loads(line)["kind"] for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    kinds = [record["kind"] for record in map(json.loads, (whole / "metrics.jsonl").read_text().splitlines())]
     assert (kinds.count("validation"), kinds.count("resume")) == (3 + 2, 1)
 
 
@@ -101,18 +101,15 @@ def test_a_damaged_checkpoint_is_skipped_aloud(make: Make, whole: Path, capsys: 
         run(make(**{"run.resume": str(whole)}))
 
 
-def test_another_dataset_is_refused(
-    make: Make, whole: Path, tmp_path: Path, small_folder: Path, capsys: Capture
+def test_another_dataset_and_a_checkpoint_of_another_version_are_refused(
+    make: Make, whole: Path, tmp_path: Path, small_folder: Path
 ) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(small_folder, copy)
+    copy = Path(shutil.copytree(small_folder, tmp_path / "copy"))
     metadata = json.loads((copy / "metadata.json").read_text())
     (copy / "metadata.json").write_text(json.dumps(metadata | {"fingerprint": "f" * 64}))
     with pytest.raises(SettingsError, match=f"{metadata['fingerprint'][:12]}….*ffffffffffff"):
         run(make(**{"run.resume": str(whole), "data.dataset_dir": str(copy)}))
-
-
-def test_a_checkpoint_of_another_version_is_refused(make: Make, whole: Path) -> None:
+    leave_group()
     newest = found(whole / "checkpoints")[-1]
     edit_facts(newest, lambda facts: facts.update(facts_version=METADATA_VERSION - 1))
     with pytest.raises(DataError, match=f"{newest}: .*form {METADATA_VERSION - 1}, here it is {METADATA_VERSION}"):

@@ -142,12 +142,12 @@ def test_a_finished_run_says_so_and_how_to_train_it_longer(
 
 def test_more_of_what_did_not_end_a_run_is_not_enough(make: Make) -> None:
     run = make("x", ENDED | {"epochs": 3, "stopped_by": "patience"}, **{"training.patience": 2})
-    assert load([f"--resume={run}", "--training.n_epochs=9"]).finished
-    assert load([f"--resume={run}", "--training.patience=1"]).finished
-    assert not load([f"--resume={run}", "--training.patience=0"]).finished
-
-    assert not load([f"--resume={run}/checkpoints/step-000000010"]).finished  # an earlier checkpoint
-    assert load([f"--resume={run}/checkpoints/step-000000020"]).finished
+    for place, option, is_finished in (
+        ("", "--training.n_epochs=9", True), ("", "--training.patience=1", True), ("", "--training.patience=0", False),
+        ("/checkpoints/step-000000010", "--checkpoint.keep=3", False),  # an earlier checkpoint
+        ("/checkpoints/step-000000020", "--checkpoint.keep=3", True),
+    ):  # fmt: skip
+        assert bool(load([f"--resume={run}{place}", option]).finished) == is_finished
 
 
 def test_files_that_cannot_be_read_are_named_in_one_line(make: Make) -> None:

@@ -8,9 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
-from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
-from torch.distributed._shard.sharding_spec import ShardMetadata
 
 from bert4rec.checkpoint import store
 from bert4rec.checkpoint.run_folder import found
@@ -20,8 +17,8 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
 from tests.fixture_types import Capture, Patch
 from tests.processes import jobs
-from tests.sharding.sharded import sharded
 from tests.runs import Make, report_of
+from tests.sharding.sharded import sharded
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),
@@ -70,8 +67,6 @@ def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
     assert f"from {newest}\n" in capsys.readouterr().out
     assert report_of(whole)["test"] == before["test"]
     assert {path.suffix for path in (whole / "checkpoints").iterdir()} == {""}
-
-
 
 
 def test_what_was_saved_is_read_back_in_place(group_of_one: None, tmp_path: Path) -> None:
@@ -124,7 +119,6 @@ def test_what_a_kill_has_left_is_tidied_up(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-
 # How a table [11, 4] may be cut: rows and columns of each shard.
 ELEVEN = torch.arange(44.0).view(11, 4)
 
@@ -133,8 +127,6 @@ CUTS = {
     "row-wise": [(slice(0, 5), slice(0, 4)), (slice(5, 11), slice(0, 4))],
     "column-wise": [(slice(0, 11), slice(0, 1)), (slice(0, 11), slice(1, 4))],
 }
-
-
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -1,5 +1,6 @@
 """Tables in shards within groups of processes, real ones: the same training as on as many without groups."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,12 +137,9 @@ def test_what_was_planned_is_held(pools: Any, small_config: Settings, changes: d
 
 def test_ranks_are_those_without_groups(pools: Any, small_config: Settings) -> None:
     """Users and tiles are dealt to all processes; each looks items up in its own group."""
-    (alone, *_), every = (
-        pools(4).run(jobs.rank_with_model, small_config(**changes), "test") for changes in ({}, IN_TWO)
-    )
-    for ranks in every:
-        for protocol, expected in alone.items():
-            np.testing.assert_array_equal(ranks[protocol], expected)
+    (alone, *_), every = (pools(4).run(jobs.rank_with_model, small_config(**how), "test") for how in ({}, IN_TWO))
+    for ranks, protocol in itertools.product(every, alone):
+        np.testing.assert_array_equal(ranks[protocol], alone[protocol])
 
 
 @pytest.mark.parametrize("loss", ["softmax", long("sampled_softmax")])

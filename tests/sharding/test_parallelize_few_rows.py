@@ -16,13 +16,11 @@ from tests.processes import jobs
 from tests.training.loop.test_trainer import assemble
 
 LOSSES = ("softmax", "sampled_softmax", "gbce")
-SHARDINGS = {
+SHARDINGS: dict[str, dict[str, Any]] = {
     "ddp": {"parallelism.mode": "ddp"},
-    "row_wise": {"parallelism.sharding_type": "row_wise"},
-    "table_wise": {"parallelism.sharding_type": "table_wise"},
+    **{name: {"parallelism.sharding_type": name} for name in ("row_wise", "table_wise", "auto")},
     # Row-wise Adagrad, the default on CPU, is another algorithm where a row is cut, and refused.
     "column_wise": {"parallelism.sharding_type": "column_wise", "parallelism.sparse_optimizer": "adagrad"},
-    "auto": {"parallelism.sharding_type": "auto"},
     "row_wise, gated": {"parallelism.sharding_type": "row_wise", "training.max_skipped_steps": 1},
     "table_wise, gated": {"parallelism.sharding_type": "table_wise", "training.max_skipped_steps": 1},
     "linear head": {"model.head": "linear"},
