@@ -4,9 +4,11 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tqdm import tqdm
@@ -43,28 +45,24 @@ except KeyboardInterrupt:
 
 def run(columns: int = 80, *, is_shown: bool = True, stays: bool = True) -> str:
     program = PROGRAM.replace("SHOWN", str(is_shown)).replace("STAYS", str(stays))
-    written, status = on_terminal(
-        [sys.executable, "-c", program], folder=ROOT, interrupt_after="READY", columns=columns
-    )
+    command = [sys.executable, "-c", program]
+    written, status = on_terminal(command, folder=ROOT, interrupt_after="READY", columns=columns)
     assert status == 0, written
     return written
 
 
-def test_what_is_logged_is_lines_and_a_warning_says_that_it_is_one(capsys: Capture) -> None:
+def test_what_is_logged_is_lines_shown_once_on_the_stream_that_was_named_last(
+    monkeypatch: Patch, capsys: Capture
+) -> None:
+    """A warning says that it is one. Whatever handler a library has given to the root."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(sys.stderr)])
+    log_to_terminal()
     LOGGER.debug("not this")
     LOGGER.info("100 % {done}")
     LOGGER.warning("few steps")
-    assert capsys.readouterr() == ("100 % {done}\nwarning: few steps\n", "")
-
-
-def test_lines_are_shown_once_on_the_stream_that_was_named_last(monkeypatch: Patch, capsys: Capture) -> None:
-    """Whatever handler a library has given to the root."""
-    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(sys.stderr)])
-    log_to_terminal()
-    LOGGER.info("here")
     log_to_terminal(stream="stderr")
     LOGGER.info("there")
-    assert capsys.readouterr() == ("here\n", "there\n")
+    assert capsys.readouterr() == ("100 % {done}\nwarning: few steps\n", "there\n")
 
 
 def test_of_all_processes_but_the_first_nothing_is_seen(capsys: Capture) -> None:
@@ -91,15 +89,8 @@ def test_a_program_that_uses_the_package_decides_itself_what_it_shows(
     assert capsys.readouterr() == ("", "")
 
 
-class Nobody(StringIO):
-    """Stands where a terminal was that is closed."""
-
-    def write(self, text: str) -> int:
-        raise BrokenPipeError
-
-
 def test_where_nobody_reads_any_more_only_a_training_goes_on(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(sys, "stdout", Nobody())
+    monkeypatch.setattr(sys, "stdout", Mock(write=Mock(side_effect=BrokenPipeError)))
     with pytest.raises(BrokenPipeError):
         LOGGER.info("a line")
     log_to_terminal(outlives_reader=True)
@@ -170,25 +161,17 @@ def test_a_program_that_reads_events_gets_them_and_no_lines(monkeypatch: Patch, 
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
-    [(3.663976945244957, "3.66"), (0.41234, "0.412"), (40.0, "40"), (0, "0"), (99.96, "100"), (1390.4, "1,390")],
-)
-def test_three_digits_or_all_before_the_point(number: float, text: str) -> None:
-    assert rounded(number) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "noun", "text"),
+    ("function", "arguments", "text"),
     [
-        (1.0, "epoch", "1 epoch"), (2, "epoch", "2 epochs"), (0.5, "epoch", "0.5 epochs"), (1.0004, "epoch", "1 epoch"),
-        (8, "process", "8 processes"), (1000, "user", "1,000 users"), (3, "history", "3 histories"),
-        (2, "day", "2 days"),
+        # Three digits, or all before the point.
+        (rounded, [3.663976945244957], "3.66"), (rounded, [0.41234], "0.412"), (rounded, [40.0], "40"),
+        (rounded, [0], "0"), (rounded, [99.96], "100"), (rounded, [1390.4], "1,390"),
+        (pluralize, [1.0, "epoch"], "1 epoch"), (pluralize, [2, "epoch"], "2 epochs"),
+        (pluralize, [0.5, "epoch"], "0.5 epochs"), (pluralize, [1.0004, "epoch"], "1 epoch"),
+        (pluralize, [8, "process"], "8 processes"), (pluralize, [1000, "user"], "1,000 users"),
+        (pluralize, [3, "history"], "3 histories"), (pluralize, [2, "day"], "2 days"),
+        (format_duration, [0.4], "0:00"), (format_duration, [123], "2:03"), (format_duration, [3723.4], "1:02:03"),
     ],
 )  # fmt: skip
-def test_a_number_and_its_noun(number: float, noun: str, text: str) -> None:
-    assert pluralize(number, noun) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (123, "2:03"), (3723.4, "1:02:03")])
-def test_time(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
+def test_numbers_for_people(function: Callable[..., str], arguments: list[Any], text: str) -> None:
+    assert function(*arguments) == text
