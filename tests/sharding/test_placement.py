@@ -26,20 +26,23 @@ def test_rows_are_dealt_as_torchrec_deals_them() -> None:
 def test_a_gpu_that_each_process_sees_alone_is_the_first_of_each(
     monkeypatch: Patch, n_gpus: int, expected: list[str]
 ) -> None:
-    """In every group, too."""
+    """In every group, too, whose plan is moved in a copy."""
 
     def devices(plan: ShardingPlan | None) -> list[str]:
         assert plan is not None
         ((table,),) = (tables.values() for tables in plan.plan.values())
-        return [str(shard.placement) for shard in table.sharding_spec.shards]
+        shards = zip(table.ranks, table.sharding_spec.shards, strict=True)
+        return [f"{rank} {shard.placement}" for rank, shard in shards]
 
     monkeypatch.setattr("torch.cuda.device_count", lambda: n_gpus)
-    every = [f"rank:{rank}/{device}" for rank, device in enumerate(expected)]
+    every = [f"{rank} rank:{rank}/{device}" for rank, device in enumerate(expected)]
     sampled = make_job(20, 4, "cuda", loss="sampled_softmax")
     assert devices(make_plan(sampled, NO_LIMIT).sharding_plan) == every
     second = Groups(Partition(0, 2), Partition(1, 2), Partition(2, 4))
     in_groups = make_plan(replace(sampled, sharding_group_size=2), NO_LIMIT)
+    first = devices(in_groups.sharding_plan)
     assert devices(_plan_of_group(in_groups, second)) == every[2:]
+    assert devices(in_groups.sharding_plan) == first != every[2:]
 
 
 def time(n_items: int, n_processes: int, **changes: str) -> StepTime:

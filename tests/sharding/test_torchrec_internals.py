@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner.types import Perf, Shard, ShardingOption, Storage, TopologyFactory, TrainerConfig
-from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.models.tables.table import Table
 from bert4rec.sharding import torchrec_internals
@@ -22,7 +21,6 @@ from bert4rec.sharding.parallelize import _Sharder
 from bert4rec.sharding.plan import make_plan
 from bert4rec.sharding.torchrec_internals import (
     kernels,
-    move_plan,
     n_features,
     of_one_shard,
     sharded_tensor,
@@ -102,19 +100,6 @@ def test_the_planner_has_what_is_used() -> None:
     topology = torchrec_internals.make_topology(device_type="cuda", **sizes)
     require("torchrec", topology, "hbm_mem_bw", "ddr_mem_bw", "hbm_to_ddr_mem_bw", "intra_host_bw", "inter_host_bw")
     require("torchrec", torchrec_internals.perf_estimator(topology, {}), "estimate")
-
-
-def test_a_plan_is_moved_to_other_processes_in_a_copy() -> None:
-    plan = make_plan(make_job(20, 2), NO_LIMIT).sharding_plan
-    assert plan is not None
-
-    def places(of: ShardingPlan) -> list[tuple[list[int], list[str]]]:
-        parts = [sharding for module in of.plan.values() for sharding in module.values()]
-        return [(part.ranks, [str(shard.placement) for shard in part.sharding_spec.shards]) for part in parts]
-
-    before = places(plan)
-    assert places(move_plan(plan, 6, 8)) == [([6, 7], ["rank:6/cpu", "rank:7/cpu"])]
-    assert places(plan) == before == [([0, 1], ["rank:0/cpu", "rank:1/cpu"])]
 
 
 def test_an_option_is_changed_in_a_copy() -> None:
