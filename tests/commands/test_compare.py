@@ -10,7 +10,9 @@ from tests.report.runs_by_hand import make_run
 
 
 def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: Capture) -> None:
-    folders = [str(make_run(tmp_path / name, ranks)) for name, ranks in (("a", [1, 20]), ("b", [1, 2]))]
+    """Of the test, or of validation, by which is chosen."""
+    ranks = {"a": [1, 20], "b": [1, 2]}
+    folders = [str(make_run(tmp_path / name, of_run, validation=[3])) for name, of_run in ranks.items()]
     html, markdown = tmp_path / "x.html", tmp_path / "y.md"
     assert main(["compare", *folders, f"--html={html}", f"--markdown={markdown}"]) == 0
     printed = capsys.readouterr().out
@@ -25,14 +27,10 @@ def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: Capture) -> None:
     assert main(["compare", *folders, f"--markdown={markdown}"]) == 0
     assert "Learning curves" not in markdown.read_text()
     assert not (tmp_path / "y-curves.png").exists()
-
-
-def test_it_compares_on_validation_what_is_to_be_chosen(tmp_path: Path, capsys: Capture) -> None:
-    folders = [str(make_run(tmp_path / name, [1], validation=ranks)) for name, ranks in (("a", [20]), ("b", [2]))]
+    capsys.readouterr()
     assert main(["compare", *folders, "--split=validation"]) == 0
     printed = capsys.readouterr().out
-    assert "## Validation: " in printed
-    assert "## Test: " not in printed
+    assert ("## Validation: " in printed, "## Test: " in printed) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -61,18 +61,16 @@ def test_packages_that_do_not_load_end_the_checks(monkeypatch: Patch, capsys: Ca
 
 
 def test_another_version_and_a_missing_package_are_named(monkeypatch: Patch) -> None:
-    versions = {"torch": "2.0.0+cpu"}
     installed = metadata.version
 
     def version(name: str) -> str:
         if name == "polars":
             raise metadata.PackageNotFoundError
-        return versions.get(name) or installed(name)
+        return "2.0.0+cpu" if name == "torch" else installed(name)
 
     monkeypatch.setattr(doctor.metadata, "version", version)
     found = doctor.packages()
-    assert "torch 2.0.0+cpu" in found.text
-    assert "polars missing" in found.text
+    assert ("torch 2.0.0+cpu" in found.text, "polars missing" in found.text) == (True, True)
     assert found.advice
 
 
@@ -81,12 +79,9 @@ def test_an_fbgemm_that_was_built_for_another_torch(tmp_path: Path, error: str) 
     """In a process of its own, which finds a broken one first."""
     (tmp_path / "fbgemm_gpu.py").write_text(f"raise {error}\n")
     program = "from bert4rec.commands.doctor import matching; print(matching())"
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], env={"PYTHONPATH": f"{tmp_path}:{root}"}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    (line,) = done.stdout.splitlines()
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    variables = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    (line,) = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.splitlines()
     assert line.startswith("BAD   torch, torchrec, fbgemm: ")
 
 
@@ -114,43 +109,32 @@ def test_the_load_of_other_programs_is_named(monkeypatch: Patch, load: float, is
 
 
 def test_no_shared_memory(monkeypatch: Patch) -> None:
-    def refuse(**_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(doctor, "SharedMemory", refuse)
-        assert "No space left" in doctor.shared_memory().text
-        assert doctor.shared_memory().advice
+        patch.setattr(doctor, "SharedMemory", Mock(side_effect=OSError(28, "No space left on device")))
+        found = doctor.shared_memory()
+    assert ("No space left" in found.text, found.advice != "") == (True, True)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
-    assert "1 MiB" in doctor.shared_memory().text
-    assert doctor.shared_memory().advice
+    found = doctor.shared_memory()
+    assert ("1 MiB" in found.text, found.advice != "") == (True, True)
 
 
 def test_few_open_files(monkeypatch: Patch) -> None:
-    limits = {"soft": 1024, "hard": 1024}
-    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits.values()))
-    assert not doctor.open_files(309).advice
-    assert "1,027" in doctor.open_files(310).text
-    assert doctor.open_files(310).advice
-    limits["hard"] = 4096  # to which a training raises the soft one
-    assert not doctor.open_files(512).advice
-    limits["hard"] = resource.RLIM_INFINITY
-    assert not doctor.open_files(10**6).advice
+    for hard, n_processes, is_enough in (
+        (1024, 309, True), (1024, 310, False), (4096, 512, True), (resource.RLIM_INFINITY, 10**6, True),
+    ):  # fmt: skip
+        limits = (1024, hard)  # to which a training raises the soft one
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
+        found = doctor.open_files(n_processes)
+        assert (found.advice == "", "1,027" in found.text) == (is_enough, n_processes == 310)
 
 
-def test_two_processes_meet() -> None:
+def test_two_processes_meet_or_never_do(monkeypatch: Patch) -> None:
     found = doctor.all_reduce("gloo")
     assert not found.advice, found
     assert "16 MiB" in found.text
-
-
-def test_processes_that_never_meet(monkeypatch: Patch) -> None:
-    def wait(command: list[str], **_: Any) -> None:
-        raise subprocess.TimeoutExpired(command, 120)
-
-    monkeypatch.setattr(subprocess, "run", wait)
-    assert "120 s" in doctor.all_reduce("nccl").text
-    assert "NCCL_P2P_DISABLE=1" in doctor.all_reduce("nccl").advice
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.TimeoutExpired("python", 120)))
+    found = doctor.all_reduce("nccl")
+    assert ("120 s" in found.text, "NCCL_P2P_DISABLE=1" in found.advice) == (True, True)
 
 
 @pytest.mark.long

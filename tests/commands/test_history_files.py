@@ -71,16 +71,15 @@ def test_each_user_has_its_items_in_their_order(
 
 
 @pytest.mark.parametrize(
-    "times",
+    ("late", "first", "middle"),
     [
         ("9", "1", "2"),
         ("2024-03-19T10:27:00", "2024-03-18", "2024-03-19 10:26:59"),
         ("1600000009000", "1600000001000", "1600000002000"),
     ],
 )
-def test_rows_are_taken_in_the_order_of_their_times(tmp_path: Path, times: tuple[str, str, str]) -> None:
+def test_rows_are_taken_in_the_order_of_their_times(tmp_path: Path, late: str, first: str, middle: str) -> None:
     """Whether or not the model knows times, as a preparation reads them."""
-    late, first, middle = times
     (tmp_path / "x.csv").write_text(f"user,item,time\nu,late,{late}\nu,first,{first}\nu,middle,{middle}\n")
     assert read(tmp_path / "x.csv") == [("u", ["first", "middle", "late"])]
     ((_, history),) = timed(tmp_path / "x.csv")
@@ -140,9 +139,8 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(
 ) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=problem) as caught:
+    with pytest.raises(DataError, match=rf"^[^\n]*{problem}[^\n]*$"):
         read(tmp_path / name, with_times=with_times)
-    assert "\n" not in str(caught.value)
 
 
 PARTS = [
@@ -164,11 +162,9 @@ def test_recommendations_are_written_in_every_form(tmp_path: Path) -> None:
                 write(part)
     assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()] == LINES
     assert (tmp_path / "x.csv").read_text() == CSV
-    assert pq.read_table(tmp_path / "x.parquet").to_pylist() == [
-        {"user": "u", "rank": 1, "item": "a", "title": "Alien, the", "score": 2.5},
-        {"user": "u", "rank": 2, "item": "b", "title": "", "score": 1.25},
-        {"user": "w", "rank": 1, "item": "a", "title": "Alien, the", "score": -0.5},
-    ]
+    rows = [("u", 1, "a", "Alien, the", 2.5), ("u", 2, "b", "", 1.25), ("w", 1, "a", "Alien, the", -0.5)]
+    names = ("user", "rank", "item", "title", "score")
+    assert pq.read_table(tmp_path / "x.parquet").to_pylist() == [dict(zip(names, row, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])

@@ -118,42 +118,6 @@ def test_the_catalogue_is_that_of_the_dataset_folder(log_folder: Path, capsys: C
     assert "item: 10 x 68" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], ["--world-size", "--device"]),
-        (["--world-size=8"], ["--device"]),
-        (["--world-size=2", "--device=tpu"], ["--device", "tpu", "cuda", "cpu"]),
-        ([*ASKED, "--items"], ["--items"]),
-        (["--world-size=0", "--device=cpu"], ["--world-size=0"]),
-        (["--world-size=two", "--device=cpu"], ["--world-size=two"]),
-        ([*ASKED, "--items=-3"], ["--items=-3"]),
-        (["--world-size=12", "--device=cuda"], ["--world-size=12", " 8 ", "--local-world-size"]),
-        ([*ASKED, "--memory-gb=much"], ["--memory-gb=much"]),
-        ([*ASKED, "--memory-gb=nan"], ["--memory-gb=nan"]),
-        ([*ASKED, "--host-memory-gb=-1"], ["--host-memory-gb=-1"]),
-        (["--world-size=2", "--device=cpu", "--memory-gb=8"], ["--memory-gb", "--host-memory-gb"]),
-        (["--world-size=2", "--device=cpu", "--data.dataset_dir=nowhere"], ["nowhere: ", "--items=N"]),
-        ([*ASKED, "--mode", "both"], ["--mode=both", "dmp", "ddp"]),
-        ([*ASKED, "--local-world", "2"], ["--local-world:", "--local-world-size"]),
-        ([*ASKED, "--config=none.toml"], ["none.toml"]),
-        ([*ASKED, "extra"], ['"extra"']),
-        ([*ASKED, "--model.kind=markov"], ["markov"]),
-        (
-            ["--world-size=2", "--device=cpu", "--items=9", "--parallelism.compute_kernel=fused_uvm"],
-            ["--parallelism.compute_kernel=fused_uvm", '"fused"'],
-        ),
-    ],
-)
-def test_bad_arguments_are_one_line_and_status_2(capsys: Capture, arguments: list[str], words: list[str]) -> None:
-    assert plan(*arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    (line,) = err.splitlines()
-    assert line.startswith("error: ")
-    assert all(word in line for word in words), line
-
-
 def test_popular_items_make_a_step_longer(small_folder: Path, capsys: Capture) -> None:
     """Where the dataset is known; the time is that of even items, times the busiest process's share of the mean."""
     batches = "--training.per_device_train_batch_size=64"

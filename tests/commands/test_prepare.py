@@ -52,12 +52,5 @@ def test_without_a_file_the_defaults_count_and_what_is_next_fits_the_start(
     assert capsys.readouterr().out.splitlines()[-1] == f"{train} -- --training.n_epochs=3"
 
 
-def test_a_file_that_was_named_must_be_there(folder: Path, capsys: Capture) -> None:
-    assert main(["prepare", "--config=none.toml"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: none.toml: ")
-
-
 def test_the_sets_that_can_be_downloaded_are_named() -> None:
     assert [*ARCHIVES] == SETS

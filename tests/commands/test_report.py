@@ -69,13 +69,15 @@ def test_no_browser_and_files_that_are_damaged_are_one_line_each(
     monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     run = write_run(tmp_path / "one", dataset=REPORT["dataset"] | {"source": "synthetic"})
-    assert main(["report", str(run), "--open"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {run / 'report.html'}: ")
+
+    def refuses(named: Path, *options: str) -> bool:
+        assert main(["report", str(run), *options]) == 2
+        return capsys.readouterr().err.startswith(f"error: {named}: ")
+
+    assert refuses(run / "report.html", "--open")
     (run / "report.html").unlink()
     (run / "examples.json").write_text("{")
-    assert main(["report", str(run)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {run}: ")
+    assert refuses(run)
     (run / "examples.json").write_text("{}")
     (run / "report.html.tmp").mkdir()  # where the page is written first
-    assert main(["report", str(run)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {run / 'report.html.tmp'}: ")
+    assert refuses(run / "report.html.tmp")
