@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import bert4rec
 from bert4rec import launch
 from bert4rec.config.load import Overrides
-from bert4rec.config.tables import Config
 from bert4rec.launch import CellView, LogView, make_view, train_on
 from bert4rec.runtime.errors import SettingsError, UserError
 from tests.conftest import SMALL
+from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import assert_same_results
 
 
@@ -47,13 +48,26 @@ def words(settings: dict[str, Any]) -> list[str]:
     return ["--config=", *Overrides(settings).options]
 
 
+def processes_of(folder: Path) -> list[str]:
+    """Of this machine those that train into `folder`."""
+    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in found if "bert4rec train" in line and f"--run.name={folder.name}" in line]
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 200) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
 @pytest.fixture
-def settings(make: Callable[..., Config], small_folder: Path, tmp_path: Path) -> dict[str, Any]:
+def settings(make: Settings, small_folder: Path, tmp_path: Path) -> dict[str, Any]:
     return SMALL | {"data.dataset_dir": str(small_folder), "run.dir": str(tmp_path / "runs"), "training.n_epochs": 2}
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def program(monkeypatch: Patch) -> Callable[[str], None]:
     """Run some lines of Python in place of the training."""
 
     def use(text: str) -> None:
@@ -147,18 +161,11 @@ def test_an_interrupt_before_the_first_step_names_no_run(program: Callable[[str]
 
 def test_a_view_that_fails_ends_the_child(program: Callable[[str], None]) -> None:
     program("print(os.getpid(), flush=True); time.sleep(600)")
-    pids: list[int] = []
-    shown = Shown()
-
-    def fail(text: str) -> None:
-        pids.append(int(text))
-        raise ZeroDivisionError
-
-    shown.line = fail  # type: ignore[method-assign]
+    failing = Mock(line=Mock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
-        train_on([], n_processes=1, view=shown)
+        train_on([], n_processes=1, view=failing)
     with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
+        os.kill(int(failing.line.call_args.args[0]), 0)
 
 
 @pytest.mark.long
@@ -183,41 +190,24 @@ def test_what_ends_it_otherwise_is_raised(settings: dict[str, Any], processes: i
         train_on(words({**settings, "data.dataset_dir": "nowhere"}), n_processes=processes, view=Shown())
 
 
-def test_the_error_is_that_of_a_process_and_not_of_torchrun(program: Callable[[str], None]) -> None:
-    program(
-        """
-        print("error: no room\\nE1122 15:20:11.123 elastic failed\\nerror: of torchrun", file=sys.stderr)
-        sys.exit(1)
-        """
-    )
+def test_the_error_is_that_of_a_process_and_not_of_torchrun(
+    program: Callable[[str], None], settings: dict[str, Any]
+) -> None:
+    """Of wrong settings it comes before any process starts."""
+    elastic = "E1122 15:20:11.123 elastic failed"
+    program(f"sys.exit('error: no room\\n{elastic}\\nerror: of torchrun')")
     with pytest.raises(UserError, match=r"^no room$"):
         train_on([], n_processes=2, view=Shown())
     program("sys.exit('Traceback: boom')")
     with pytest.raises(RuntimeError, match=r"status 1\nTraceback: boom$"):
         train_on([], n_processes=1, view=Shown())
-
-
-def test_wrong_settings_are_found_before_any_process_starts(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=r"^processes=0: "):
         bert4rec.train(settings, processes=0)
     with pytest.raises(SettingsError, match=r"^training\.learning_rate = -1: "):
         bert4rec.train({**settings, "training.learning_rate": -1}, processes=2)
 
 
-def processes_of(folder: Path) -> list[str]:
-    """Of this machine those that train into `folder`."""
-    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in found if "bert4rec train" in line and f"--run.name={folder.name}" in line]
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 200) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.2)
-
-
-def test_a_notebook_cell_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_cell_has_one_output_that_changes(monkeypatch: Patch) -> None:
     pages: list[str] = []
 
     def display(page: str, *, display_id: bool) -> Any:
@@ -243,7 +233,7 @@ def test_a_notebook_cell_has_one_output_that_changes(monkeypatch: pytest.MonkeyP
     assert "line 7" not in pages[-1]
 
 
-def test_elsewhere_it_is_logged(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_it_is_logged(capsys: Capture, monkeypatch: Patch) -> None:
     shell: Any = ModuleType("IPython")
     shell.get_ipython = lambda: None
     monkeypatch.setitem(sys.modules, "IPython", shell)

@@ -18,6 +18,7 @@ import pytest
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
 from tests.conftest import SMALL
+from tests.fixture_types import Capture, Patch
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed: pip install -e .[dev]")
 
@@ -35,7 +36,7 @@ def options(small_folder: Path, tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def script(monkeypatch: Patch) -> ModuleType:
     """The script, in this process."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return importlib.import_module("search")
@@ -51,6 +52,13 @@ def said(search: "subprocess.Popen[str]", status: int = 0) -> str:
     out, err = search.communicate()
     assert search.returncode == status, out + err
     return out + err
+
+
+def wait_until(is_so: Callable[[], object], seconds: float = 200) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def trials_of(folder: Path) -> list[Any]:
@@ -78,50 +86,48 @@ def changed_script(place: Path, old: str, new: str) -> Path:
 @pytest.mark.long
 def test_two_searches_side_by_side_share_the_trials(options: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "search"
-    both = [start(["--trials=5", *options]) for _ in range(2)]
-    texts = [said(search) for search in both]
-    trials = trials_of(folder)
+    texts = [said(search) for search in [start(["--trials=5", *options]) for _ in range(2)]]
+    trials, names = trials_of(folder), [f"trial-{n:03d}" for n in range(5)]
     assert [(trial.number, trial.state) for trial in trials] == [(n, TrialState.COMPLETE) for n in range(5)]
     ends = [int(number) for text in texts for number in re.findall(r"^trial (\d+): NDCG@10", text, re.MULTILINE)]
     assert sorted(ends) == [0, 1, 2, 3, 4]  # each by one of them, once
     assert len({str(trial.params) for trial in trials}) == 5
-    assert sorted(path.name for path in folder.glob("trial-*")) == [f"trial-{n:03d}" for n in range(5)]
+    assert sorted(path.name for path in folder.glob("trial-*")) == names
 
     values = [report_of(folder, n)["validation"]["full"]["NDCG@10"] for n in range(5)]
     assert [trial.value for trial in trials] == values
     best = max(range(5), key=lambda n: values[n])
-    results = [text[text.index("\n5 trials finished, 0 stopped early, 0 failed\n") :] for text in texts]
-    assert results[0] == results[1]
-    assert re.search(rf"^ +{best} +{values[best]:.4f} ", results[0].split("settings\n")[1])
-
+    result, other = (text[text.index("\n5 trials finished, 0 stopped early, 0 failed\n") :] for text in texts)
+    assert result == other
+    assert re.search(rf"^ +{best} +{values[best]:.4f} ", result.split("settings\n")[1])
+    assert "--evaluation.baselines" not in result
     height, width, _ = matplotlib.image.imread(folder / "search.png").shape
     assert (width, height > 400) == (1260, True)
 
-    program, name, *words = shlex.split(results[0].splitlines()[-1])
+    program, name, *words = shlex.split(result.splitlines()[-1])
     assert (program, name) == ("bert4rec", "train")
-    printed, trained = load_config(*parse_command_line(words)), load_config(folder / f"trial-{best:03d}/config.toml")
+    printed, trained = load_config(*parse_command_line(words)), load_config(folder / names[best] / "config.toml")
     assert (printed.model, printed.preprocessing) == (trained.model, trained.preprocessing)
     assert printed.training == trained.training.model_copy(update={"loss": printed.training.loss})
     assert (printed.run.name, printed.run.dir, printed.run.resume) == ("search-best", "runs", "")
-    assert "--evaluation.baselines" not in results[0]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_killed_search_goes_on_where_it_was(options: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "search"
+    first = folder / "trial-000"
     words = ["--trials=2", *options, "--training.n_epochs=30", "--training.patience=0", "--model.embed_dim=16"]
     words += ["--training.eval_every_n_epochs=1"]
     killed = start(words)
-    wait_until(lambda: len(list(folder.glob("trial-000/checkpoints/step-*"))) > 0)
+    wait_until(lambda: len(list(first.glob("checkpoints/step-*"))) > 0)
     killed.kill()
     killed.communicate()
-    stopped = start(words)
-    resumed = folder / "trial-000/metrics.jsonl"
+    stopped, resumed = start(words), first / "metrics.jsonl"
     wait_until(lambda: resumed.exists() and re.search(r'"resume".*\n(.*\n)*.*"validation"', resumed.read_text()))
     stopped.terminate()
     assert said(stopped, status=130).endswith("\nstopped, all is saved; the same command goes on\n")
-    assert not (folder / "trial-000/report.json").exists()
+    assert not (first / "report.json").exists()
 
     text = said(start(words))
     assert f"{folder}: 2 trials, 1 of them begun before\n" in text
@@ -129,13 +135,11 @@ def test_a_killed_search_goes_on_where_it_was(options: list[str], tmp_path: Path
     trials = trials_of(folder)
     assert [(trial.number, trial.state) for trial in trials] == [(n, TrialState.COMPLETE) for n in (0, 1)]
     assert sorted(path.name for path in folder.glob("trial-*")) == ["trial-000", "trial-001"]
-    for trial in trials:
+    for trial, n_parts in zip(trials, (2, 0), strict=True):
         report = report_of(folder, trial.number)
         assert trial.value == report["validation"]["full"]["NDCG@10"]
-        assert report["training"]["epochs"] == 30
+        assert (report["training"]["epochs"], len(report["training"]["resumed"])) == (30, n_parts)
         assert sorted(trial.intermediate_values) == list(range(1, 31))
-    assert [len(report_of(folder, n)["training"]["resumed"]) for n in (0, 1)] == [2, 0]
-
     assert "\n2 trials finished, 0 stopped early, 0 failed\n" in said(start(words))  # there is nothing left to do
     assert trials_of(folder) == trials
 
@@ -175,13 +179,6 @@ def test_a_trial_that_is_worse_than_others_is_stopped_early(options: list[str], 
     assert not (folder / "trial-000/report.json").exists()
 
 
-def wait_until(is_so: Callable[[], object], seconds: float = 200) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 # --- Its parts --------------------------------------------------------------------------------------------------------
 
 
@@ -217,30 +214,29 @@ def test_whoever_has_the_lock_of_a_trial_runs_it(script: ModuleType, opened: Cal
 def test_validations_are_followed_until_one_is_worse_than_others(
     script: ModuleType, opened: Callable[..., Any], tmp_path: Path
 ) -> None:
+    def write(ndcgs: tuple[float, ...], end: int | None = None) -> None:
+        rows = [{"kind": "train", "step": 1, "loss": 2.0}] + [
+            {"kind": "validation", "step": epoch, "epoch": float(epoch), "full": {"NDCG@10": ndcg}}
+            for epoch, ndcg in enumerate(ndcgs, 2)
+        ]
+        (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows)[:end])
+
     search = opened("--training.n_epochs=5")
     for _ in range(5):
         earlier = search.study.ask()
         earlier.report(0.5, 4)
         search.study.tell(earlier, 0.5)
-    trial = search.study.ask()
-    watcher = script.Watcher(search, trial, tmp_path)
+    watcher = script.Watcher(search, search.study.ask(), tmp_path)
     watcher.line("there is no file yet")
-    rows = [{"kind": "train", "step": 1, "loss": 2.0}] + [
-        {"kind": "validation", "step": epoch, "epoch": float(epoch), "full": {"NDCG@10": value}}
-        for epoch, value in ((2, 0.125), (3, 0.75), (4, 0.25))
-    ]
-    *whole, torn = [json.dumps(row) for row in rows]
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*whole, torn[:20]]))
+    write((0.125, 0.75, 0.25), -20)  # the last line is torn
     watcher.line("epoch 3")
     watcher.line("epoch 3")
     assert search.trials()[5].intermediate_values == {2: 0.125, 3: 0.75}
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*whole, torn, ""]))
+    write((0.125, 0.75, 0.25))
     watcher.line("epoch 4: the best so far, 0.75, is better than the median")
-    rows[-2]["full"] = {"NDCG@10": 0.375}
-    worse = search.study.ask()
-    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    write((0.125, 0.375, 0.25))
     with pytest.raises(optuna.TrialPruned):
-        script.Watcher(search, worse, tmp_path).line("epoch 4")
+        script.Watcher(search, search.study.ask(), tmp_path).line("epoch 4")
     assert search.trials()[6].intermediate_values == {2: 0.125, 3: 0.375, 4: 0.25}
 
 
@@ -297,9 +293,14 @@ def test_what_was_typed_is_not_searched(script: ModuleType, opened: Callable[...
     ],
 )
 def test_what_no_trial_could_do_is_refused_before_the_first(
-    script: ModuleType, options: list[str], words: str, message: str, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+    script: ModuleType,
+    options: list[str],
+    words: str,
+    message: str,
+    capsys: Capture,
+    monkeypatch: Patch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.setattr(sys, "argv", ["search.py", *options, *words.split()])
     assert script.main() == 2
     error = capsys.readouterr().err
@@ -310,7 +311,7 @@ def test_what_no_trial_could_do_is_refused_before_the_first(
 
 
 def test_trials_that_cannot_be_compared_are_no_search(
-    script: ModuleType, opened: Callable[..., Any], tmp_path: Path
+    script: ModuleType, opened: Callable[..., Any], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     search = opened("--trials=3")
     assert len(opened("--trials=9", "--checkpoint.keep=1").trials()) == 0
@@ -323,11 +324,6 @@ def test_trials_that_cannot_be_compared_are_no_search(
         script.suggested(search, trial)
     lock.close()
     assert [one.state for one in search.trials()] == [TrialState.FAIL]
-
-
-def test_a_file_system_without_locks_is_refused(
-    script: ModuleType, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(script, "try_lock", lambda file, wait=False: True)  # as bert4rec.runtime.files has it there
     with pytest.raises(script.SettingsError, match=r"locks, which this file system does not have$"):
         opened()

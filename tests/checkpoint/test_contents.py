@@ -23,6 +23,13 @@ SETTINGS = OptimizerSettings(
 )  # fmt: skip
 
 
+def step(tiny: Tiny, optimizers: Optimizers, gradient: float) -> None:
+    optimizers.begin_step(1.0)
+    for weight in tiny.parameters():
+        weight.grad = torch.full_like(weight, gradient)
+    optimizers.step()
+
+
 def trained(n_steps: int) -> tuple[Tiny, Optimizers]:
     """A table and a dense part of one weight each, after so many steps by different gradients."""
     tiny = Tiny()
@@ -30,13 +37,6 @@ def trained(n_steps: int) -> tuple[Tiny, Optimizers]:
     for number in range(n_steps):
         step(tiny, optimizers, number + 1.0)
     return tiny, optimizers
-
-
-def step(tiny: Tiny, optimizers: Optimizers, gradient: float) -> None:
-    optimizers.begin_step(1.0)
-    for weight in tiny.parameters():
-        weight.grad = torch.full_like(weight, gradient)
-    optimizers.step()
 
 
 def owners(tiny: Tiny, optimizers: Optimizers) -> list[Owner]:

@@ -1,7 +1,7 @@
 """Which checkpoints a run makes and keeps."""
 
+import itertools
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +12,9 @@ import torch
 from bert4rec.checkpoint import store
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.checkpoint.store import SaveError
-from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.training.run import run
+from tests.fixture_types import Capture, Patch, Settings
 from tests.processes import jobs
 from tests.runs import Make, report_of, steps
 
@@ -24,23 +24,17 @@ pytestmark = [
 ]
 
 
-def test_the_best_that_could_be_saved_stays(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write, calls = store._write_shards, 0
+def test_the_best_that_could_be_saved_stays(make: Make, monkeypatch: Patch, capsys: Capture) -> None:
+    write, calls = store._write_shards, itertools.count(1)
 
     def full_at_the_best(*args: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
+        if next(calls) == 2:
             raise SaveError("the disk is full")
         write(*args)
 
     monkeypatch.setattr(store, "_write_shards", full_at_the_best)
-    second_is_best = {
-        "training.seed": 4, "parallelism.sparse_optimizer": "rowwise_adagrad", "model.positions": "learned"
-    }  # fmt: skip
-    folder = run(make(**second_is_best, **{"training.n_epochs": 4, "checkpoint.keep": 1}))
+    best = {"training.seed": 4, "parallelism.sparse_optimizer": "rowwise_adagrad", "model.positions": "learned"}
+    folder = run(make(**best, **{"training.n_epochs": 4, "checkpoint.keep": 1}))  # the second is the best
     printed = capsys.readouterr().out
     assert "warning: cannot save: the disk is full" in printed
     assert re.search(r"step-000000014: .*step-000000007\n", printed)
@@ -49,7 +43,7 @@ def test_the_best_that_could_be_saved_stays(
 
 
 def test_a_save_that_takes_too_long_is_left_out_on_all_processes(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path
+    pools: Any, small_config: Settings, tmp_path: Path
 ) -> None:
     config = small_config(**{"training.per_device_train_batch_size": 6})
     how = {"where": "bert4rec.models.sequence_model.Bert4Rec.forward", "call": 6, "rank": 1}
@@ -70,21 +64,16 @@ def test_the_best_stays_beside_the_last_ones(group_of_one: None, tmp_path: Path)
     assert "step-000000050" in manager.kept()
 
 
-def test_a_checkpoint_is_due_by_steps_and_by_minutes(
-    group_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_due_by_steps_and_by_minutes(group_of_one: None, tmp_path: Path, monkeypatch: Patch) -> None:
     now = 1000.0
     monkeypatch.setattr("bert4rec.checkpoint.contents.time", SimpleNamespace(monotonic=lambda: now))
-    never, by_steps, by_minutes = (
-        jobs.manager(tmp_path, **when) for when in ({}, {"every_steps": 3}, {"every_minutes": 0.5})
-    )
+    managers = [jobs.manager(tmp_path, **when) for when in ({}, {"every_steps": 3}, {"every_minutes": 0.5})]
     now = 1029.9
-    due = [[step for step in range(1, 8) if manager.is_due(step)] for manager in (never, by_steps, by_minutes)]
-    assert due == [[], [3, 6], []]
+    assert [[step for step in range(1, 8) if one.is_due(step)] for one in managers] == [[], [3, 6], []]
     now = 1030.0
-    assert [manager.is_due(1) for manager in (never, by_steps, by_minutes)] == [False, False, True]
-    by_minutes.save(1, {"x": torch.zeros(1)}, {}, best_step=1)
-    assert not by_minutes.is_due(2)
+    assert [one.is_due(1) for one in managers] == [False, False, True]
+    managers[2].save(1, {"x": torch.zeros(1)}, {}, best_step=1)
+    assert not managers[2].is_due(2)
 
 
 def test_a_save_that_would_take_too_long_is_left_out_where_there_is_another(group_of_one: None, tmp_path: Path) -> None:
@@ -97,7 +86,7 @@ def test_a_save_that_would_take_too_long_is_left_out_where_there_is_another(grou
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_and_forgotten(
-    group_of_one: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    group_of_one: None, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "checkpoints"

@@ -16,6 +16,7 @@ from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, Interrupted, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
+from tests.fixture_types import Capture, Patch
 from tests.runs import FORWARD, Make, assert_same_results, edit_facts, flip, in_step, interrupted, report_of, steps
 
 pytestmark = [
@@ -25,7 +26,7 @@ pytestmark = [
 
 
 @pytest.mark.long
-def test_loader_processes_may_come_and_go(make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loader_processes_may_come_and_go(make: Make, whole: Path, monkeypatch: Patch) -> None:
     """Begun with two, gone on with by none: the same run."""
     changes = {"run.name": "broken", "run.resume": "auto"}
     with monkeypatch.context() as patch:
@@ -35,7 +36,7 @@ def test_loader_processes_may_come_and_go(make: Make, whole: Path, monkeypatch: 
 
 
 def test_another_global_batch_goes_on_behind_the_sequences_that_were_seen(
-    make: Make, small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make: Make, small_dataset: Dataset, monkeypatch: Patch, capsys: Capture
 ) -> None:
     n_sequences = len(small_dataset.windows(max_len=12, step=12))
     with monkeypatch.context() as patch:
@@ -49,7 +50,7 @@ def test_another_global_batch_goes_on_behind_the_sequences_that_were_seen(
     assert report["training"]["epochs"] == 3
 
 
-def test_a_finished_run_goes_on_with_more_epochs(make: Make, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_goes_on_with_more_epochs(make: Make, whole: Path, capsys: Capture) -> None:
     longer = run(make(**{"run.name": "longer", "training.n_epochs": 5}))
     picture = (whole / "learning_curve.png").read_bytes()
     capsys.readouterr()
@@ -83,11 +84,11 @@ def test_from_an_earlier_checkpoint_the_newer_ones_are_quarantined(make: Make, w
     aside = sorted(path.name for path in (whole / "checkpoints" / "set-aside").iterdir())
     assert aside == ["step-000000014", "step-000000021"]
     assert [record["step"] for record in read_records(whole, "validation")] == [7, 14, 21]
-    kinds = [json.loads(line)["kind"] for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    kinds = [record["kind"] for record in map(json.loads, (whole / "metrics.jsonl").read_text().splitlines())]
     assert (kinds.count("validation"), kinds.count("resume")) == (3 + 2, 1)
 
 
-def test_a_damaged_checkpoint_is_skipped_aloud(make: Make, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_skipped_aloud(make: Make, whole: Path, capsys: Capture) -> None:
     before, newest = report_of(whole), found(whole / "checkpoints")[-1]
     flip(newest / "__0_0.distcp", 1000)
     run(make(**{"run.resume": str(whole)}))
@@ -100,27 +101,22 @@ def test_a_damaged_checkpoint_is_skipped_aloud(make: Make, whole: Path, capsys: 
         run(make(**{"run.resume": str(whole)}))
 
 
-def test_another_dataset_is_refused(
-    make: Make, whole: Path, tmp_path: Path, small_folder: Path, capsys: pytest.CaptureFixture[str]
+def test_another_dataset_and_a_checkpoint_of_another_version_are_refused(
+    make: Make, whole: Path, tmp_path: Path, small_folder: Path
 ) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(small_folder, copy)
+    copy = Path(shutil.copytree(small_folder, tmp_path / "copy"))
     metadata = json.loads((copy / "metadata.json").read_text())
     (copy / "metadata.json").write_text(json.dumps(metadata | {"fingerprint": "f" * 64}))
     with pytest.raises(SettingsError, match=f"{metadata['fingerprint'][:12]}….*ffffffffffff"):
         run(make(**{"run.resume": str(whole), "data.dataset_dir": str(copy)}))
-
-
-def test_a_checkpoint_of_another_version_is_refused(make: Make, whole: Path) -> None:
+    leave_group()
     newest = found(whole / "checkpoints")[-1]
     edit_facts(newest, lambda facts: facts.update(facts_version=METADATA_VERSION - 1))
     with pytest.raises(DataError, match=f"{newest}: .*form {METADATA_VERSION - 1}, here it is {METADATA_VERSION}"):
         run(make(**{"run.resume": str(whole)}))
 
 
-def test_a_closed_terminal_is_no_reason_to_lose_anything(
-    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_terminal_is_no_reason_to_lose_anything(make: Make, whole: Path, monkeypatch: Patch) -> None:
     read, write = os.pipe()
     os.close(read)
     log_to_terminal(outlives_reader=True)
@@ -138,7 +134,7 @@ def test_a_closed_terminal_is_no_reason_to_lose_anything(
 
 
 @pytest.mark.long
-def test_a_schedule_goes_on_where_it_was_with_another_batch(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_goes_on_where_it_was_with_another_batch(make: Make, monkeypatch: Patch) -> None:
     changes = {"training.lr_schedule": "linear"}
     usual = run(make(**changes, **{"run.name": "usual"}))
     with monkeypatch.context() as patch:

@@ -6,19 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import (
-    Trained,
-    checkpoint_of,
-    found,
-    lock,
-    named_run,
-    new_folder,
-    newest_run,
-    runs,
-)
+from bert4rec.checkpoint.run_folder import Trained, checkpoint_of, found, lock, named_run, new_folder, newest_run, runs
 from bert4rec.runtime.errors import DataError, SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
+from tests.fixture_types import Capture
 from tests.runs import Make
 
 pytestmark = [
@@ -46,15 +38,16 @@ def test_where_runs_and_checkpoints_are_found(make: Make, whole: Path, tmp_path:
     assert run(make(**places, **{"run.resume": "auto"})) == parent / "broken-2"
 
 
-@pytest.mark.parametrize("resume", ["no/where", "", "auto"])
-def test_what_is_not_there(make: Make, resume: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if resume == "auto":
-        assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp"
-        assert "nothing to resume" in capsys.readouterr().out
-        assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp-2"  # the first is finished
-        return
+@pytest.mark.parametrize("resume", ["no/where", ""])
+def test_what_is_not_there_is_named(make: Make, resume: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=f'run.resume = "{resume or tmp_path}"'):
         run(make(**{"run.resume": resume or str(tmp_path)}))
+
+
+def test_auto_starts_a_run_where_none_is_unfinished(make: Make, capsys: Capture) -> None:
+    assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp"
+    assert "nothing to resume" in capsys.readouterr().out
+    assert run(make(**{"run.resume": "auto"})).name == "synthetic-dmp-2"  # the first is finished
 
 
 def test_a_new_run_takes_the_next_number(tmp_path: Path) -> None:
@@ -68,17 +61,17 @@ def test_a_new_run_takes_the_next_number(tmp_path: Path) -> None:
 
 
 def test_runs_are_found_by_number_and_told_by_their_reports(tmp_path: Path) -> None:
+    def newest() -> list[Path | None]:
+        return [newest_run(tmp_path, "x", is_finished=done) for done in (False, True)]
+
     for name in ("x", "x-2", "x-10", "x-y", "xx", "x-3"):
         (tmp_path / name / "checkpoints" / "step-000000004").mkdir(parents=True)
     (tmp_path / "x-11").mkdir()  # without a checkpoint
     assert [path.name for path in runs(tmp_path, "x")] == ["x", "x-2", "x-3", "x-10", "x-11"]
-    assert tuple(newest_run(tmp_path, "x", is_finished=done) for done in (False, True)) == (tmp_path / "x-10", None)
+    assert newest() == [tmp_path / "x-10", None]
     for name in ("x-2", "x-10"):
         (tmp_path / name / "report.json").touch()
-    assert tuple(newest_run(tmp_path, "x", is_finished=done) for done in (False, True)) == (
-        tmp_path / "x-3",
-        tmp_path / "x-10",
-    )
+    assert newest() == [tmp_path / "x-3", tmp_path / "x-10"]
 
 
 def test_only_whole_checkpoints_are_found_and_can_be_named(tmp_path: Path) -> None:
@@ -111,7 +104,5 @@ def test_the_checkpoint_of_comes_before_the_last(tmp_path: Path) -> None:
 
 def test_a_kind_of_model_that_this_version_does_not_have_is_named() -> None:
     trained = Trained(Path("runs/old"), {"config": {"model": {"kind": "gru"}}}, None)
-    with pytest.raises(
-        DataError, match=r'runs/old: model.kind = "gru" is not known; valid in this version: bert4rec, '
-    ):
+    with pytest.raises(DataError, match=r'^runs/old: model.kind = "gru" .*: bert4rec, '):
         _ = trained.kind

@@ -13,6 +13,7 @@ import pytest
 from bert4rec.checkpoint.run_settings import RunSettings, load_run_settings, options_to_train_longer
 from bert4rec.config.load import NO_FILE, load_config, parse_command_line, parse_mapping
 from bert4rec.runtime.errors import SettingsError
+from tests.fixture_types import Patch
 from tests.folders import files_of
 
 Make = Callable[..., Path]
@@ -25,7 +26,7 @@ def load(words: list[str]) -> RunSettings:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(tmp_path: Path, monkeypatch: Patch) -> Make:
     """`make(name, report, **changes)`: a run folder of two checkpoints; the working folder has a config.toml."""
     monkeypatch.chdir(tmp_path)
     for name in ("TORCHX_JOB_ID", "TORCHELASTIC_RUN_ID"):
@@ -141,12 +142,12 @@ def test_a_finished_run_says_so_and_how_to_train_it_longer(
 
 def test_more_of_what_did_not_end_a_run_is_not_enough(make: Make) -> None:
     run = make("x", ENDED | {"epochs": 3, "stopped_by": "patience"}, **{"training.patience": 2})
-    assert load([f"--resume={run}", "--training.n_epochs=9"]).finished
-    assert load([f"--resume={run}", "--training.patience=1"]).finished
-    assert not load([f"--resume={run}", "--training.patience=0"]).finished
-
-    assert not load([f"--resume={run}/checkpoints/step-000000010"]).finished  # an earlier checkpoint
-    assert load([f"--resume={run}/checkpoints/step-000000020"]).finished
+    for place, option, is_finished in (
+        ("", "--training.n_epochs=9", True), ("", "--training.patience=1", True), ("", "--training.patience=0", False),
+        ("/checkpoints/step-000000010", "--checkpoint.keep=3", False),  # an earlier checkpoint
+        ("/checkpoints/step-000000020", "--checkpoint.keep=3", True),
+    ):  # fmt: skip
+        assert bool(load([f"--resume={run}{place}", option]).finished) == is_finished
 
 
 def test_files_that_cannot_be_read_are_named_in_one_line(make: Make) -> None:

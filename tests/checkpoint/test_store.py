@@ -8,9 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
-from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
-from torch.distributed._shard.sharding_spec import ShardMetadata
 
 from bert4rec.checkpoint import store
 from bert4rec.checkpoint.run_folder import found
@@ -18,8 +15,10 @@ from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, read_m
 from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
+from tests.fixture_types import Capture, Patch
 from tests.processes import jobs
 from tests.runs import Make, report_of
+from tests.sharding.sharded import sharded
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),
@@ -48,9 +47,7 @@ def test_shards_of_which_every_group_has_a_copy_are_written_once(
     assert sorted(of_table) == [(0, 0), (66, 0)]
 
 
-def test_files_that_the_first_process_does_not_see_make_no_checkpoint(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_the_first_process_does_not_see_make_no_checkpoint(make: Make, monkeypatch: Patch) -> None:
     """As where each host has a disk of its own."""
     describe = store._describe
     ghost = {"__1_0.distcp": {"bytes": 7, "sha256": "0"}}
@@ -60,7 +57,7 @@ def test_files_that_the_first_process_does_not_see_make_no_checkpoint(
 
 
 def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
-    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
+    make: Make, whole: Path, capsys: Capture
 ) -> None:
     before, newest = report_of(whole), found(whole / "checkpoints")[-1]
     newest.rename(newest.with_name(newest.name + ".old"))
@@ -70,13 +67,6 @@ def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
     assert f"from {newest}\n" in capsys.readouterr().out
     assert report_of(whole)["test"] == before["test"]
     assert {path.suffix for path in (whole / "checkpoints").iterdir()} == {""}
-
-
-def sharded(values: torch.Tensor) -> ShardedTensor:
-    """A table of one shard, which is `values` itself."""
-    shard = Shard(values, ShardMetadata([0, 0], list(values.shape), "rank:0/cpu"))
-    metadata = ShardedTensorMetadata([shard.metadata], values.size())
-    return ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
 
 
 def test_what_was_saved_is_read_back_in_place(group_of_one: None, tmp_path: Path) -> None:
@@ -101,7 +91,7 @@ def test_what_a_checkpoint_does_not_hold_or_no_longer_holds_is_one_line(group_of
         verify(tmp_path / "one")
 
 
-def test_a_shard_goes_to_the_disk_a_few_rows_at_a_time(group_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_goes_to_the_disk_a_few_rows_at_a_time(group_of_one: None, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store, "PIECE_BYTES", 40)  # of rows of 16
     values = torch.arange(20.0).view(5, 4)
     pieces = in_pieces({"table": sharded(values)})["table"].local_shards()
@@ -129,34 +119,26 @@ def test_what_a_kill_has_left_is_tidied_up(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+# How a table [11, 4] may be cut: rows and columns of each shard.
 ELEVEN = torch.arange(44.0).view(11, 4)
 
-# How a table [11, 4] may be cut: rows and columns of each shard.
+# How it may be cut: rows and columns of each shard.
 CUTS = {
     "row-wise": [(slice(0, 5), slice(0, 4)), (slice(5, 11), slice(0, 4))],
     "column-wise": [(slice(0, 11), slice(0, 1)), (slice(0, 11), slice(1, 4))],
 }
 
 
-def cut_table(cut: str, dtype: torch.dtype) -> ShardedTensor:
-    shards = []
-    for rows, columns in CUTS[cut]:
-        part = ELEVEN[rows, columns].contiguous().to(dtype)
-        place = ShardMetadata([rows.start, columns.start], list(part.shape), "rank:0/cpu")
-        shards.append(Shard(part, place))
-    metadata = ShardedTensorMetadata([shard.metadata for shard in shards], ELEVEN.size(), TensorProperties(dtype=dtype))
-    return ShardedTensor._init_from_local_shards_and_global_metadata(shards, metadata)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("cut", CUTS)
 def test_rows_come_in_their_order_however_they_were_cut(
-    group_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str, dtype: torch.dtype
+    group_of_one: None, tmp_path: Path, monkeypatch: Patch, cut: str, dtype: torch.dtype
 ) -> None:
     """Half precision is read as float32."""
     monkeypatch.setattr(store, "PIECE_BYTES", 12 * dtype.itemsize)  # three whole rows
     weight = torch.tensor([0.5, -0.0])
-    save(tmp_path / "one", {"table": cut_table(cut, dtype), "weight": weight, "scale": torch.tensor(7)}, {})
+    tensors = {"table": sharded(ELEVEN.to(dtype), CUTS[cut]), "weight": weight, "scale": torch.tensor(7)}
+    save(tmp_path / "one", tensors, {})
     dist.destroy_process_group()
     stored = StoredTensors(tmp_path / "one")
     assert {*stored} == {"table", "weight", "scale"}

@@ -9,10 +9,13 @@ import pytest
 from bert4rec.checkpoint.run_folder import FORMAT, VERSION, Trained, find_trained, found, is_package, read_settings
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
+from tests.fixture_types import Patch
 from tests.runs import edit_facts
 
 
-def test_a_run_its_best_checkpoint_and_another_one(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_its_best_checkpoint_another_one_and_one_by_itself(
+    whole: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
     best = (whole / "checkpoints" / "best").resolve()
     other = next(path for path in found(whole / "checkpoints") if path != best)
     trained = find_trained(whole)
@@ -20,6 +23,9 @@ def test_a_run_its_best_checkpoint_and_another_one(whole: Path, monkeypatch: pyt
     assert find_trained(whole / "checkpoints" / "best") == trained
     assert (find_trained(other).run, find_trained(other).is_reported) == (whole, False)
     assert find_trained(other).checksum != trained.checksum
+    alone = Path(shutil.copytree(best, tmp_path / "alone"))
+    trained = find_trained(alone)
+    assert (trained.folder, trained.run, trained.is_reported) == (alone, None, False)
     monkeypatch.chdir(whole.parent)
     assert find_trained(whole).folder == best.relative_to(whole.parent)
 
@@ -29,12 +35,6 @@ def test_a_run_that_was_moved_near_the_root_has_its_dataset_where_the_settings_s
     metadata["config"] = metadata["config"] | {"data": {"dataset_dir": "data/x"}, "run": {"dir": "a/b/runs"}}
     for run in (Path("/model"), Path("/")):
         assert Trained(run / "checkpoints" / "step-1", metadata, run).dataset == Path("data/x")
-
-
-def test_a_checkpoint_by_itself_has_no_run(whole: Path, tmp_path: Path) -> None:
-    alone = Path(shutil.copytree(whole / "checkpoints" / "best", tmp_path / "alone"))
-    trained = find_trained(alone)
-    assert (trained.folder, trained.run, trained.is_reported) == (alone, None, False)
 
 
 def test_what_cannot_be_used_is_refused(whole: Path, tmp_path: Path) -> None:
@@ -67,12 +67,6 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_whole_package_says_what_it_is(package: Path) -> None:
-    assert is_package(package)
-    assert read_settings(package) == {"format": FORMAT, "format_version": VERSION}
-    assert not is_package(package / "nowhere")
-
-
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -82,16 +76,19 @@ def test_a_whole_package_says_what_it_is(package: Path) -> None:
     ],
 )
 def test_a_foreign_or_newer_package_is_refused(package: Path, settings: object, problem: str) -> None:
+    assert is_package(package)
+    assert not is_package(package / "nowhere")
+    assert read_settings(package) == {"format": FORMAT, "format_version": VERSION}
     (package / "settings.json").write_text(json.dumps(settings))
     seal(package)
     with pytest.raises(DataError, match=problem):
         read_settings(package)
-
-
-def test_a_package_with_damaged_or_no_weights_is_refused(package: Path) -> None:
     (package / "model.safetensors").write_bytes(b"Weights")
     with pytest.raises(DataError, match=r"model.safetensors"):
         read_settings(package)
+
+
+def test_a_package_without_weights_is_refused(package: Path) -> None:
     (package / "model.safetensors").unlink()
     seal(package)
     with pytest.raises(DataError, match="--format=safetensors"):

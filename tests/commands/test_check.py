@@ -2,28 +2,17 @@
 
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.runtime import console
+from tests.fixture_types import Capture, Patch
 
 
-@pytest.mark.parametrize("given", [[], ["a", "b"], ["--fast"]])
-def test_one_folder_is_named(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", *given]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert line.endswith("--help")
-
-
-def test_a_check_that_is_stopped_shows_nothing(
-    small_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(_: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("bert4rec.dataset.check.check_dataset", interrupted)
+def test_a_check_that_is_stopped_shows_nothing(small_folder: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setattr("bert4rec.dataset.check.check_dataset", Mock(side_effect=KeyboardInterrupt))
     assert main(["check", str(small_folder)]) == 130
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -31,7 +20,7 @@ def test_a_check_that_is_stopped_shows_nothing(
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_long_check_says_how_far_it_is(
-    small_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+    small_folder: Path, monkeypatch: Patch, capsys: Capture, terminal: bool
 ) -> None:
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(console, "SECONDS_BETWEEN_BARS", 0.0)

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from bert4rec.__main__ import main
+from tests.fixture_types import Capture, Patch
 from tests.report.runs_by_hand import make_run
 
 
-def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = [str(make_run(tmp_path / name, ranks)) for name, ranks in (("a", [1, 20]), ("b", [1, 2]))]
+def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: Capture) -> None:
+    """Of the test, or of validation, by which is chosen."""
+    ranks = {"a": [1, 20], "b": [1, 2]}
+    folders = [str(make_run(tmp_path / name, of_run, validation=[3])) for name, of_run in ranks.items()]
     html, markdown = tmp_path / "x.html", tmp_path / "y.md"
     assert main(["compare", *folders, f"--html={html}", f"--markdown={markdown}"]) == 0
     printed = capsys.readouterr().out
@@ -24,21 +27,17 @@ def test_it_prints_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["compare", *folders, f"--markdown={markdown}"]) == 0
     assert "Learning curves" not in markdown.read_text()
     assert not (tmp_path / "y-curves.png").exists()
-
-
-def test_it_compares_on_validation_what_is_to_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = [str(make_run(tmp_path / name, [1], validation=ranks)) for name, ranks in (("a", [20]), ("b", [2]))]
+    capsys.readouterr()
     assert main(["compare", *folders, "--split=validation"]) == 0
     printed = capsys.readouterr().out
-    assert "## Validation: " in printed
-    assert "## Test: " not in printed
+    assert ("## Validation: " in printed, "## Test: " in printed) == (True, False)
 
 
 @pytest.mark.parametrize(
     ("words", "token"), [(["a"], "a: "), (["a", "nowhere"], "nowhere: "), (["a", "a", "--html=no/x"], "--html=no/x: ")]
 )
 def test_what_is_refused_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], token: str
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture, words: list[str], token: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(Path("a"), [1, 20])

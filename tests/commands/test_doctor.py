@@ -7,7 +7,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,19 +16,20 @@ from bert4rec.__main__ import main
 from bert4rec.commands import doctor
 from bert4rec.commands.doctor import Finding
 from tests.conftest import SMALL
+from tests.fixture_types import Capture, Patch
 
 OPTIONS = [f"--{key}={value}" for key, value in SMALL.items()]
 
 
 @pytest.fixture
-def met(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def met(monkeypatch: Patch, tmp_path: Path) -> None:
     """Two processes reach each other at once; an empty folder without a settings file."""
     monkeypatch.setattr(doctor, "all_reduce", lambda backend: Finding(backend, "met"))
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("met")
-def test_all_is_good_on_this_machine(small_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_is_good_on_this_machine(small_folder: Path, capsys: Capture) -> None:
     assert main(["doctor", "--processes=2", *OPTIONS, f"--data.dataset_dir={small_folder}", "--mode=ddp"]) == 0
     *lines, plan, _ = capsys.readouterr().out.splitlines()
     names = [line.partition(": ")[0] for line in lines]
@@ -40,7 +41,7 @@ def test_all_is_good_on_this_machine(small_folder: Path, capsys: pytest.CaptureF
 
 @pytest.mark.usefixtures("met")
 def test_a_dataset_that_is_missing_and_a_table_that_does_not_fit(
-    small_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    small_folder: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     assert main(["doctor", *OPTIONS]) == 1
     assert "BAD   plan: data/synthetic: " in capsys.readouterr().out
@@ -53,22 +54,19 @@ def test_a_dataset_that_is_missing_and_a_table_that_does_not_fit(
 
 
 @pytest.mark.usefixtures("met")
-def test_packages_that_do_not_load_end_the_checks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_packages_that_do_not_load_end_the_checks(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(doctor, "matching", lambda: Finding("torch", "broken", "make setup"))
     assert main(["doctor"]) == 1
     assert "BAD   torch: broken; make setup" in capsys.readouterr().out.splitlines()[-2]
 
 
-def test_another_version_and_a_missing_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {"torch": "2.0.0+cpu"}
+def test_another_version_and_a_missing_package_are_named(monkeypatch: Patch) -> None:
     installed = metadata.version
 
     def version(name: str) -> str:
         if name == "polars":
             raise metadata.PackageNotFoundError
-        return versions.get(name) or installed(name)
+        return "2.0.0+cpu" if name == "torch" else installed(name)
 
     monkeypatch.setattr(doctor.metadata, "version", version)
     found = doctor.packages()
@@ -83,16 +81,13 @@ def test_an_fbgemm_that_was_built_for_another_torch(tmp_path: Path, error: str) 
     """In a process of its own, which finds a broken one first."""
     (tmp_path / "fbgemm_gpu.py").write_text(f"raise {error}\n")
     program = "from bert4rec.commands.doctor import matching; print(matching())"
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], env={"PYTHONPATH": f"{tmp_path}:{root}"}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    (line,) = done.stdout.splitlines()
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    variables = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    (line,) = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.splitlines()
     assert line.startswith("BAD   torch, torchrec, fbgemm: ")
 
 
-def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert doctor.devices().advice
@@ -108,54 +103,43 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("load", "is_slow"), [(0.3, False), (2.5, True)])
-def test_the_load_of_other_programs_is_named(monkeypatch: pytest.MonkeyPatch, load: float, is_slow: bool) -> None:
+def test_the_load_of_other_programs_is_named(monkeypatch: Patch, load: float, is_slow: bool) -> None:
     monkeypatch.setattr(doctor, "usable_cores", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
     assert not doctor.load().advice  # it passes
     assert ("several times" in doctor.load().text) == is_slow
 
 
-def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+def test_no_shared_memory(monkeypatch: Patch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(doctor, "SharedMemory", refuse)
-        assert "No space left" in doctor.shared_memory().text
-        assert doctor.shared_memory().advice
+        patch.setattr(doctor, "SharedMemory", Mock(side_effect=OSError(28, "No space left on device")))
+        found = doctor.shared_memory()
+    assert ("No space left" in found.text, found.advice != "") == (True, True)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
-    assert "1 MiB" in doctor.shared_memory().text
-    assert doctor.shared_memory().advice
+    found = doctor.shared_memory()
+    assert ("1 MiB" in found.text, found.advice != "") == (True, True)
 
 
-def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"soft": 1024, "hard": 1024}
-    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits.values()))
-    assert not doctor.open_files(309).advice
-    assert "1,027" in doctor.open_files(310).text
-    assert doctor.open_files(310).advice
-    limits["hard"] = 4096  # to which a training raises the soft one
-    assert not doctor.open_files(512).advice
-    limits["hard"] = resource.RLIM_INFINITY
-    assert not doctor.open_files(10**6).advice
+def test_few_open_files(monkeypatch: Patch) -> None:
+    for hard, n_processes, is_enough in (
+        (1024, 309, True), (1024, 310, False), (4096, 512, True), (resource.RLIM_INFINITY, 10**6, True),
+    ):  # fmt: skip
+        limits = (1024, hard)  # to which a training raises the soft one
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
+        found = doctor.open_files(n_processes)
+        assert (found.advice == "", "1,027" in found.text) == (is_enough, n_processes == 310)
 
 
-def test_two_processes_meet() -> None:
+def test_two_processes_meet_or_never_do(monkeypatch: Patch) -> None:
     found = doctor.all_reduce("gloo")
     assert not found.advice, found
     assert "16 MiB" in found.text
-
-
-def test_processes_that_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wait(command: list[str], **_: Any) -> None:
-        raise subprocess.TimeoutExpired(command, 120)
-
-    monkeypatch.setattr(subprocess, "run", wait)
-    assert "120 s" in doctor.all_reduce("nccl").text
-    assert "NCCL_P2P_DISABLE=1" in doctor.all_reduce("nccl").advice
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.TimeoutExpired("python", 120)))
+    found = doctor.all_reduce("nccl")
+    assert ("120 s" in found.text, "NCCL_P2P_DISABLE=1" in found.advice) == (True, True)
 
 
 @pytest.mark.long
-def test_an_interface_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_that_is_not_there(monkeypatch: Patch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothing0")
     assert "GLOO_SOCKET_IFNAME" in doctor.all_reduce("gloo").advice

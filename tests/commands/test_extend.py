@@ -3,9 +3,8 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, leave_group, prepare_log
+from tests.fixture_types import Capture, Patch, Settings
 from tests.folders import files_of
 from tests.runs import edit_facts, flip, report_of, steps, tensors_of
 
@@ -47,7 +47,7 @@ def extended(old: Path, dataset: Path, *options: str) -> Path:
     return old.with_name("run-2")
 
 
-def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys: Capture) -> None:
     before = files_of(old)
     capsys.readouterr()
     new = extended(old, grown_folder)
@@ -69,9 +69,7 @@ def test_a_new_run_has_all_that_was_learnt(old: Path, grown_folder: Path, capsys
     assert (facts["n_items"], facts["world_size"]) == (10, 1)
 
 
-def test_it_recommends_new_items_at_once_and_has_no_report(
-    old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_recommends_new_items_at_once_and_has_no_report(old: Path, grown_folder: Path, capsys: Capture) -> None:
     new = extended(old, grown_folder)
     (found,) = load(new).recommend([[1, 2, 3]], 10)
     assert {9, 10} <= {one.item for one in found}
@@ -84,7 +82,7 @@ def settings_of(*argv: str) -> Config:
     return load_run_settings(*parse_command_line(argv), looks_around=False).config
 
 
-def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: Capture) -> None:
     """The first validation is of the weights as they were; what changed is one optimizer's count of updates."""
     new = extended(old, grown_folder, "--training.learning_rate=0.0005", "--training.n_epochs=7")
     assert run(settings_of(f"--resume={new}", "--training.n_epochs=2")) == new
@@ -99,32 +97,25 @@ def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: pytest.
     assert updates == report_of(old)["training"]["steps"] + report["training"]["steps"]
 
 
-def test_weights_that_training_makes_worse_are_not_lost(
-    old: Path, grown_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_training_makes_worse_are_not_lost(old: Path, grown_folder: Path, monkeypatch: Patch) -> None:
     """Validated first are those of the extended model; they stay, and are the ones that are tested."""
-    new = extended(old, grown_folder)
-    ndcgs = iter([0.9, 0.8, 0.7])
-    monkeypatch.setattr(
-        "bert4rec.evaluation.evaluator.Evaluator.validation_metrics",
-        lambda *_: {"full": {"HR@10": 1.0, "NDCG@10": next(ndcgs)}},
-    )
+    new, ndcgs = extended(old, grown_folder), (0.9, 0.8, 0.7)
+    measured = Mock(side_effect=[{"full": {"HR@10": 1.0, "NDCG@10": ndcg}} for ndcg in ndcgs])
+    monkeypatch.setattr("bert4rec.evaluation.evaluator.Evaluator.validation_metrics", measured)
     run(settings_of(f"--resume={new}", "--training.n_epochs=3"))
-    n_steps = report_of(new)["training"]["steps"]
-    assert report_of(new)["training"]["best_epoch"] == 0
-    assert steps(new) == [0, n_steps * 2 // 3, n_steps]
+    training = report_of(new)["training"]
+    assert training["best_epoch"] == 0
+    assert steps(new) == [0, training["steps"] * 2 // 3, training["steps"]]
     assert (new / "checkpoints" / "best").resolve().name == "step-000000000"
 
 
 def test_other_weights_of_a_grown_catalogue_are_refused_by_naming_the_way(
-    old: Path, grown_folder: Path, log_config: Callable[..., Any]
+    old: Path, grown_folder: Path, log_config: Settings
 ) -> None:
-    with pytest.raises(SettingsError) as caught:
+    way = f"bert4rec extend {old} {grown_folder}"
+    with pytest.raises(SettingsError, match=rf"^run\.init_from: [^\n]*{way}$"):
         run(log_config(**{"run.init_from": str(old), "data.dataset_dir": str(grown_folder)}))
     leave_group()
-    message = str(caught.value)
-    assert message.startswith("run.init_from: ")
-    assert message.endswith(f"bert4rec extend {old} {grown_folder}")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +133,7 @@ def test_other_weights_of_a_grown_catalogue_are_refused_by_naming_the_way(
     ],
 )
 def test_one_line_for_what_cannot_be(
-    trained: Path, log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    trained: Path, log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: Capture,
     options: list[str], problem: str,
 ) -> None:  # fmt: skip
     other = ""
@@ -157,8 +148,8 @@ def test_one_line_for_what_cannot_be(
     assert [path.name for path in trained.parent.iterdir()] == ["run"]
 
 
-def test_runs_without_a_whole_checkpoint_are_refused(
-    old: Path, grown_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_read_or_written_leaves_nothing(
+    old: Path, grown_folder: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     def refusal(path: Path) -> str:
         capsys.readouterr()
@@ -166,22 +157,14 @@ def test_runs_without_a_whole_checkpoint_are_refused(
         return capsys.readouterr().err
 
     assert refusal(tmp_path).startswith(f"error: {tmp_path}: ")
+    with monkeypatch.context() as patch:
+        error = OSError(28, "No space left on device", "checkpoint")
+        patch.setattr("bert4rec.checkpoint.store._describe", Mock(side_effect=error))
+        assert "No space left" in refusal(old)
     best = old / "checkpoints" / "best"
     edit_facts(best, lambda facts: facts.update(facts_version=1))
     assert re.search(f"{best.resolve()}: .*version .* 1", refusal(old))
     edit_facts(best, lambda facts: facts.update(facts_version=3))
     flip(next(best.glob("*.distcp")), 1000)
     assert re.search(f"error: {best.resolve()}: .*checksum", refusal(old))
-    assert [path.name for path in old.parent.iterdir()] == ["run"]
-
-
-def test_nothing_is_left_where_the_disk_is_full(
-    old: Path, grown_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device", "checkpoint")
-
-    monkeypatch.setattr("bert4rec.checkpoint.store._describe", full)
-    assert main(["extend", str(old), str(grown_folder)]) == 2
-    assert "No space left" in capsys.readouterr().err
     assert [path.name for path in old.parent.iterdir()] == ["run"]

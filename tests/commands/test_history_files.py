@@ -19,6 +19,7 @@ from bert4rec.inference.recommender import Recommendation
 from bert4rec.prepare import sources
 from bert4rec.prepare.sources import open_histories
 from bert4rec.runtime.errors import DataError
+from tests.fixture_types import Patch
 
 EXPECTED = [("u", ["a", "b"]), ("v", ["c"])]
 TIMED = [("u", TimedHistory(["a", "b"], [5, 7])), ("v", TimedHistory(["c"], [6]))]
@@ -33,7 +34,7 @@ def read(path: Path | str, *, newest_first: bool = False, **options: object) -> 
 timed = partial(read, with_times=True)
 
 
-def test_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_lines(tmp_path: Path, monkeypatch: Patch) -> None:
     text = '{"user": "u", "items": ["a", "b"]}\n\n{"user": "v", "items": ["c"]}\n'
     (tmp_path / "x.jsonl").write_text(text)
     assert read(tmp_path / "x.jsonl") == EXPECTED
@@ -70,16 +71,15 @@ def test_each_user_has_its_items_in_their_order(
 
 
 @pytest.mark.parametrize(
-    "times",
+    ("late", "first", "middle"),
     [
         ("9", "1", "2"),
         ("2024-03-19T10:27:00", "2024-03-18", "2024-03-19 10:26:59"),
         ("1600000009000", "1600000001000", "1600000002000"),
     ],
 )
-def test_rows_are_taken_in_the_order_of_their_times(tmp_path: Path, times: tuple[str, str, str]) -> None:
+def test_rows_are_taken_in_the_order_of_their_times(tmp_path: Path, late: str, first: str, middle: str) -> None:
     """Whether or not the model knows times, as a preparation reads them."""
-    late, first, middle = times
     (tmp_path / "x.csv").write_text(f"user,item,time\nu,late,{late}\nu,first,{first}\nu,middle,{middle}\n")
     assert read(tmp_path / "x.csv") == [("u", ["first", "middle", "late"])]
     ((_, history),) = timed(tmp_path / "x.csv")
@@ -97,9 +97,7 @@ def test_other_columns_of_a_csv_file_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 4096])
-def test_every_form_of_a_file_has_the_same_histories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_every_form_of_a_file_has_the_same_histories(tmp_path: Path, monkeypatch: Patch, at_once: int) -> None:
     monkeypatch.setattr(module, "AT_ONCE", at_once)
     lines = '{"user": "u", "items": ["a", "b"], "times": [5, 7]}\n{"user": "v", "items": ["c"], "times": [6]}\n'
     (tmp_path / "x.jsonl").write_text(lines)
@@ -141,9 +139,8 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(
 ) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=problem) as caught:
+    with pytest.raises(DataError, match=rf"^[^\n]*{problem}[^\n]*$"):
         read(tmp_path / name, with_times=with_times)
-    assert "\n" not in str(caught.value)
 
 
 PARTS = [
@@ -165,11 +162,9 @@ def test_recommendations_are_written_in_every_form(tmp_path: Path) -> None:
                 write(part)
     assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()] == LINES
     assert (tmp_path / "x.csv").read_text() == CSV
-    assert pq.read_table(tmp_path / "x.parquet").to_pylist() == [
-        {"user": "u", "rank": 1, "item": "a", "title": "Alien, the", "score": 2.5},
-        {"user": "u", "rank": 2, "item": "b", "title": "", "score": 1.25},
-        {"user": "w", "rank": 1, "item": "a", "title": "Alien, the", "score": -0.5},
-    ]
+    rows = [("u", 1, "a", "Alien, the", 2.5), ("u", 2, "b", "", 1.25), ("w", 1, "a", "Alien, the", -0.5)]
+    names = ("user", "rank", "item", "title", "score")
+    assert pq.read_table(tmp_path / "x.parquet").to_pylist() == [dict(zip(names, row, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])

@@ -10,12 +10,13 @@ from bert4rec.__main__ import main
 from bert4rec.commands.prepare import SETS
 from bert4rec.prepare.download import ARCHIVES
 from tests.conftest import LOG
+from tests.fixture_types import Capture, Patch
 
 COLUMNS = ["--data.user_column=who", "--data.item_column=what", "--preprocessing.n_eval_negatives=5"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     """An empty working folder, but for a log."""
     monkeypatch.chdir(tmp_path)
     rows = [f"{user},{item}" for user, items in LOG.items() for item in items]
@@ -23,13 +24,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+def said(argv: Sequence[str], capsys: Capture) -> list[str]:
     assert main(["prepare", *argv]) == 0
     return capsys.readouterr().out.splitlines()
 
 
 def test_without_a_file_the_defaults_count_and_what_is_next_fits_the_start(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     command = ["--data.path=log.csv", *COLUMNS]
     first, second, *_, last = said(command, capsys)
@@ -49,13 +50,6 @@ def test_without_a_file_the_defaults_count_and_what_is_next_fits_the_start(
     assert last == f"{train} -- data/log --config=config.toml --model.max_len=20"
     assert preprocessing.main(["--training.n_epochs=3"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{train} -- --training.n_epochs=3"
-
-
-def test_a_file_that_was_named_must_be_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prepare", "--config=none.toml"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: none.toml: ")
 
 
 def test_the_sets_that_can_be_downloaded_are_named() -> None:

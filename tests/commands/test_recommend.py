@@ -13,45 +13,40 @@ import pytest
 from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.commands.recommend import as_table
-from bert4rec.config.tables import Config
 from bert4rec.inference.recommender import Recommendation
 from bert4rec.training.run import run
 from tests.conftest import LOG
+from tests.fixture_types import Capture, Patch, Settings
 
 
-def test_one_history_is_answered_by_a_table(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = load(made).recommend([[1, 2, 3]], 4)
-    capsys.readouterr()
-    assert main(["recommend", str(made), "--items=1,2,3", "--top=4"]) == 0
-    assert capsys.readouterr().out == as_table(found) + "\n"
-
-
-def test_columns_stand_below_each_other() -> None:
+def test_a_history_is_answered_by_a_table_and_so_is_each_item(made: Path, capsys: Capture) -> None:
     found = [Recommendation("SKU-1", "Alien", 2.25), Recommendation("b", "", -0.5)]
     assert as_table(found) == "   1  SKU-1    2.2500  Alien\n   2  b       -0.5000"
-
-
-def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recommend", str(made), "--all", f"--output={tmp_path / 'all.jsonl'}"]) == 0
-    assert f"{tmp_path}/all.jsonl: " in capsys.readouterr().err.splitlines()[-1]
-    every = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
-    assert len(every) == 60
-    assert all(len(line["items"]) == 10 for line in every)
+    (best,), (first, second) = load(made).recommend([[1, 2, 3]], 4), load(made).similar([1, 2], 3)
     capsys.readouterr()
-    assert main(["recommend", str(made), "--user", "7", "3", f"--output={tmp_path / 'two.jsonl'}"]) == 0
+    assert main(["recommend", str(made), "--items=1,2,3", "--top=4"]) == 0
+    assert capsys.readouterr().out == as_table(best) + "\n"
+    assert main(["similar", str(made), "1", "2", "--top=3"]) == 0
+    assert capsys.readouterr().out == f"1\n{as_table(first)}\n2\n{as_table(second)}\n"
+
+
+def test_users_of_the_dataset_and_all_of_them(made: Path, tmp_path: Path, capsys: Capture) -> None:
+    def lines(*who: str) -> list[dict[str, Any]]:
+        assert main(["recommend", str(made), *who, f"--output={tmp_path / 'x.jsonl'}"]) == 0
+        assert f"{tmp_path}/x.jsonl: " in capsys.readouterr().err.splitlines()[-1]
+        return [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+
+    every = lines("--all")
+    assert [len(line["items"]) for line in every] == [10] * 60
     by_user = {line["user"]: line for line in every}
-    two = [json.loads(line) for line in (tmp_path / "two.jsonl").read_text().splitlines()]
-    assert two == [by_user[7], by_user[3]]
-    capsys.readouterr()
+    assert lines("--user", "7", "3") == [by_user[7], by_user[3]]
     assert main(["recommend", str(made), "--user", "7", "3", "--top=2"]) == 0
     first, *best_of_first, second, _, _ = capsys.readouterr().out.splitlines()
     assert (first, second) == ("7", "3")
     assert [int(line.split()[1]) for line in best_of_first] == by_user[7]["items"][:2]
 
 
-def test_histories_of_a_file_with_allowed_and_denied_items(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_histories_of_a_file_with_allowed_and_denied_items(made: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "x.jsonl").write_text('{"user": "new", "items": [1, 999]}\n')
     (tmp_path / "allow").write_text("1\n2\n\n3\n4\n")
     (tmp_path / "deny").write_text("3\n")
@@ -70,9 +65,7 @@ def test_histories_of_a_file_with_allowed_and_denied_items(
 
 
 @pytest.mark.parametrize("options", [["--items="], ["--items=nothing"], ["--user", "nobody"]])
-def test_who_is_unknown_gets_the_most_popular_items(
-    made: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
+def test_who_is_unknown_gets_the_most_popular_items(made: Path, capsys: Capture, options: list[str]) -> None:
     ids = load(made).ids
     capsys.readouterr()
     assert main(["recommend", str(made), *options, "--top=3"]) == 0
@@ -83,32 +76,7 @@ def test_who_is_unknown_gets_the_most_popular_items(
     assert printed.err.splitlines()[-1].startswith("warning: 1 of 1 history")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["recommend", "RUN", "--items=1", "--top=0"], "--top=0: "),
-        (["recommend", "RUN", "--items=1", "--allow=nowhere"], "nowhere: "),
-        (["recommend", "RUN"], "required"),
-        (["recommend", "RUN", "--items=1", "--data.user_column=x"], "--data.user_column=x: "),
-        (["recommend", "RUN", "--histories=x.csv", "--model.times=none"], "--model.times=none: "),
-        (["recommend", "RUN", "--histories=x.csv", "--data.user_colum=x"], "data.user_colum"),
-        (["recommend", "RUN", "--items=1", "--tops=3"], "--top?"),
-        (["similar", "RUN", "999"], "999: "),
-        (["similar", "RUN", "1", "--top=0"], "--top=0: "),
-    ],
-)
-def test_one_line_for_what_cannot_be(
-    made: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
-) -> None:
-    assert main([str(made) if word == "RUN" else word for word in arguments]) == 2
-    error = capsys.readouterr().err
-    assert problem in error
-    assert error.count("\n") == 1
-
-
-def test_progress_is_shown_on_the_way(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_shown_on_the_way(made: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr("bert4rec.runtime.console.SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr("bert4rec.inference.histories.AT_ONCE", 40)
     assert main(["recommend", str(made), "--all", f"--output={tmp_path / 'all.csv'}"]) == 0
@@ -118,10 +86,11 @@ def test_progress_is_shown_on_the_way(
 
 
 DENIED = [3, 5, 8, 13]
+Answer = Callable[..., tuple[int, Any, str]]
 
 
 @pytest.fixture
-def recommended(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+def recommended(made: Path, tmp_path: Path, capsys: Capture) -> Answer:
     """The exit status, the items for one history of 150, and what was said."""
 
     def get(*options: str) -> tuple[int, Any, str]:
@@ -141,12 +110,14 @@ def recommended(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ("x.csv", "item\n3\n5\n8\n13\n"),
         ("x.tsv", "item\twhy\n3\t\n5\tx\n8\tx\n13\tx\n"),
         ("x.jsonl", "".join(f'{{"item": {item}}}\n' for item in DENIED)),
+        ("x.parquet", ""),
     ],
 )
-def test_items_may_be_a_column(
-    recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path, name: str, text: str
-) -> None:
-    (tmp_path / name).write_text(text)
+def test_items_may_be_a_column(recommended: Answer, tmp_path: Path, name: str, text: str) -> None:
+    if text:
+        (tmp_path / name).write_text(text)
+    else:
+        pq.write_table(pa.table({"sku": DENIED, "n": DENIED}), tmp_path / name)
     every = recommended()[1]
     assert {*DENIED} <= every
     status, items, said = recommended(f"--deny={tmp_path / name}")
@@ -155,18 +126,11 @@ def test_items_may_be_a_column(
     assert recommended(f"--allow={tmp_path / name}")[1] == {*DENIED}
 
 
-def test_items_of_a_parquet_file(recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path) -> None:
-    pq.write_table(pa.table({"sku": DENIED, "n": DENIED}), tmp_path / "x.parquet")
-    assert recommended(f"--allow={tmp_path / 'x.parquet'}")[1] == {*DENIED}
-
-
 @pytest.mark.parametrize("option", ["--allow", "--deny"])
 @pytest.mark.parametrize(
     "text", ["A,B\nC,D\n", "what,why\n3,x\n", "item,why\nx,3\n", "no\nsuch\n", '{"id": 3, "n": 1}\n']
 )
-def test_a_list_without_a_known_item_is_refused(
-    recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path, option: str, text: str
-) -> None:
+def test_a_list_without_a_known_item_is_refused(recommended: Answer, tmp_path: Path, option: str, text: str) -> None:
     (tmp_path / "x.csv").write_text(text)
     for more in ([], ["--allow-unknown"]):
         status, items, said = recommended(f"{option}={tmp_path / 'x.csv'}", *more)
@@ -174,27 +138,25 @@ def test_a_list_without_a_known_item_is_refused(
         assert str(tmp_path / "x.csv") in said
 
 
-def test_a_list_of_mostly_unknown_items_is_refused_unless_it_is_accepted(
-    recommended: Callable[..., tuple[int, Any, str]], tmp_path: Path
-) -> None:
-    (tmp_path / "half").write_text("3\n5\n998\n999\n")
-    (tmp_path / "more").write_text("3\n997\n998\n")
-    assert recommended(f"--deny={tmp_path / 'half'}")[0] == 0
-    status, items, said = recommended(f"--deny={tmp_path / 'more'}")
+def test_a_list_of_mostly_unknown_items_is_refused_unless_it_is_accepted(recommended: Answer, tmp_path: Path) -> None:
+    half, more, empty = (tmp_path / name for name in ("half", "more", "empty"))
+    half.write_text("3\n5\n998\n999\n")
+    more.write_text("3\n997\n998\n")
+    empty.write_text("\n")
+    assert recommended(f"--deny={half}")[0] == 0
+    status, items, said = recommended(f"--deny={more}")
     assert (status, items, said.count("\n")) == (2, set(), 1)
-    assert "1 of its 3 items" in said
-    assert "--allow-unknown" in said
-    status, items, _ = recommended(f"--deny={tmp_path / 'more'}", "--allow-unknown")
+    assert ("1 of its 3 items" in said, "--allow-unknown" in said) == (True, True)
+    status, items, _ = recommended(f"--deny={more}", "--allow-unknown")
     assert (status, 3 in items) == (0, False)
-    (tmp_path / "empty").write_text("\n")
-    assert recommended(f"--deny={tmp_path / 'empty'}")[:2] == (0, recommended()[1])
-    assert recommended(f"--allow={tmp_path / 'empty'}")[0] == 2
+    assert recommended(f"--deny={empty}")[:2] == (0, recommended()[1])
+    assert recommended(f"--allow={empty}")[0] == 2
 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("times", ["none", "target"])
 def test_the_file_that_was_prepared_is_a_file_of_histories(
-    log_config: Callable[..., Config], log_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], times: str
+    log_config: Settings, log_folder: Path, tmp_path: Path, capsys: Capture, times: str
 ) -> None:
     """Whatever the order of its rows, without an option: the same lists as for the users of the dataset."""
     source = {"data.source": "table", "data.path": str(log_folder.parent / "log.csv")}
@@ -215,10 +177,3 @@ def test_the_file_that_was_prepared_is_a_file_of_histories(
     assert lists(f"--histories={tmp_path / 'x.csv'}") == expected
     named = ["--data.user_column=buyer", "--data.item_column=sku", "--data.time_column=day"]
     assert lists(f"--histories={tmp_path / 'y.csv'}", *named) == expected
-
-
-def test_a_table_for_each_item(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = load(made).similar([1, 2], 3)
-    capsys.readouterr()
-    assert main(["similar", str(made), "1", "2", "--top=3"]) == 0
-    assert capsys.readouterr().out == f"1\n{as_table(first)}\n2\n{as_table(second)}\n"

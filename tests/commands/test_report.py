@@ -9,14 +9,13 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.config.load import load_config
+from tests.fixture_types import Capture, Patch
 from tests.report.runs_by_hand import SMALL_REPORT as REPORT
 from tests.report.runs_by_hand import write_run
 
 
 @pytest.mark.parametrize("source", ["table", "sequences", "ml-1m"])
-def test_who_has_read_data_is_not_told_how_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str
-) -> None:
+def test_who_has_read_data_is_not_told_how_to(tmp_path: Path, monkeypatch: Patch, capsys: Capture, source: str) -> None:
     monkeypatch.chdir(tmp_path)
     run = Path("runs/x")
     run.mkdir(parents=True)
@@ -36,9 +35,7 @@ def test_who_has_read_data_is_not_told_how_to(
     ]
 
 
-def test_who_has_generated_data_is_told_of_real_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_has_generated_data_is_told_of_real_ones(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     generated = REPORT | {"dataset": REPORT["dataset"] | {"source": "synthetic"}}
     (tmp_path / "report.json").write_text(json.dumps(generated))
     assert main(["report", str(tmp_path)]) == 0
@@ -49,7 +46,7 @@ def test_who_has_generated_data_is_told_of_real_ones(
 
 
 def test_the_page_is_written_where_it_is_missing_or_older_than_its_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
     opened: list[str] = []
@@ -67,18 +64,20 @@ def test_the_page_is_written_where_it_is_missing_or_older_than_its_figures(
 
 
 def test_no_browser_and_files_that_are_damaged_are_one_line_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     run = write_run(tmp_path / "one", dataset=REPORT["dataset"] | {"source": "synthetic"})
-    assert main(["report", str(run), "--open"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {run / 'report.html'}: ")
+
+    def refuses(named: Path, *options: str) -> bool:
+        assert main(["report", str(run), *options]) == 2
+        return capsys.readouterr().err.startswith(f"error: {named}: ")
+
+    assert refuses(run / "report.html", "--open")
     (run / "report.html").unlink()
     (run / "examples.json").write_text("{")
-    assert main(["report", str(run)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {run}: ")
+    assert refuses(run)
     (run / "examples.json").write_text("{}")
     (run / "report.html.tmp").mkdir()  # where the page is written first
-    assert main(["report", str(run)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {run / 'report.html.tmp'}: ")
+    assert refuses(run / "report.html.tmp")

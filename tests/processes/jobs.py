@@ -325,11 +325,6 @@ def manager(folder: Path, **settings: Any) -> CheckpointManager:
     return CheckpointManager(folder, CheckpointSettings(**usual | settings), _world(), **{"about": {}} | others)
 
 
-def start(config: Config) -> dict[str, Parts]:
-    """The weights of a fresh model."""
-    return weights(_build(config, _open(config)))
-
-
 def _build(config: Config, dataset: Dataset) -> torch.nn.Module:
     return build(resolved(config, _world(), dataset), _world(), sizes_of(config, dataset))[0]
 

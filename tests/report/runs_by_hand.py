@@ -1,7 +1,7 @@
 """Run folders written by hand: `REPORT` has all that a report may have, `SMALL_REPORT` the least."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ def metrics(users: int, *values: float) -> dict[str, float]:
 
 def around(value: float) -> list[float]:
     return [value - 0.01, value + 0.01]
+
+
+def write_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 REPORT: dict[str, Any] = {
@@ -132,19 +136,16 @@ def write_run(folder: Path, **changes: Any) -> Path:
     """Write a run; `changes` are keys of the report, which None removes."""
     report = {name: value for name, value in (REPORT | changes).items() if value is not None}
     folder.mkdir(parents=True)
-    (folder / "report.json").write_text(json.dumps(report))
-    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
-    (folder / "examples.json").write_text(json.dumps(EXAMPLES))
+    for name, content in (("report", report), ("environment", ENVIRONMENT), ("examples", EXAMPLES)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
     (folder / "plan.txt").write_text(f"plan: {HOSTILE}\n")
-    (folder / "config.toml").write_text(
-        f'[run]\nname = "x"\n[model]\nembed_dim = 32\nkind = "bert4rec"\n[data]\nsource = {json.dumps(HOSTILE)}\n'
-        '[parallelism]\ndevice = "cpu"\n'
-    )
-    records = [{"kind": "train", "step": 30 * n, "epoch": n, "loss": 8 - n / 10} for n in range(1, 41)]
-    for n in range(2, 41, 2):
-        full = metrics(1024, 0.01, 0.3 * n / 40, 0.17 * n / 40, 0.1)
-        records.append({"kind": "validation", "step": 30 * n, "epoch": n, "full": full})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    model = {"embed_dim": 32, "kind": "bert4rec"}
+    settings = {"run": {"name": "x"}, "model": model, "data": {"source": HOSTILE}, "parallelism": {"device": "cpu"}}
+    (folder / "config.toml").write_text(tomli_w.dumps(settings))
+    trained = [{"kind": "train", "step": 30 * n, "epoch": n, "loss": 8 - n / 10} for n in range(1, 41)]
+    curve = {n: metrics(1024, 0.01, 0.3 * n / 40, 0.17 * n / 40, 0.1) for n in range(2, 41, 2)}
+    validated = [{"kind": "validation", "step": 30 * n, "epoch": n, "full": full} for n, full in curve.items()]
+    write_records(folder, trained + validated)
     return folder
 
 
@@ -158,20 +159,16 @@ def make_run(
 ) -> Path:  # fmt: skip
     """Write a run for comparisons, whose test users have the `ranks`, and those of validation others."""
     folder.mkdir(parents=True)
-    of_split = {"test": ranks, "validation": validation}
-    found = {split: _ranked(folder / f"ranks-{split}.parquet", of, users) for split, of in of_split.items() if len(of)}
-    counts = {split: {"users": 0, "of": len(of)} for split, of in of_split.items() if len(of)}
+    of_split = {split: of for split, of in (("test", ranks), ("validation", validation)) if len(of)}
+    found = {split: _ranked(folder / f"ranks-{split}.parquet", of, users) for split, of in of_split.items()}
+    counts = {split: {"users": 0, "of": len(of)} for split, of in of_split.items()}
     content = {
         "format_version": 1,
         "dataset": {"source": "table", "split": "leave_one_out", "fingerprint": fingerprint, "n_eval_negatives": 5,
-                    "repeated_targets": counts,
-                    "left_out": counts},
-        "model": "Bert4Rec",
-        "world_size": 2,
-        "seen_items": "leave_out",
+                    "repeated_targets": counts, "left_out": counts},
+        "model": "Bert4Rec", "world_size": 2, "seen_items": "leave_out", "training": TRAINING,
         **{split: metrics for split, (metrics, _) in found.items()},
         "intervals": {split: intervals for split, (_, intervals) in found.items()},
-        "training": TRAINING,
     }  # fmt: skip
     (folder / "report.json").write_text(json.dumps(content | report))
     tables: dict[str, dict[str, Any]] = {"run": {"name": folder.name}, "training": {"seed": seed}}
@@ -179,9 +176,8 @@ def make_run(
         table, _, key = name.partition(".")
         tables.setdefault(table, {})[key] = value
     (folder / "config.toml").write_text(tomli_w.dumps(tables))
-    records = [{"kind": "validation", "step": 7 * epoch, "epoch": epoch, "full": {"NDCG@10": 0.1 * epoch}}
-               for epoch in (1.0, 2.0)]  # fmt: skip
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    records = [{"kind": "validation", "step": 7 * n, "epoch": n, "full": {"NDCG@10": 0.1 * n}} for n in (1.0, 2.0)]
+    write_records(folder, records)
     return folder
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
 from bert4rec.report.charts import MAX_POINTS, MODEL, charts, new_figure, to_svg
 from bert4rec.report.contents import read_contents
-from tests.report.runs_by_hand import REPORT, write_run
+from tests.report.runs_by_hand import REPORT, write_records, write_run
 
 
 def descriptions(folder: Path) -> dict[str, str]:
@@ -23,11 +24,13 @@ def drawn(folder: Path, name: str) -> Any:
     return chart.figure.axes[0]
 
 
-def test_each_says_which_figures_it_shows(tmp_path: Path) -> None:
-    figures = {
-        name: re.findall(r"\d[\d,.]*\d|\d", text) for name, text in descriptions(write_run(tmp_path / "one")).items()
-    }
-    assert figures == {
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "one")
+
+
+def test_each_says_which_figures_it_shows(run: Path) -> None:
+    assert {name: re.findall(r"\d[\d,.]*\d|\d", text) for name, text in descriptions(run).items()} == {
         "comparison": ["10", "4", "0.1754", "0.1300", "0.1100", "0.0178"],  # of NDCG@10 and Bert4Rec
         "loss": ["7.900", "4.000", "40"],
         "validation": ["20", "40", "10", "0.1700"],
@@ -38,8 +41,8 @@ def test_each_says_which_figures_it_shows(tmp_path: Path) -> None:
     }
 
 
-def test_the_best_validation_is_marked_and_popularity_is_a_line(tmp_path: Path) -> None:
-    axes = drawn(write_run(tmp_path / "one"), "validation")
+def test_the_best_validation_is_marked_and_popularity_is_a_line(run: Path) -> None:
+    axes = drawn(run, "validation")
     stars = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "*" and len(line.get_xdata())]
     assert stars == [[[40.0, 0.3]], [[40.0, 0.17]]]
     level = [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == "--" and len(line.get_ydata())]
@@ -47,11 +50,9 @@ def test_the_best_validation_is_marked_and_popularity_is_a_line(tmp_path: Path) 
     assert len(axes.get_legend().get_texts()) == 4
 
 
-def test_of_a_long_curve_some_points_are_drawn_and_the_last_one(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "one")
-    lines = [f'{{"kind": "train", "step": {n}, "epoch": {n}, "loss": 1.0}}\n' for n in range(1, 5001)]
-    (folder / "metrics.jsonl").write_text("".join(lines))
-    epochs = drawn(folder, "loss").lines[0].get_xdata()
+def test_of_a_long_curve_some_points_are_drawn_and_the_last_one(run: Path) -> None:
+    write_records(run, ({"kind": "train", "step": n, "epoch": n, "loss": 1.0} for n in range(1, 5001)))
+    epochs = drawn(run, "loss").lines[0].get_xdata()
     assert len(epochs) <= MAX_POINTS + 1
     assert (epochs[0], epochs[-1]) == (1, 5000)
 
@@ -67,16 +68,12 @@ def test_the_shards_of_a_table(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_errors_of_ratings_are_drawn_for_a_model_of_ratings(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "one")
-    lines = [
-        f'{{"kind": "validation", "step": {n}, "epoch": {n}, "ratings": {{"RMSE": {1 / n}, "MAE": {0.5 / n}}}}}\n'
-        for n in (1, 2)
-    ]
-    train = '{"kind": "train", "step": 1, "epoch": 1, "loss": 1.0}\n'
-    (folder / "metrics.jsonl").write_text("".join([train, *lines]))
-    assert "RMSE 0.5000" in descriptions(folder)["validation"]
-    labels = [text.get_text() for text in drawn(folder, "validation").get_legend().get_texts()]
+def test_errors_of_ratings_are_drawn_for_a_model_of_ratings(run: Path) -> None:
+    errors = {n: {"RMSE": 1 / n, "MAE": 0.5 / n} for n in (1, 2)}
+    validated = [{"kind": "validation", "step": n, "epoch": n, "ratings": errors[n]} for n in errors]
+    write_records(run, [{"kind": "train", "step": 1, "epoch": 1, "loss": 1.0}, *validated])
+    assert "RMSE 0.5000" in descriptions(run)["validation"]
+    labels = [text.get_text() for text in drawn(run, "validation").get_legend().get_texts()]
     assert labels[:2] == ["MAE", "RMSE"]
 
 

@@ -25,22 +25,17 @@ def test_a_report_is_read_as_it_was_written_or_is_an_error(tmp_path: Path, conte
 
 
 def test_the_model_first_then_the_baselines_then_the_best_possible() -> None:
+    intervals = {"test": {"full": {"HR@10": [0.4, 0.6]}}, "baselines": {"markov": {"full": {"HR@10": [0.1, 0.2]}}}}
     report = {
-        "model": "SASRec", "test": FULL, "popularity_baseline": FULL, "best_possible": FULL,
+        "model": "SASRec", "test": FULL, "popularity_baseline": FULL, "best_possible": FULL, "intervals": intervals,
         "baselines": {"popularity": FULL, "markov": FULL, "another": FULL},
-        "intervals": {
-            "test": {"full": {"HR@10": [0.4, 0.6]}}, "baselines": {"markov": {"full": {"HR@10": [0.1, 0.2]}}},
-        },
     }  # fmt: skip
     found = contestants(report)
     assert [one.title for one in found] == ["SASRec", "popularity", "Markov", "another", "best possible"]
     assert [one.interval("full", "HR@10") for one in found] == [(0.4, 0.6), None, (0.1, 0.2), None, None]
     assert contestants({"dataset": {}}) == []
-
-
-def test_a_baseline_is_not_compared_with_itself() -> None:
-    report = {"model": "Popularity", "test": FULL, "popularity_baseline": FULL, "baselines": {"markov": FULL}}
-    assert [one.kind for one in contestants(report)] == ["model", "markov"]
+    itself = {"model": "Popularity", "test": FULL, "popularity_baseline": FULL, "baselines": {"markov": FULL}}
+    assert [one.kind for one in contestants(itself)] == ["model", "markov"]  # it is not compared with itself
 
 
 def test_the_full_catalogue_comes_first() -> None:
@@ -51,13 +46,12 @@ def test_the_full_catalogue_comes_first() -> None:
 
 def test_ranks_are_judged_by_ndcg_and_ratings_by_their_error() -> None:
     ranks = [{"epoch": 2.0 * n, "full": {"NDCG@10": value}} for n, value in enumerate((0.1, 0.3, 0.3, 0.2), 1)]
-    curve = curve_of(ranks)
-    assert curve is not None
-    assert (curve.metric, curve.best, curve.epochs[curve.best]) == ("NDCG@10", 1, "4")
     errors = [{"epoch": n, "ratings": {"RMSE": value}} for n, value in enumerate((1.0, 0.0, 0.8))]
-    curve = curve_of(errors)
-    assert curve is not None
-    assert (curve.metric, curve.best, curve.values) == ("RMSE", 1, [1.0, 0.0, 0.8])
+    by_rank, by_error = curve_of(ranks), curve_of(errors)
+    assert by_rank is not None
+    assert by_error is not None
+    assert (by_rank.metric, by_rank.best, by_rank.epochs[by_rank.best]) == ("NDCG@10", 1, "4")
+    assert (by_error.metric, by_error.best, by_error.values) == ("RMSE", 1, [1.0, 0.0, 0.8])
     assert curve_of([]) is None
 
 

@@ -1,5 +1,6 @@
 """The page of a run: well-formed, escaped, in one file; a section for everything that was measured."""
 
+import json
 import re
 import tomllib
 from html.parser import HTMLParser
@@ -150,8 +151,8 @@ def test_other_checkpoints_that_were_evaluated_are_counted(tmp_path: Path) -> No
     (folder / "checkpoints" / "best").symlink_to("step-2")
     for name, step in (("evaluation", "step-1"), ("evaluation-2", "step-2"), ("evaluation-3", "step-1")):
         (folder / name).mkdir()
-        content = f'{{"test": {{}}, "evaluation": {{"weights": {{"checkpoint": "x/checkpoints/{step}"}}}}}}'
-        (folder / name / "report.json").write_text(content)
+        weights = {"checkpoint": f"x/checkpoints/{step}"}
+        (folder / name / "report.json").write_text(json.dumps({"test": {}, "evaluation": {"weights": weights}}))
     (folder / "pictures").mkdir()
     (folder / "pictures" / "report.json").write_text("{")
     assert read_contents(folder).n_evaluated == 1

@@ -2,34 +2,18 @@
 
 import json
 import resource
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
 from bert4rec.report.log import MetricsLog, read_records
 from bert4rec.report.trackers import open_trackers
-
-
-class Recorder:
-    """Stands where a tracker stands, and keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    def add(self, step: int, numbers: Mapping[str, float]) -> None:
-        self.calls.append((step, dict(numbers)))
-
-    def finish(self, results: Mapping[str, float], files: Sequence[Path]) -> None:
-        self.calls.append(("finish", dict(results), list(files)))
-
-    def close(self, *, is_finished: bool) -> None:
-        self.calls.append(("close", is_finished))
+from tests.fixture_types import Capture
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
-def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: Capture) -> None:
     log = MetricsLog(tmp_path, open_trackers(["tensorboard"], tmp_path, {}, purge_from=0))
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))  # bytes that a file may have
@@ -46,7 +30,7 @@ def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: p
 
 
 def test_records_are_lines_of_json_and_trackers_get_their_numbers(tmp_path: Path) -> None:
-    tracker = Recorder()
+    tracker = Mock()
     log = MetricsLog(tmp_path, [tracker])
     log.add("train", 10, loss=2.5)
     log.add("validation", 20, full={"HR@10": 0.5})
@@ -56,9 +40,9 @@ def test_records_are_lines_of_json_and_trackers_get_their_numbers(tmp_path: Path
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines[0] == {"kind": "train", "step": 10, "loss": 2.5}
     assert read_records(tmp_path, "validation") == [{"kind": "validation", "step": 20, "full": {"HR@10": 0.5}}]
-    assert tracker.calls == [
-        (10, {"train/loss": 2.5}),
-        (20, {"validation/full/HR@10": 0.5}),
-        ("finish", {"test/full/HR@10": 0.25}, [tmp_path / "report.json"]),
-        ("close", False),
+    assert tracker.mock_calls == [
+        call.add(10, {"train/loss": 2.5}),
+        call.add(20, {"validation/full/HR@10": 0.5}),
+        call.finish({"test/full/HR@10": 0.25}, [tmp_path / "report.json"]),
+        call.close(is_finished=False),
     ]

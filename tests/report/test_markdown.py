@@ -14,39 +14,35 @@ def rows(table: str) -> list[list[str]]:
 
 
 def test_numbers_are_aligned_to_the_right_and_words_to_the_left() -> None:
-    assert markdown_table(["", "k", "HR@10"], [["a", "1", ".5"], ["longer", "10", ".25"]]).splitlines() == [
-        "|        |  k | HR@10 |",
+    rows = [["a", "1", ".5"], ["longer", "10", ".25"]]
+    assert markdown_table(["", "k", "HR@10"], rows).splitlines()[1:3] == [
         "|--------|---:|------:|",
         "| a      |  1 |    .5 |",
-        "| longer | 10 |   .25 |",
     ]
-    assert markdown_table(["setting", "run A"], [["x", "a|b"]], of_numbers=False).splitlines() == [
-        "| setting | run A |",
+    assert markdown_table(["setting", "run A"], [["x", "a|b"]], of_numbers=False).splitlines()[1:] == [
         "|---------|-------|",
         r"| x       | a\|b  |",
     ]
 
 
 def test_baselines_are_before_the_model_and_the_best_possible_after_it() -> None:
-    kinds = ("transition_graph", "markov", "recent_popularity")
+    popular, kinds = {"popular": METRICS}, ("transition_graph", "markov", "recent_popularity")
     report = REPORT | {
-        "test": {"popular": METRICS},
-        "popularity_baseline": {"popular": METRICS | {"MRR": 0.125}},
-        "best_possible": {"popular": METRICS},
-        "baselines": {kind: {"popular": METRICS} for kind in kinds},
-    }
+        "test": popular, "popularity_baseline": {"popular": METRICS | {"MRR": 0.125}}, "best_possible": popular,
+        "baselines": dict.fromkeys(kinds, popular),
+    }  # fmt: skip
     header, _, *body = rows(metrics_table(report))
     assert header == ["", "HR@10", "NDCG@10", "MRR"]
-    assert [row[0] for row in body] == [
-        "popularity", "recent popularity", "Markov", "transition graph", "Bert4Rec", "best possible",
-    ]  # fmt: skip
+    names = ["popularity", "recent popularity", "Markov", "transition graph", "Bert4Rec", "best possible"]
+    assert [row[0] for row in body] == names
     assert (body[0][1:], body[4][1:]) == (["0.5000", "0.2500", "0.1250"], ["0.5000", "0.2500", "1.0000"])
 
 
-def test_validation_shows_the_model_alone() -> None:
+def test_only_what_was_measured_is_in_the_tables_and_the_model_alone_in_those_of_validation() -> None:
     table = metrics_table(REPORT | {"validation": {"full": METRICS, "uniform": METRICS}}, "validation")
-    assert [row[0] for row in rows(table)[::3]] == ["", ""]
-    assert [row[0] for row in rows(table)[2::3]] == ["Bert4Rec"] * 2
+    assert [row[0] for row in rows(table)] == ["", rows(table)[1][0], "Bert4Rec"] * 2
+    assert metrics_table(REPORT | {"test": {"full": METRICS}}).count("; 3 users") == 1
+    assert rows(metrics_table({"dataset": REPORT["dataset"]})) == []
 
 
 @pytest.mark.parametrize(("metrics", "n_tables"), [({"full": METRICS}, 1), ({}, 0)])
@@ -55,11 +51,6 @@ def test_a_line_says_that_no_user_has_negatives(metrics: dict[str, dict[str, flo
     table = metrics_table(REPORT | {"dataset": dataset, "test": metrics})
     assert table.count("| Bert4Rec") == n_tables
     assert "123" in table.splitlines()[-1]
-
-
-def test_only_what_was_measured_is_in_the_tables() -> None:
-    assert metrics_table(REPORT | {"test": {"full": METRICS}}).count("; 3 users") == 1
-    assert rows(metrics_table({"dataset": REPORT["dataset"]})) == []
 
 
 @pytest.mark.parametrize(

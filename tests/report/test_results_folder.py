@@ -8,6 +8,7 @@ import torch
 
 from bert4rec.report.results_folder import ResultsFolder, environment
 from bert4rec.runtime.errors import SettingsError
+from tests.fixture_types import Patch
 
 
 def write(folder: Path, text: str) -> Path:
@@ -16,21 +17,15 @@ def write(folder: Path, text: str) -> Path:
         return results.finish()
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: Patch) -> None:
     folder = tmp_path / "new" / "results"
     assert [write(folder, text).name for text in "xyz"] == ["results", "results-2", "results-3"]
     assert [path.read_text() for path in sorted(folder.parent.glob("*/a"))] == ["x", "y", "z"]
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
-    assert write(tmp_path / "file", "x").name == "file-2"
-    assert write(tmp_path / "empty", "x").name == "empty"
-
-
-def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    Path("file").touch()
-    assert write(Path("."), "x") == tmp_path / "here-2"
+    assert [write(tmp_path / name, "x").name for name in ("file", "empty")] == ["file-2", "empty"]
+    monkeypatch.chdir(tmp_path / "empty")  # which has a file now
+    assert write(Path("."), "x") == tmp_path / "empty-2"
 
 
 def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
@@ -47,7 +42,7 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
             write(folder, "")
 
 
-def test_the_environment_has_versions_and_the_command_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_has_versions_and_the_command_without_secrets(monkeypatch: Patch) -> None:
     monkeypatch.setattr("sys.argv", ["train.py", "--data.path=https://ann:pw@host/log.csv?sig=5ec2e7", "--mode=ddp"])
     found = environment(torch.device("cpu"), 3)
     assert found["torch"].partition("+")[0] == torch.__version__.partition("+")[0]

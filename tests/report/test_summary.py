@@ -35,26 +35,27 @@ def test_no_ratio_to_a_popularity_that_is_better_or_zero(value: float, end: str)
     assert summary(report(popularity_baseline={"full": {"users": 6040, "HR@10": value}})).endswith(end)
 
 
+RATINGS = {"pairs": 10_000, "RMSE": 0.874, "MAE": 0.67, "baseline_RMSE": 1.05, "means_RMSE": 0.9}
+
+
 def test_sampled_items_ratings_and_a_run_without_a_test() -> None:
     sampled = {name: {"popular": {"users": 6040, "HR@10": 0.5}} for name in ("test", "popularity_baseline")}
     assert "10 others drawn by popularity" in summary(report(**sampled))
-    ratings = {"pairs": 10_000, "RMSE": 0.874, "MAE": 0.67, "baseline_RMSE": 1.05, "means_RMSE": 0.9}
-    last = summary(report(ratings=ratings)).split("It predicts")[1]
+    last = summary(report(ratings=RATINGS)).split("It predicts")[1]
     assert [figure in last for figure in ("10,000", "0.8740", "1.0500")] == [True] * 3
     text = summary({name: REPORT[name] for name in ("model", "dataset", "training")})
     assert ("3.66 epochs" in text, "1,200" in text) == (True, True)
 
 
 def test_the_result_in_one_line() -> None:
-    assert result_line(REPORT).endswith(": HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.1250, 0.0625)")
-    popular = {name: {"popular": METRICS} for name in ("test", "popularity_baseline")}
-    assert result_line(REPORT | popular).endswith("(popularity: 0.5000, 0.2500)")
     graph = {"transition_graph": {"full": METRICS | {"HR@10": 0.375}}, "markov": {"full": METRICS | {"NDCG@10": 0.1}}}
-    assert result_line(REPORT | {"baselines": graph}).endswith(
-        "(popularity: 0.1250, 0.0625; transition graph: 0.3750, 0.2500)"
-    )
-    ratings = {"pairs": 10_000, "RMSE": 0.874, "MAE": 0.67, "baseline_RMSE": 1.05, "means_RMSE": 0.9}
-    first, second = result_line(REPORT | {"ratings": ratings}).splitlines()
+    for changes, end in (
+        ({}, ": HR@10 0.5000, NDCG@10 0.2500 (popularity: 0.1250, 0.0625)"),
+        ({name: {"popular": METRICS} for name in ("test", "popularity_baseline")}, "(popularity: 0.5000, 0.2500)"),
+        ({"baselines": graph}, "(popularity: 0.1250, 0.0625; transition graph: 0.3750, 0.2500)"),
+    ):
+        assert result_line(REPORT | changes).endswith(end)
+    first, second = result_line(REPORT | {"ratings": RATINGS}).splitlines()
     assert ("RMSE 0.8740" in first, "HR@10" in second) == (True, True)
     assert "no test" in result_line({"dataset": REPORT["dataset"]})
 

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from bert4rec.report.tables import (
     Cell,
     Fact,
+    MetricTable,
     Setting,
     cell,
     data_facts,
@@ -26,20 +25,23 @@ ML_1M = {"users": 6040, "items": 3416, "rows": 999_611, "split": "leave_one_out"
 SHA256 = "b725f3acb3986fe3130bffd1e77a74d182a1f51799567a236dbd60270f95b0a2"
 
 
-def known(dataset: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    found = known_file(dataset)
+def known(**dataset: Any) -> tuple[dict[str, Any], str]:
+    found = known_file(ML_1M | dataset)
     assert found is not None
     return found
 
 
+def titles(table: MetricTable) -> list[str]:
+    return [one.title for one in table.contestants]
+
+
 def test_a_table_for_each_protocol_with_all_contestants() -> None:
     full, popular = metric_tables(REPORT)
+    (validation,) = metric_tables(REPORT, "validation")
     assert "3 of 6040 targets" in full.title
     assert full.metrics == ["HR@1", "HR@10", "NDCG@10", "MRR"]
-    assert [one.title for one in full.contestants] == ["Bert4Rec", "popularity", "Markov", "transition graph"]
-    assert [one.title for one in popular.contestants] == ["Bert4Rec", "popularity"]
-    (validation,) = metric_tables(REPORT, "validation")
-    assert [one.title for one in validation.contestants] == ["Bert4Rec"]
+    assert titles(full) == ["Bert4Rec", "popularity", "Markov", "transition graph"]
+    assert (titles(popular), titles(validation)) == (["Bert4Rec", "popularity"], ["Bert4Rec"])
 
 
 def test_metrics_of_lists_are_in_a_table_of_their_own() -> None:
@@ -47,8 +49,7 @@ def test_metrics_of_lists_are_in_a_table_of_their_own() -> None:
     ranks, listed = metric_tables(REPORT | {"test": {"full": {"users": 2, "HR@10": 0.5, **lists}}})
     assert (ranks.metrics, ranks.is_of_lists) == (["HR@10"], False)
     assert (listed.metrics, listed.is_of_lists) == (["Coverage@10", "Novelty@10"], True)
-    assert [one.title for one in listed.contestants] == ["Bert4Rec"]
-    assert "2 of 6040 users" in listed.title
+    assert (titles(listed), "2 of 6040 users" in listed.title) == (["Bert4Rec"], True)
 
 
 def test_cells() -> None:
@@ -56,29 +57,24 @@ def test_cells() -> None:
     assert [cell(value, None).text for value in (None, 0.25, 12.456, 1234.5)] == ["–", "0.2500", "12.46", "1,234"]
 
 
-@pytest.mark.parametrize(("digest", "is_same"), [(SHA256, True), ("", False), (SHA256[::-1], False)])
-def test_a_file_is_known_by_its_counts_and_perhaps_its_checksum(digest: str, is_same: bool) -> None:
-    file, reason = known(ML_1M | {"file_sha256": digest})
-    assert file["sha256"] == SHA256
-    assert ("counts alone" not in reason) == is_same
+def test_a_file_is_known_by_its_counts_and_perhaps_its_checksum() -> None:
+    for digest, is_same in ((SHA256, True), ("", False), (SHA256[::-1], False)):
+        file, reason = known(file_sha256=digest)
+        assert (file["sha256"], "counts alone" not in reason) == (SHA256, is_same)
     assert known_file(ML_1M | {"rows": 999_610}) is None
     assert known_file(ML_1M | {"split": "time"}) is None
 
 
 def test_published_results_the_lowest_first_each_with_its_source() -> None:
-    file, _ = known(ML_1M)
+    file, _ = known()
     rows = published(file, "full", n_negatives=99)
     assert [row.ndcg for row in rows] == sorted(row.ndcg for row in rows)
     (dross,) = [row for row in rows if (row.hit_rate, row.ndcg) == (0.2843, 0.1537)]
     assert (dross.model, dross.url) == ("BERT4Rec", "https://arxiv.org/abs/2309.07602")
     assert [row.ndcg for row in published(file, "popular", n_negatives=100)] == [0.4740, 0.4818, 0.5020]
     assert published(file, "popular", n_negatives=99) == []
-
-
-@pytest.mark.parametrize(("users", "items", "rows"), [(35598, 18357, 296_337), (1090, 3646, 52_551)])
-def test_the_sparse_files_are_known(users: int, items: int, rows: int) -> None:
-    file, _ = known({"users": users, "items": items, "rows": rows, "split": "leave_one_out"})
-    assert published(file, "full", n_negatives=100)
+    for users, items, n_rows in ((35598, 18357, 296_337), (1090, 3646, 52_551)):  # of the sparse files
+        assert published(known(users=users, items=items, rows=n_rows)[0], "full", n_negatives=100)
 
 
 def test_the_run_is_among_the_published_results() -> None:
@@ -100,41 +96,30 @@ def test_slices() -> None:
     assert slices[1]["bars"] == [100.0, 100.0]
 
 
-def test_time_by_part() -> None:
+def test_time_by_part_and_memory_of_each_process() -> None:
     assert [(part.kind, part.value, part.share) for part in time_parts(REPORT)] == [
         ("start", "2.0 s", 1.25), ("training", "1:20", 50.0), ("validation", "10.0 s", 6.25), ("saving", "8.0 s", 5.0),
         ("test", "1:00", 37.5),
     ]  # fmt: skip
     assert time_parts(SMALL_REPORT) == []
-
-
-def test_memory_of_each_process() -> None:
     assert memory(REPORT) == [["0", "1.5 MB", "800 kB", "537 MB"], ["1", "1.4 MB", "700 kB", "268 MB"]]
     assert memory({"training": {"peak_memory_bytes": [5]}}) == [["0", "–", "–", "5 B"]]
 
 
 def test_settings_that_differ_from_their_defaults() -> None:
     defaults = {"model": {"kind": "bert4rec", "embed_dim": 64}, "parallelism": {"device": "auto"}, "run": {"name": ""}}
-    settings = {
-        "model": {"kind": "bert4rec", "embed_dim": 32, "new": True},
-        "parallelism": {"device": "cpu"},
-        "run": {"name": "x"},
-    }
-    assert other_settings(settings, defaults) == [
+    model = {"kind": "bert4rec", "embed_dim": 32, "new": True}
+    assert other_settings({"model": model, "parallelism": {"device": "cpu"}, "run": {"name": "x"}}, defaults) == [
         Setting("model.embed_dim", "32", "64", False),
         Setting("model.new", "true", "–", False),
         Setting("parallelism.device", '"cpu"', '"auto"', True),
     ]
 
 
-def test_the_large_figures() -> None:
+def test_the_large_figures_and_a_dataset_of_which_little_is_known() -> None:
     cards = list(kpi_cards(REPORT | {"ratings": {"RMSE": 0.874, "MAE": 0.67}}))
     assert cards[0] == Fact("HR@10", "0.3113", "0.3013 – 0.3213")
     assert Fact("RMSE", "0.8740", "MAE 0.6700") in cards
     assert [card.value for card in cards[3:]] == ["40", "1:40"]
-
-
-def test_a_dataset_of_which_little_is_known() -> None:
-    assert [fact.value for fact in data_facts(SMALL_REPORT["dataset"])] == [
-        "table", "3", "40", "1,200", "leave one out", "3", "3", "f" * 12,
-    ]  # fmt: skip
+    values = [fact.value for fact in data_facts(SMALL_REPORT["dataset"])]
+    assert values == ["table", "3", "40", "1,200", "leave one out", "3", "3", "f" * 12]

@@ -8,10 +8,9 @@ import json
 import struct
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
@@ -20,83 +19,55 @@ from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 from bert4rec.report import trackers
 from bert4rec.report.trackers import GuardedTracker, MLflow, TensorBoard, WeightsAndBiases
 from bert4rec.runtime.errors import SettingsError
+from tests.fixture_types import Capture, Patch
 
 HEADER, BLOCK = 7, 32_768  # bytes of a .wandb file: of its header and each record's, and of LevelDB's blocks
 
 
-def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed_is_named(monkeypatch: Patch) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     trackers.require_packages(["tensorboard"])
     with pytest.raises(SettingsError, match=r"run\.trackers.*pip install \"bert4rec-torchrec\[mlflow\]\""):
         trackers.require_packages(["tensorboard", "mlflow"])
 
 
-def test_each_gets_the_folder_and_the_settings_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[tuple[Any, ...]] = []
-
-    def factory(name: str, *given: Any, **keywords: Any) -> None:
-        opened.append((name, *given, keywords))
-
+def test_each_gets_the_folder_and_the_settings_by_their_names(tmp_path: Path, monkeypatch: Patch) -> None:
+    opened = Mock()
     for name in ("TensorBoard", "MLflow", "WeightsAndBiases"):
-        monkeypatch.setattr(trackers, name, partial(factory, name))
+        monkeypatch.setattr(trackers, name, getattr(opened, name))
     settings = {"model": {"kind": "sasrec"}, "training": {"n_epochs": 3}}
     flat = {"model.kind": "sasrec", "training.n_epochs": 3}
-    trackers.open_trackers(["wandb", "tensorboard", "mlflow"], tmp_path, settings, purge_from=7)
-    assert opened == [
-        ("WeightsAndBiases", tmp_path, flat, {}),
-        ("TensorBoard", tmp_path, flat, {"purge_from": 7}),
-        ("MLflow", tmp_path, flat, {}),
-    ]
+    assert len(trackers.open_trackers(["wandb", "tensorboard", "mlflow"], tmp_path, settings, purge_from=7)) == 3
+    assert opened.mock_calls == [
+        call.WeightsAndBiases(tmp_path, flat), call.TensorBoard(tmp_path, flat, purge_from=7),
+        call.MLflow(tmp_path, flat),
+    ]  # fmt: skip
     assert trackers.open_trackers([], tmp_path, settings, purge_from=0) == []
 
 
-class Failing:
-    """A tracker that fails in one of its methods, and lists its calls."""
-
-    def __init__(self, method: str) -> None:
-        self.calls: list[str] = []
-        self._method = method
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*_: Any, **__: Any) -> None:
-            self.calls.append(name)
-            if name == self._method:
-                raise RuntimeError(f"no server\nfor {name}")
-
-        return call
-
-
-@pytest.mark.parametrize(
-    ("method", "calls"),
-    [
-        ("add", ["add"]),
-        ("finish", ["add", "finish"]),
-        ("close", ["add", "finish", "close"]),
-        ("", ["add", "finish", "close"]),
-    ],
-)
-def test_after_its_first_failure_it_gets_no_more(
-    capsys: pytest.CaptureFixture[str], method: str, calls: list[str]
-) -> None:
-    failing = Failing(method)
-    tracker = GuardedTracker("one", lambda: failing)
+@pytest.mark.parametrize(("n_calls", "failing"), [(0, "open"), (1, "add"), (2, "finish"), (3, "close"), (3, "")])
+def test_after_its_first_failure_it_gets_no_more(capsys: Capture, n_calls: int, failing: str) -> None:
+    inner, opening = Mock(), Mock(side_effect=ValueError)
+    if failing != "open":
+        opening = Mock(return_value=inner)
+        getattr(inner, failing or "nothing").side_effect = RuntimeError("no server\nfor it")
+    reason = "ValueError" if failing == "open" else "no server"
+    tracker = GuardedTracker("one", opening)
     tracker.add(1, {"loss": 0.5})
     tracker.finish({}, [Path("report.json")])
     for _ in range(2):
         tracker.close(is_finished=True)
-    assert failing.calls == calls
+    assert [method for method, _, _ in inner.mock_calls] == ["add", "finish", "close"][:n_calls]
     printed = capsys.readouterr().out
-    assert (printed.count("\n"), "one fails: no server;" in printed) == ((1, True) if method else (0, False))
+    assert (printed.count("\n"), f"one fails: {reason};" in printed) == ((1, True) if failing else (0, False))
 
 
-def test_a_tracker_that_cannot_be_opened_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> Any:
-        raise ValueError
-
-    tracker = GuardedTracker("one", fail)
-    tracker.add(1, {})
-    tracker.close(is_finished=True)
-    assert "one fails: ValueError;" in capsys.readouterr().out
+def events_of(folder: Path) -> tuple[EventMultiplexer, str]:
+    """The events in a folder, and the one run that they are of."""
+    events = EventMultiplexer().AddRunsFromDirectory(str(folder))
+    events.Reload()
+    (run,) = events.Runs()
+    return events, run
 
 
 def test_numbers_by_step_and_settings_beside_results(tmp_path: Path) -> None:
@@ -106,19 +77,17 @@ def test_numbers_by_step_and_settings_beside_results(tmp_path: Path) -> None:
     tracker.add(2, {"train/loss": 1.5})
     tracker.finish({"test/full/HR@10": 0.25}, [])
     tracker.close(is_finished=True)
-    events = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
-    events.Reload()
-    (run,) = events.Runs()
+    events, run = events_of(tmp_path)
     assert [(scalar.step, scalar.value) for scalar in events.Scalars(run, "train/loss")] == [(1, 2.0), (2, 1.5)]
     assert [scalar.value for scalar in events.Scalars(run, "test/full/HR@10")] == [0.25]
     content = events.SummaryMetadata(run, metadata.SESSION_START_INFO_TAG).plugin_data.content
-    started = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
-    assert started.hparams["model.kind"].string_value == "sasrec"
-    assert started.hparams["training.learning_rate"].number_value == 0.5
-    assert started.hparams["evaluation.ks"].string_value == "[1, 10]"
+    started = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    assert started["model.kind"].string_value == "sasrec"
+    assert started["training.learning_rate"].number_value == 0.5
+    assert started["evaluation.ks"].string_value == "[1, 10]"
 
 
-def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: Patch) -> None:
     """Also in the same second and process, after nine other files: 10 comes before 9 in the names."""
     numbers = itertools.count(9)
     writer = "tensorboard.summary.writer.event_file_writer._global_uid"
@@ -138,7 +107,7 @@ def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
-def test_parameters_metrics_and_files_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_metrics_and_files_of_a_run(tmp_path: Path, monkeypatch: Patch) -> None:
     mlflow = pytest.importorskip("mlflow")
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
@@ -181,7 +150,7 @@ def records(path: Path) -> Iterator[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
-def test_records_of_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_an_offline_run(tmp_path: Path, monkeypatch: Patch) -> None:
     pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -203,10 +172,7 @@ def test_records_of_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         summary |= {"/".join(item.nested_key) or item.key: item.value_json for item in record.summary.update}
         if record.HasField("run"):
             config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-    assert history == [
-        {"train/loss": 2.0, "_step": 1},
-        {"train/loss": 1.5, "validation/full/HR@10": 0.5, "_step": 2},
-    ]
+    assert history == [{"train/loss": 2.0, "_step": 1}, {"train/loss": 1.5, "validation/full/HR@10": 0.5, "_step": 2}]
     assert summary["test/full/HR@10"] == "0.25"
     assert (config["model.kind"], config["training.n_epochs"]) == ("sasrec", 3)
     assert (path.parent / "files" / "report.json").read_text() == "{}"

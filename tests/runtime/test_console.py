@@ -4,9 +4,11 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tqdm import tqdm
@@ -15,6 +17,7 @@ from bert4rec.runtime import console
 from bert4rec.runtime.console import EVENT, EVENTS, ProgressBar, log_to_terminal
 from bert4rec.runtime.errors import format_duration, pluralize, rounded
 from bert4rec.runtime.signals import log_interrupted
+from tests.fixture_types import Capture, Patch
 from tests.terminal import on_terminal, screen
 
 ROOT = Path(__file__).parents[2]
@@ -42,33 +45,27 @@ except KeyboardInterrupt:
 
 def run(columns: int = 80, *, is_shown: bool = True, stays: bool = True) -> str:
     program = PROGRAM.replace("SHOWN", str(is_shown)).replace("STAYS", str(stays))
-    written, status = on_terminal(
-        [sys.executable, "-c", program], folder=ROOT, interrupt_after="READY", columns=columns
-    )
+    command = [sys.executable, "-c", program]
+    written, status = on_terminal(command, folder=ROOT, interrupt_after="READY", columns=columns)
     assert status == 0, written
     return written
 
 
-def test_what_is_logged_is_lines_and_a_warning_says_that_it_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_logged_is_lines_shown_once_on_the_stream_that_was_named_last(
+    monkeypatch: Patch, capsys: Capture
+) -> None:
+    """A warning says that it is one. Whatever handler a library has given to the root."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(sys.stderr)])
+    log_to_terminal()
     LOGGER.debug("not this")
     LOGGER.info("100 % {done}")
     LOGGER.warning("few steps")
-    assert capsys.readouterr() == ("100 % {done}\nwarning: few steps\n", "")
-
-
-def test_lines_are_shown_once_on_the_stream_that_was_named_last(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whatever handler a library has given to the root."""
-    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(sys.stderr)])
-    log_to_terminal()
-    LOGGER.info("here")
     log_to_terminal(stream="stderr")
     LOGGER.info("there")
-    assert capsys.readouterr() == ("here\n", "there\n")
+    assert capsys.readouterr() == ("100 % {done}\nwarning: few steps\n", "there\n")
 
 
-def test_of_all_processes_but_the_first_nothing_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_all_processes_but_the_first_nothing_is_seen(capsys: Capture) -> None:
     log_to_terminal(is_shown=False)
     LOGGER.info("a line")
     LOGGER.warning("a warning")
@@ -79,7 +76,7 @@ def test_of_all_processes_but_the_first_nothing_is_seen(capsys: pytest.CaptureFi
 
 
 def test_a_program_that_uses_the_package_decides_itself_what_it_shows(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, capsys: Capture, monkeypatch: Patch
 ) -> None:
     package = logging.getLogger("bert4rec")
     monkeypatch.setattr(package, "handlers", [])
@@ -92,15 +89,8 @@ def test_a_program_that_uses_the_package_decides_itself_what_it_shows(
     assert capsys.readouterr() == ("", "")
 
 
-class Nobody(StringIO):
-    """Stands where a terminal was that is closed."""
-
-    def write(self, text: str) -> int:
-        raise BrokenPipeError
-
-
-def test_where_nobody_reads_any_more_only_a_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", Nobody())
+def test_where_nobody_reads_any_more_only_a_training_goes_on(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sys, "stdout", Mock(write=Mock(side_effect=BrokenPipeError)))
     with pytest.raises(BrokenPipeError):
         LOGGER.info("a line")
     log_to_terminal(outlives_reader=True)
@@ -109,9 +99,7 @@ def test_where_nobody_reads_any_more_only_a_training_goes_on(monkeypatch: pytest
     assert sys.stdout.name == os.devnull
 
 
-def test_a_line_is_due_some_seconds_after_the_one_before(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_is_due_some_seconds_after_the_one_before(monkeypatch: Patch, capsys: Capture) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     usual, often = ProgressBar(10, done=2), ProgressBar(10, seconds=3.0)
@@ -139,9 +127,7 @@ def test_the_bar_is_whole_and_stays_if_it_should() -> None:
     assert screen(run(stays=False)) == ["above", "warning: also above", "interrupted", ""]
 
 
-def test_an_interrupt_while_the_bar_is_drawn_for_the_first_time_takes_it_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupt_while_the_bar_is_drawn_for_the_first_time_takes_it_away(monkeypatch: Patch) -> None:
     written = StringIO()
     written.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", written)
@@ -165,9 +151,7 @@ def test_nothing_is_wider_than_the_terminal_with_what_it_adds_itself(columns: in
         assert len(part.partition("READY")[0].rstrip()) + len("^C") < columns
 
 
-def test_a_program_that_reads_events_gets_them_and_no_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_that_reads_events_gets_them_and_no_lines(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv(EVENTS, "1")
     with ProgressBar(10) as bar:
         bar.show(4, "4 of 10", line="step 4")
@@ -177,25 +161,17 @@ def test_a_program_that_reads_events_gets_them_and_no_lines(
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
-    [(3.663976945244957, "3.66"), (0.41234, "0.412"), (40.0, "40"), (0, "0"), (99.96, "100"), (1390.4, "1,390")],
-)
-def test_three_digits_or_all_before_the_point(number: float, text: str) -> None:
-    assert rounded(number) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "noun", "text"),
+    ("function", "arguments", "text"),
     [
-        (1.0, "epoch", "1 epoch"), (2, "epoch", "2 epochs"), (0.5, "epoch", "0.5 epochs"), (1.0004, "epoch", "1 epoch"),
-        (8, "process", "8 processes"), (1000, "user", "1,000 users"), (3, "history", "3 histories"),
-        (2, "day", "2 days"),
+        # Three digits, or all before the point.
+        (rounded, [3.663976945244957], "3.66"), (rounded, [0.41234], "0.412"), (rounded, [40.0], "40"),
+        (rounded, [0], "0"), (rounded, [99.96], "100"), (rounded, [1390.4], "1,390"),
+        (pluralize, [1.0, "epoch"], "1 epoch"), (pluralize, [2, "epoch"], "2 epochs"),
+        (pluralize, [0.5, "epoch"], "0.5 epochs"), (pluralize, [1.0004, "epoch"], "1 epoch"),
+        (pluralize, [8, "process"], "8 processes"), (pluralize, [1000, "user"], "1,000 users"),
+        (pluralize, [3, "history"], "3 histories"), (pluralize, [2, "day"], "2 days"),
+        (format_duration, [0.4], "0:00"), (format_duration, [123], "2:03"), (format_duration, [3723.4], "1:02:03"),
     ],
 )  # fmt: skip
-def test_a_number_and_its_noun(number: float, noun: str, text: str) -> None:
-    assert pluralize(number, noun) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (123, "2:03"), (3723.4, "1:02:03")])
-def test_time(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
+def test_numbers_for_people(function: Callable[..., str], arguments: list[Any], text: str) -> None:
+    assert function(*arguments) == text

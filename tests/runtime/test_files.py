@@ -20,16 +20,14 @@ def written(folder: Path, size: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("size", [0, 1, 100_000, WHOLE])
-def test_a_small_file_is_taken_whole(tmp_path: Path, size: int) -> None:
-    path = written(tmp_path, size)
-    assert sample_sha256(path) == sha256(path) == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@pytest.mark.parametrize("size", [WHOLE + 1, 5_000_000, 12_345_678])
-def test_a_large_file_is_taken_in_pieces_from_its_first_byte_to_its_last(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, 100_000, WHOLE, WHOLE + 1, 5_000_000, 12_345_678])
+def test_a_file_is_taken_whole_or_in_pieces_from_its_first_byte_to_its_last(tmp_path: Path, size: int) -> None:
     path = written(tmp_path, size)
     content = path.read_bytes()
+    assert sha256(path) == hashlib.sha256(content).hexdigest()
+    if size <= WHOLE:
+        assert sample_sha256(path) == sha256(path)
+        return
     pieces = [content[(first := i * (size - 65_536) // 63) : first + 65_536] for i in range(64)]
     assert (pieces[0], pieces[-1]) == (content[:65_536], content[-65_536:])
     assert sample_sha256(path) == hashlib.sha256(b"".join(pieces)).hexdigest() != sha256(path)
@@ -64,17 +62,16 @@ def test_a_hundred_damages_are_recognised(sound: Path, tmp_path: Path) -> None:
     names = sorted(path.name for path in sound.iterdir())
     assert names == [".metadata", "__0_0.distcp", "facts.json", "manifest.json"]
     for number in range(100):
-        folder, name = tmp_path / f"damaged-{number}", names[number % len(names)]
-        shutil.copytree(sound, folder)
-        content = bytearray((folder / name).read_bytes())
-        how = number // len(names) % 3
+        folder = Path(shutil.copytree(sound, tmp_path / f"damaged-{number}"))
+        path, how = folder / names[number % len(names)], number // len(names) % 3
+        content = bytearray(path.read_bytes())
         if how == 0:
             content[int(rng.integers(len(content)))] ^= int(rng.integers(1, 256))
         elif how == 1:
             del content[int(rng.integers(len(content))) :]
-        (folder / name).write_bytes(content)
+        path.write_bytes(content)
         if how == 2:
-            (folder / name).unlink()
+            path.unlink()
         assert files.problem_of(folder) != ""
         shutil.rmtree(folder)
 

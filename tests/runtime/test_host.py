@@ -18,6 +18,7 @@ from bert4rec.runtime.memory import (
     proportional_set_size,
     release_free_memory,
 )
+from tests.fixture_types import Patch
 
 MIB = 2**20
 
@@ -97,7 +98,7 @@ def test_freed_memory_between_what_is_still_used_goes_back() -> None:
     assert full - proportional_set_size() > 150 * MIB
 
 
-def test_a_process_may_take_its_share_of_the_free_memory_and_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_may_take_its_share_of_the_free_memory_and_what_it_has(monkeypatch: Patch) -> None:
     assert host_memory() > 100 * MIB
     monkeypatch.setattr(memory, "host_memory", lambda: 4000)
     monkeypatch.setattr(memory, "proportional_set_size", lambda: 70)
@@ -135,7 +136,7 @@ def test_the_cpu_limits_of_control_groups_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("limits", "expected"), [([], 8), ([1.5], 2), ([0.5], 1), ([16.0, 3.0], 3)])
-def test_usable_cores(monkeypatch: pytest.MonkeyPatch, limits: list[float], expected: int) -> None:
+def test_usable_cores(monkeypatch: Patch, limits: list[float], expected: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(cores, "_limits", lambda: iter(limits))
     assert usable_cores() == expected
@@ -150,7 +151,7 @@ def test_usable_cores(monkeypatch: pytest.MonkeyPatch, limits: list[float], expe
         ({"OMP_NUM_THREADS": "3", "RANK": "0"}, None),
     ],
 )
-def test_threads_of_a_process(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: int | None) -> None:
+def test_threads_of_a_process(monkeypatch: Patch, variables: dict[str, str], expected: int | None) -> None:
     for name in ("OMP_NUM_THREADS", "RANK"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

@@ -1,6 +1,5 @@
 """Devices and processes."""
 
-import itertools
 import os
 import random
 import socket
@@ -27,41 +26,39 @@ from bert4rec.runtime.processes import (
     seed_everything,
     this_process,
 )
+from tests.fixture_types import Capture, Patch
 
 
 @pytest.mark.parametrize(
     ("wanted", "n_gpus", "local_rank", "local_world_size", "expected"),
-    [
-        ("auto", 0, 1, 2, "cpu"),
-        ("auto", 2, 1, 2, "cuda:1"),
-        ("cpu", 2, 1, 2, "cpu"),
-        ("cuda", 4, 3, 4, "cuda:3"),
-    ],
+    [("auto", 0, 1, 2, "cpu"), ("auto", 2, 1, 2, "cuda:1"), ("cpu", 2, 1, 2, "cpu"), ("cuda", 4, 3, 4, "cuda:3")],
 )
 def test_each_process_of_a_host_has_its_own_gpu(
-    monkeypatch: pytest.MonkeyPatch, wanted: str, n_gpus: int, local_rank: int, local_world_size: int, expected: str
+    monkeypatch: Patch, wanted: str, n_gpus: int, local_rank: int, local_world_size: int, expected: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     assert choose_device(wanted, local_rank=local_rank, local_world_size=local_world_size) == torch.device(expected)
 
 
-def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_process(monkeypatch: Patch, rank: int, world_size: int, **variables: object) -> None:
+    """Set the variables of a launcher, for a process of one host."""
+    sizes = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    for name, value in (sizes | variables).items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_more_processes_than_gpus_are_refused_and_auto_goes_to_cpu_aloud(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(SettingsError, match=r"parallelism\.device .* 2 processes .* 1 GPU"):
         choose_device("cuda", local_rank=0, local_world_size=2)
-
-
-def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for rank in (0, 1):
-        for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
-            monkeypatch.setenv(name, str(value))
+        as_process(monkeypatch, rank, 2)
         world = this_process("auto")
         assert (world.rank, world.world_size, world.device.type) == (rank, 2, "cpu")
     (line,) = capsys.readouterr().out.splitlines()
     assert "2 processes" in line
+    monkeypatch.delenv("RANK")  # some platforms set WORLD_SIZE for every program: a lone process does not wait
+    assert this_process("cpu").world_size == 1
 
 
 @pytest.mark.parametrize(
@@ -74,7 +71,7 @@ def test_auto_goes_to_cpu_aloud_where_a_process_would_have_no_gpu(
     ],
 )
 def test_one_gpu_that_a_process_sees_is_its_own_where_no_other_sees_it(
-    monkeypatch: pytest.MonkeyPatch, seen: str, expected: list[str]
+    monkeypatch: Patch, seen: str, expected: list[str]
 ) -> None:
     """Three processes of one host, by what they publish in one store."""
     variables: Any = threading.local()
@@ -92,13 +89,11 @@ def test_one_gpu_that_a_process_sees_is_its_own_where_no_other_sees_it(
     monkeypatch.setattr("bert4rec.runtime.processes.has_own_gpu", lambda *_: answers[0])
     for rank, device in enumerate(expected):
         variables.rank = rank
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3}
-        for name, value in names.items():
-            monkeypatch.setenv(name, str(value))
+        as_process(monkeypatch, rank, 3)
         assert str(this_process("auto", store).device) == device
 
 
-def test_a_process_that_does_not_say_which_gpu_it_sees_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_say_which_gpu_it_sees_is_missed(monkeypatch: Patch) -> None:
     monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 0.1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(RunInterruptedError, match=r"2 processes .* 0\.1 s"):
@@ -117,53 +112,40 @@ def test_a_process_may_open_as_many_files_as_the_system_lets_it() -> None:
     assert all(text in done.stderr.splitlines()[-1] for text in ("1,024", "512 processes", "1,633", "ulimit -Hn"))
 
 
-def test_a_lone_process_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some platforms set WORLD_SIZE for every program."""
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    assert this_process("cpu").world_size == 1
-
-
 def test_no_two_processes_of_any_two_runs_draw_the_same() -> None:
-    seeds = {process_seed(seed, rank) for seed in range(200) for rank in range(200)}
-    assert len(seeds) == 200 * 200
-    draws = set()
-    for seed, rank in itertools.product(range(3), range(3)):
+    def draws(seed: int, rank: int) -> tuple[float, float, float]:
         seed_everything(seed, rank)
-        draws.add((float(torch.rand(1)), float(np.random.random()), random.random()))
-    assert len({draw for three in draws for draw in three}) == 3 * 9
-    seed_everything(2, 2)
-    assert (float(torch.rand(1)), float(np.random.random()), random.random()) in draws
+        return float(torch.rand(1)), float(np.random.random()), random.random()
+
+    assert len({process_seed(seed, rank) for seed in range(200) for rank in range(200)}) == 200 * 200
+    every = [draws(seed, rank) for seed in range(3) for rank in range(3)]
+    assert len({draw for three in every for draw in three}) == 3 * 9
+    assert draws(2, 2) == every[-1]
 
 
-def test_processes_that_cannot_meet_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 1.0)
-    with socket.socket() as probe:  # nobody listens
+@pytest.fixture
+def port() -> int:
+    """A port where nobody listens."""
+    with socket.socket() as probe:
         probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-        for name, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}.items():
-            monkeypatch.setenv(name, str(value))
-        with pytest.raises(RunInterruptedError, match=rf"localhost:{port} .*--master-addr"):
-            rendezvous()
+        return int(probe.getsockname()[1])
 
 
-def test_a_process_says_that_it_waits_for_the_first_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_processes_that_cannot_meet_are_one_line_after_one_that_says_so(
+    monkeypatch: Patch, capsys: Capture, port: int
 ) -> None:
     monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_OF_SILENCE", 0.2)
     monkeypatch.setattr("bert4rec.runtime.processes.SECONDS_TO_COME", 3.0)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setenv("MASTER_PORT", str(port))
-    monkeypatch.setenv("RANK", "1")
-    with pytest.raises(RunInterruptedError):
+    as_process(monkeypatch, 1, 2, MASTER_ADDR="localhost", MASTER_PORT=port)
+    with pytest.raises(RunInterruptedError, match=rf"localhost:{port} .*--master-addr"):
         rendezvous()
     (line,) = capsys.readouterr().out.splitlines()
     assert f"localhost:{port}" in line
-    monkeypatch.setenv("RANK", "0")  # which waits for nobody: it is asked later who has come
+
+
+def test_the_first_process_waits_for_nobody(monkeypatch: Patch, port: int) -> None:
+    """It is asked later who has come."""
+    as_process(monkeypatch, 0, 2, MASTER_ADDR="localhost", MASTER_PORT=port)
     store, rank, world_size = rendezvous()
     assert (rank, world_size) == (0, 2)
     store.set("here", "1")
@@ -180,9 +162,7 @@ def test_a_process_says_that_it_waits_for_the_first_one(
         ),
     ],
 )
-def test_a_launcher_that_cannot_do_it_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
-) -> None:
+def test_a_launcher_that_cannot_do_it_is_one_line(monkeypatch: Patch, variables: dict[str, str], message: str) -> None:
     for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -196,10 +176,8 @@ def test_how_long_ago_torchrun_was_started() -> None:
     program = "from bert4rec.runtime.processes import age_of_launcher; print(age_of_launcher())"
 
     def read(**variables: str) -> tuple[float, float, float]:
-        begin = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=os.environ | variables, capture_output=True, text=True, check=True
-        )
+        begin, command, environment = time.monotonic(), [sys.executable, "-c", program], os.environ | variables
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return begin, float(done.stdout), time.monotonic()
 
     assert read()[1] == 0
@@ -210,11 +188,7 @@ def test_how_long_ago_torchrun_was_started() -> None:
 
 
 def test_a_group_of_one_ends_with_its_block_and_with_an_error() -> None:
-    def work() -> None:
-        with group_of_one():
-            assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
-            raise SettingsError("no")
-
-    with pytest.raises(SettingsError, match="no"):
-        work()
+    with pytest.raises(SettingsError, match="no"), group_of_one():  # noqa: PT012
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+        raise SettingsError("no")
     assert not dist.is_initialized()

@@ -56,11 +56,8 @@ def test_an_old_python_is_named(entry: list[str]) -> None:
     assert f"{sys.executable} (Python 3.10.4)" in said
 
 
-def test_one_of_several_processes_speaks() -> None:
+def test_one_of_several_processes_speaks_and_not_of_modules_of_the_package_itself() -> None:
     assert start(sys.executable, "-S", "train.py", LOCAL_RANK="1") == (2, "")
-
-
-def test_a_missing_module_of_the_package_itself_is_raised() -> None:
     with pytest.raises(ModuleNotFoundError):
         exit_for_missing(ModuleNotFoundError(name="bert4rec.nothing"))
 
@@ -111,37 +108,27 @@ print(gc.get_freeze_count() <= frozen)
 
 
 def test_no_garbage_is_looked_for_while_large_packages_are_imported() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WHILE_IMPORTING], cwd=ROOT, capture_output=True, text=True, timeout=200
-    )
+    command = [sys.executable, "-c", WHILE_IMPORTING]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert (done.stdout, done.stderr) == ("False 0\nTrue True\nTrue\nTrue\n", "")
-
-
-def run_without_reader(command: list[str]) -> subprocess.CompletedProcess[str]:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        return subprocess.run(
-            [sys.executable, *command], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=280,
-            check=False,
-        )  # fmt: skip
-    finally:
-        os.close(writing)
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ["preprocessing.py", "--help"],
-        ["train.py", "--help"],
-        ["-m", "bert4rec"],
-        ["-m", "bert4rec", "check", "--help"],
-        ["preprocessing.py", "--config=/dev/null", "--data.dataset_dir=FOLDER"],
+        "preprocessing.py --help", "train.py --help", "-m bert4rec", "-m bert4rec check --help",
+        "preprocessing.py --config=/dev/null --data.dataset_dir=FOLDER",
     ],
-    ids=" ".join,
-)
-def test_a_command_ends_by_sigpipe_and_leaves_nothing(command: list[str], tmp_path: Path) -> None:
-    done = run_without_reader([word.replace("FOLDER", str(tmp_path / "dataset")) for word in command])
+)  # fmt: skip
+def test_a_command_ends_by_sigpipe_and_leaves_nothing(command: str, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, *command.replace("FOLDER", str(tmp_path / "dataset")).split()]
+    streams = {"stdout": writing, "stderr": subprocess.PIPE}
+    try:
+        done = subprocess.run(words, cwd=ROOT, **streams, text=True, timeout=280, check=False)
+    finally:
+        os.close(writing)
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
     assert list(tmp_path.iterdir()) == []
 

@@ -5,10 +5,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-
-import pytest
+from concurrent.futures import ThreadPoolExecutor
 
 from bert4rec.runtime.signals import SIGNALS, Interruption
+from tests.fixture_types import Capture, Patch
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
@@ -24,9 +24,7 @@ def join_watches() -> None:
             thread.join()
 
 
-def test_without_an_answer_a_signal_ends_the_process_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_answer_a_signal_ends_the_process_all_the_same(monkeypatch: Patch, capsys: Capture) -> None:
     """Not by other signals, and not while something is being saved."""
     ended: list[int] = []
 
@@ -51,15 +49,10 @@ def test_without_an_answer_a_signal_ends_the_process_all_the_same(
     assert capsys.readouterr().err.startswith("SIGTERM: ")
 
 
-def test_a_signal_in_the_last_moment_does_not_end_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_in_the_last_moment_does_not_end_what_follows(monkeypatch: Patch) -> None:
     ended: list[int] = []
-
-    def end(status: int) -> None:
-        ended.append(status)
-        interruption.answered()
-
-    monkeypatch.setattr("os._exit", end)
-    with Interruption(patience=0.1) as interruption:
+    monkeypatch.setattr("os._exit", ended.append)
+    with Interruption(patience=0.1):
         os.kill(os.getpid(), signal.SIGTERM)
     join_watches()
     assert ended == []
@@ -82,17 +75,15 @@ def test_what_was_ignored_stays_so_and_afterwards_all_is_as_before() -> None:
 
 
 def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
-    inside = []
+    def handlers() -> list[object]:
+        return [signal.getsignal(number) for number in SIGNALS]
 
-    def enter() -> None:
+    def enter() -> list[object]:
         with Interruption():
-            inside.extend(signal.getsignal(number) for number in SIGNALS)
+            return handlers()
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert inside == before
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(enter).result() == handlers()
 
 
 def test_nothing_is_left_open() -> None:

@@ -1,5 +1,6 @@
 """Tables in shards within groups of processes, real ones: the same training as on as many without groups."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert4rec.config.tables import Config
+from tests.fixture_types import Settings
 from tests.processes import jobs
 from tests.training.loop.test_trainer import assemble
 
@@ -32,7 +33,7 @@ def trained() -> dict[tuple[Any, ...], Any]:
 
 
 @pytest.fixture
-def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, trained: dict[Any, Any]) -> Train:
+def train(pools: Any, small_config: Settings, tmp_path: Path, trained: dict[Any, Any]) -> Train:
     """Epochs of one step each on four processes, without dropout; of a model of two tables."""
 
     def run(optimizer: str, **changes: Any) -> Results:
@@ -118,7 +119,7 @@ def test_the_mean_of_copies_that_made_a_step_each_is_exact_for_sgd_alone(
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adam"])
 def test_copies_are_the_same_after_every_second_step(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, optimizer: str
+    pools: Any, small_config: Settings, tmp_path: Path, optimizer: str
 ) -> None:
     """Of the seven of an epoch; the states of their optimizer too. In between each group goes its own way."""
     changes = {"parallelism.sync_every_n_steps": 2, "parallelism.sparse_optimizer": optimizer, **IN_TWO}
@@ -129,19 +130,16 @@ def test_copies_are_the_same_after_every_second_step(
 
 
 @pytest.mark.parametrize("changes", [SAMPLED, long({}), long(SAMPLED | TABLE_WISE | {"model.kind": "sasrec"})])
-def test_what_was_planned_is_held(pools: Any, small_config: Callable[..., Config], changes: dict[str, Any]) -> None:
+def test_what_was_planned_is_held(pools: Any, small_config: Settings, changes: dict[str, Any]) -> None:
     for planned, held in pools(4).run(jobs.planned_and_held, small_config(**changes, **IN_TWO)):
         assert planned == held
 
 
-def test_ranks_are_those_without_groups(pools: Any, small_config: Callable[..., Config]) -> None:
+def test_ranks_are_those_without_groups(pools: Any, small_config: Settings) -> None:
     """Users and tiles are dealt to all processes; each looks items up in its own group."""
-    (alone, *_), every = (
-        pools(4).run(jobs.rank_with_model, small_config(**changes), "test") for changes in ({}, IN_TWO)
-    )
-    for ranks in every:
-        for protocol, expected in alone.items():
-            np.testing.assert_array_equal(ranks[protocol], expected)
+    (alone, *_), every = (pools(4).run(jobs.rank_with_model, small_config(**how), "test") for how in ({}, IN_TWO))
+    for ranks, protocol in itertools.product(every, alone):
+        np.testing.assert_array_equal(ranks[protocol], alone[protocol])
 
 
 @pytest.mark.parametrize("loss", ["softmax", long("sampled_softmax")])
@@ -155,7 +153,7 @@ def test_few_items_are_trained_as_without_groups(pools: Any, loss: str) -> None:
 
 
 def test_groups_of_another_size_than_divides_the_processes_are_refused_on_all(
-    pools: Any, small_config: Callable[..., Config]
+    pools: Any, small_config: Settings
 ) -> None:
     first, *others = pools(4).run(jobs.refusal, small_config(**{"parallelism.sharding_group_size": 3}), 20)
     assert first.startswith("parallelism.sharding_group_size = 3: ")

@@ -23,6 +23,8 @@ def test_other_seeds_and_other_tables_have_other_rows() -> None:
     others = [initial_rows("table", 0, 100, 4, seed=8), initial_rows("other", 0, 100, 4, seed=7)]
     for rows in [*others, TABLE[100:200], TABLE[ROWS_PER_BLOCK : ROWS_PER_BLOCK + 100]]:
         assert not torch.isclose(rows, TABLE[:100]).all(dim=1).any()
+    assert len(TABLE.unique(dim=0)) == len(TABLE)
+    assert abs(TABLE.std() - 0.02) < 0.002
 
 
 @pytest.mark.parametrize("head", ["tied", "linear"])

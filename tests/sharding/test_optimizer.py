@@ -15,18 +15,13 @@ from bert4rec.sharding.optimizer import Optimizers, OptimizerSettings, learning_
     ("schedule", "expected"),
     [
         ("constant", [0.5, 1.0, 1.0, 1.0, 1.0]),
-        ("linear", [0.5, 1.0, 1.0, 0.75, 0.5]),
-        ("cosine", [0.5, 1.0, 1.0, (1 + math.sqrt(0.5)) / 2, 0.5]),
+        ("linear", [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]),
+        ("cosine", [0.5, 1.0, 1.0, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2, 0.0, 0.0]),
     ],
 )
-def test_warm_up_then_decay(schedule: str, expected: list[float]) -> None:
-    scales = [learning_rate_scale(step, n_steps=6, schedule=schedule, warmup_steps=2) for step in range(5)]
+def test_warm_up_then_decay_to_zero(schedule: str, expected: list[float]) -> None:
+    scales = [learning_rate_scale(n, n_steps=6, schedule=schedule, warmup_steps=2) for n in range(len(expected))]
     assert scales == pytest.approx(expected)
-
-
-def test_a_schedule_ends_at_zero_and_stays_there() -> None:
-    assert learning_rate_scale(6, n_steps=6, schedule="linear") == 0.0
-    assert learning_rate_scale(7, n_steps=6, schedule="cosine") == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("n_steps", [4, 10, 101])
@@ -70,32 +65,29 @@ def step(gradient: float, **settings: Any) -> dict[str, float]:
     return {name: weight.item() for name, weight in tiny.named_parameters()}
 
 
-def test_the_table_and_the_dense_part_have_their_own_rates() -> None:
-    after = step(1.0, scale=0.5)
-    assert after == pytest.approx({TABLE: 0.9, "encoder.weight": 0.95, "encoder.bias": 0.95})
-
-
-def test_only_the_dense_gradient_is_clipped() -> None:
-    after = step(10.0, max_grad_norm=1.0)
-    clipped = 1 - 0.1 / math.sqrt(2)
-    assert after == pytest.approx({TABLE: -1.0, "encoder.weight": clipped, "encoder.bias": clipped}, rel=1e-4)
-
-
-def test_weight_decay_is_for_dense_matrices_only() -> None:
-    after = step(0.0, optimizer="adamw", weight_decay=0.5)
-    assert after == pytest.approx({TABLE: 1.0, "encoder.weight": 0.95, "encoder.bias": 1.0})
-
-
-@pytest.mark.parametrize(("sparse_optimizer", "moved"), [("sgd", 0.4), ("adam", 0.2)])
-def test_a_table_decays_by_its_rate_before_it_is_updated(sparse_optimizer: str, moved: float) -> None:
-    after = step(2.0, sparse_optimizer=sparse_optimizer, sparse_weight_decay=0.5)
-    assert after[TABLE] == pytest.approx(1 * (1 - 0.2 * 0.5) - moved)
+CLIPPED = 1 - 0.1 / math.sqrt(2)
 
 
 @pytest.mark.parametrize(
-    ("sparse_optimizer", "expected"),
-    [("sgd", 0.6), ("adagrad", 0.8), ("rowwise_adagrad", 0.8), ("adam", 0.8)],
+    ("gradient", "settings", "weights"),
+    [
+        (1.0, {"scale": 0.5}, [0.9, 0.95, 0.95]),  # the table and the dense part have their own rates
+        (10.0, {"max_grad_norm": 1.0}, [-1.0, CLIPPED, CLIPPED]),  # only the dense gradient is clipped
+        (0.0, {"optimizer": "adamw", "weight_decay": 0.5}, [1.0, 0.95, 1.0]),  # only dense matrices decay
+    ],
 )
-def test_sparse_optimizers(sparse_optimizer: str, expected: float) -> None:
+def test_the_table_and_the_dense_part_are_updated_apart(
+    gradient: float, settings: dict[str, Any], weights: list[float]
+) -> None:
+    expected = dict(zip((TABLE, "encoder.weight", "encoder.bias"), weights, strict=True))
+    assert step(gradient, **settings) == pytest.approx(expected, rel=1e-4 if "max_grad_norm" in settings else None)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("sparse_optimizer", "moved"), [("sgd", 0.4), ("adagrad", 0.2), ("rowwise_adagrad", 0.2), ("adam", 0.2)]
+)
+def test_a_table_decays_by_its_rate_before_it_is_updated(sparse_optimizer: str, moved: float, decay: float) -> None:
     """After one step an adaptive optimizer has moved by its rate, whatever the gradient."""
-    assert step(2.0, sparse_optimizer=sparse_optimizer)[TABLE] == pytest.approx(expected)
+    after = step(2.0, sparse_optimizer=sparse_optimizer, sparse_weight_decay=decay)
+    assert after[TABLE] == pytest.approx(1 * (1 - 0.2 * decay) - moved)

@@ -1,5 +1,6 @@
 """Sharded = replicated = one process: the same start, the same losses, the same tables, the same plan everywhere."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
+from tests.fixture_types import Settings
 from tests.processes import jobs
 
 STEPS = 10
@@ -39,7 +40,7 @@ def trained() -> dict[tuple[Any, ...], Any]:
 
 
 @pytest.fixture
-def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, trained: dict[Any, Any]) -> Train:
+def train(pools: Any, small_config: Settings, tmp_path: Path, trained: dict[Any, Any]) -> Train:
     """Ten steps of one global batch each, without dropout."""
 
     def run(
@@ -48,29 +49,22 @@ def train(pools: Any, small_config: Callable[..., Config], tmp_path: Path, train
     ) -> list[dict[str, Any]]:  # fmt: skip
         key = (n_processes, mode, optimizer, sharding_type, loss, kind)
         scale = 10.0 if loss == "gbce" else 1.0  # it is divided by the number of candidates
+        is_sgd = optimizer == "sgd"
+        settings = {
+            "training.n_epochs": STEPS, "training.eval_every_n_epochs": 1, "model.dropout": 0.0,
+            "training.per_device_train_batch_size": 120 // n_processes, "training.loss": loss,
+            "training.optimizer": "sgd" if is_sgd else "adamw", "training.n_train_negatives": 20,
+            "training.learning_rate": 0.1 * scale if is_sgd else 0.003,
+            "training.lr_schedule": "linear", "training.warmup_steps": 3,
+            "training.negatives_power": 0.5 if loss == "sampled_softmax" else 0.0,
+            "model.kind": "sasrec" if kind == "two tables" else kind,
+            "parallelism.mode": mode, "parallelism.sharding_type": sharding_type,
+            "parallelism.sparse_optimizer": optimizer,
+            "parallelism.sparse_learning_rate": 2.0 * scale if is_sgd else 0.05,
+        }  # fmt: skip
         if key not in trained:
-            config = small_config(
-                **{
-                    "training.n_epochs": STEPS,
-                    "training.eval_every_n_epochs": 1,
-                    "training.per_device_train_batch_size": 120 // n_processes,
-                    "training.optimizer": "sgd" if optimizer == "sgd" else "adamw",
-                    "training.learning_rate": 0.1 * scale if optimizer == "sgd" else 0.003,
-                    "training.lr_schedule": "linear",
-                    "training.warmup_steps": 3,
-                    "training.loss": loss,
-                    "training.n_train_negatives": 20,
-                    "training.negatives_power": 0.5 if loss == "sampled_softmax" else 0.0,
-                    "model.dropout": 0.0,
-                    "model.kind": "sasrec" if kind == "two tables" else kind,
-                    "parallelism.mode": mode,
-                    "parallelism.sharding_type": sharding_type,
-                    "parallelism.sparse_optimizer": optimizer,
-                    "parallelism.sparse_learning_rate": 2.0 * scale if optimizer == "sgd" else 0.05,
-                }
-            )
             job = [jobs.with_groups, jobs.train] if kind == "two tables" else [jobs.train]
-            trained[key] = pools(n_processes).run(*job, config, tmp_path)
+            trained[key] = pools(n_processes).run(*job, small_config(**settings), tmp_path)
         return trained[key]
 
     return run
@@ -86,53 +80,38 @@ def ways(optimizer: str) -> list[tuple[int, str, str]]:
 
 # Every optimizer with one of the losses, every loss with one of the optimizers; the other pairs take minutes.
 USUAL = {("softmax", "sgd"), ("sampled_softmax", "rowwise_adagrad"), ("gbce", "adagrad")}
+LOSSES, OPTIMIZERS = ("softmax", "sampled_softmax", "gbce"), ("sgd", "adagrad", "rowwise_adagrad")
+
+
+def long(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize(
-    ("loss", "optimizer", "way"),
+    ("kind", "loss", "optimizer", "way"),
     [
-        pytest.param(loss, optimizer, way, marks=() if (loss, optimizer) in USUAL else pytest.mark.long)
-        for loss in ("softmax", "sampled_softmax", "gbce")
-        for optimizer in ("sgd", "adagrad", "rowwise_adagrad")
-        for way in ways(optimizer)
+        case if pair in USUAL else long(*case)
+        for pair in itertools.product(LOSSES, OPTIMIZERS)
+        for case in [("bert4rec", *pair, way) for way in ways(pair[1])]
     ]
     # fbgemm has no fused Adam on CPU; the exact softmax trains row-wise shards without it.
-    + [("softmax", "adam", (n, "dmp", "row_wise")) for n in (1, 2, 3)],
+    + [("bert4rec", "softmax", "adam", (n, "dmp", "row_wise")) for n in (1, 2, 3)]
+    + [
+        ("sasrec", "softmax", "adam", (2, "dmp", "row_wise")),
+        ("sasrec", "softmax", "adam", (3, "ddp", "")),
+        ("sasrec", "sampled_softmax", "rowwise_adagrad", (3, "dmp", "table_wise")),
+        ("sasrec", "gbce", "adagrad", (2, "dmp", "column_wise")),
+        # One table is trained as a parameter, one in backward.
+        ("two tables", "softmax", "rowwise_adagrad", (2, "dmp", "row_wise")),
+        ("two tables", "softmax", "rowwise_adagrad", (3, "ddp", "")),
+        long("two tables", "softmax", "adagrad", (3, "dmp", "column_wise")),
+        long("two tables", "sampled_softmax", "rowwise_adagrad", (2, "dmp", "auto")),
+    ],
 )
 def test_every_way_trains_the_model_of_one_process(
-    train: Train, loss: str, optimizer: str, way: tuple[int, str, str]
+    train: Train, kind: str, loss: str, optimizer: str, way: tuple[int, str, str]
 ) -> None:
     """Losses of all steps, tables at the start and at the end, and what the trained model says of the users."""
-    compare(train, way, optimizer, loss, "bert4rec")
-
-
-@pytest.mark.parametrize(
-    ("loss", "optimizer", "way"),
-    [
-        ("softmax", "adam", (2, "dmp", "row_wise")),
-        ("softmax", "adam", (3, "ddp", "")),
-        ("sampled_softmax", "rowwise_adagrad", (3, "dmp", "table_wise")),
-        ("gbce", "adagrad", (2, "dmp", "column_wise")),
-    ],
-)
-def test_so_does_another_kind_of_model(train: Train, loss: str, optimizer: str, way: tuple[int, str, str]) -> None:
-    compare(train, way, optimizer, loss, "sasrec")
-
-
-@pytest.mark.parametrize(
-    ("loss", "optimizer", "way"),
-    [
-        ("softmax", "rowwise_adagrad", (2, "dmp", "row_wise")),  # one table trained as a parameter, one in backward
-        ("softmax", "rowwise_adagrad", (3, "ddp", "")),
-        pytest.param("softmax", "adagrad", (3, "dmp", "column_wise"), marks=pytest.mark.long),
-        pytest.param("sampled_softmax", "rowwise_adagrad", (2, "dmp", "auto"), marks=pytest.mark.long),
-    ],
-)
-def test_so_does_a_model_of_two_tables(train: Train, loss: str, optimizer: str, way: tuple[int, str, str]) -> None:
-    compare(train, way, optimizer, loss, "two tables")
-
-
-def compare(train: Train, way: tuple[int, str, str], optimizer: str, loss: str, kind: str) -> None:
     n_processes, mode, sharding_type = way
     alone = train(1, "ddp", optimizer, loss=loss, kind=kind)
     together = train(n_processes, mode, optimizer, sharding_type or "row_wise", loss, kind)
@@ -154,9 +133,7 @@ def compare(train: Train, way: tuple[int, str, str], optimizer: str, loss: str, 
         assert np.abs(assemble([alone[0]["final"]], table) - assemble([alone[0]["initial"]], table)).max() > 0.01
 
 
-def test_as_many_draws_of_negatives_train_the_same_model(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_as_many_draws_of_negatives_train_the_same_model(pools: Any, small_config: Settings, tmp_path: Path) -> None:
     """Whatever the number of processes that share one of them: two and four processes with two draws a step."""
 
     def losses(n_processes: int, shared_by: int | str) -> list[float]:
@@ -179,7 +156,7 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("loss", ["sampled_softmax", "softmax"])
-def test_messages_of_half_the_bytes(pools: Any, small_config: Callable[..., Config], loss: str) -> None:
+def test_messages_of_half_the_bytes(pools: Any, small_config: Settings, loss: str) -> None:
     """What two processes send in a step, vectors and then gradients; the plan knows the most that it can be."""
 
     def sent(messages: str) -> list[tuple[int, list[int]]]:
@@ -198,13 +175,13 @@ def test_messages_of_half_the_bytes(pools: Any, small_config: Callable[..., Conf
     ("changes", "tolerance"),
     [
         ({"parallelism.table_precision": "fp16"}, 2e-3),
-        pytest.param({"parallelism.messages": "fp16"}, 2e-3, marks=pytest.mark.long),
-        pytest.param({"parallelism.messages": "bf16"}, 1e-2, marks=pytest.mark.long),
+        long({"parallelism.messages": "fp16"}, 2e-3),
+        long({"parallelism.messages": "bf16"}, 1e-2),
         ({"parallelism.messages": "fp16", "training.loss": "softmax"}, 2e-3),
     ],
 )
 def test_ten_steps_in_half_precision_are_nearly_those_in_full(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, changes: dict[str, Any], tolerance: float
+    pools: Any, small_config: Settings, tmp_path: Path, changes: dict[str, Any], tolerance: float
 ) -> None:
     """Three processes; the losses of all steps, and no table that is the same."""
 
@@ -213,27 +190,15 @@ def test_ten_steps_in_half_precision_are_nearly_those_in_full(
         folder = tmp_path / " ".join(map(str, settings.values()))
         return list(pools(3).run(jobs.train, small_config(**SAMPLED | batch | settings), folder))
 
-    full = trained({name: value for name, value in changes.items() if name == "training.loss"})
-    half = trained(changes)
-    assert len(full[0]["losses"]) == STEPS
-    np.testing.assert_allclose(half[0]["losses"], full[0]["losses"], rtol=0, atol=tolerance)
-    assert half[0]["losses"] != full[0]["losses"]
-    assert half[0]["initial"][TABLES[0]][0][2].dtype == (np.float16 if "table" in str(changes) else np.float32)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
-def test_what_was_planned_in_half_precision_is_held(
-    pools: Any, small_config: Callable[..., Config], optimizer: str
-) -> None:
-    half = {"parallelism.table_precision": "fp16", "parallelism.sparse_optimizer": optimizer}
-    for planned, held in pools(3).run(jobs.planned_and_held, small_config(**SAMPLED | half)):
-        assert planned == held
+    (full, *_), (half, *_) = trained({k: v for k, v in changes.items() if k == "training.loss"}), trained(changes)
+    assert len(full["losses"]) == STEPS
+    np.testing.assert_allclose(half["losses"], full["losses"], rtol=0, atol=tolerance)
+    assert half["losses"] != full["losses"]
+    assert half["initial"][TABLES[0]][0][2].dtype == (np.float16 if "table" in str(changes) else np.float32)
 
 
 @pytest.mark.long
-def test_rows_of_half_precision_are_resumed_to_the_bit(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_rows_of_half_precision_are_resumed_to_the_bit(pools: Any, small_config: Settings, tmp_path: Path) -> None:
     """Checkpoints keep them as they are."""
     config = small_config(**SAMPLED, **{"parallelism.table_precision": "fp16", "training.n_epochs": 2})
     whole = pools(2).run(jobs.train_part, config, tmp_path / "whole")
@@ -263,9 +228,8 @@ WEIGHTS = ["item_table.embeddings.item.weight", "user_table.embeddings.user.weig
     ids=["mse", "neural", "fused", "softmax", "bpr"],
 )
 def test_a_matrix_factorization_is_the_same_in_every_way(
-    pools: Any, rated_config: Callable[..., Config], tmp_path: Path, changes: dict[str, Any],
-    ways_to_train: list[tuple[int, str]],
-) -> None:  # fmt: skip
+    pools: Any, rated_config: Settings, tmp_path: Path, changes: dict[str, Any], ways_to_train: list[tuple[int, str]]
+) -> None:
     """Two epochs, of which the last global batch has fewer pairs than processes: some have none then."""
 
     def trained(n_processes: int, mode: str) -> list[dict[str, Any]]:
@@ -289,109 +253,67 @@ def test_a_matrix_factorization_is_the_same_in_every_way(
                 np.testing.assert_allclose(found, assemble([alone[moment]], table), rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("mode", ["dmp", "ddp"])
-@pytest.mark.parametrize("optimizer", ["adam", "rowwise_adagrad"])
-def test_what_was_planned_for_a_matrix_factorization_is_held(
-    pools: Any, rated_config: Callable[..., Config], mode: str, optimizer: str
-) -> None:
-    for form, loss, decay in (("dot", "mse", 0.0), ("neural", "bpr", 0.0), ("bias", "bpr", 0.1)):
-        settings = {
-            "parallelism.mode": mode, "model.form": form, "parallelism.sparse_optimizer": optimizer,
-            "training.loss": loss, "training.n_train_negatives": 20, "parallelism.sparse_weight_decay": decay,
-        }  # fmt: skip
-        for planned, held in pools(2).run(jobs.planned_and_held, rated_config(**settings)):
-            assert planned == held
-
-
-def test_no_process_holds_the_rows_of_another(train: Train) -> None:
-    rows = [
-        (row, row + len(values)) for rank in train(3, "dmp", "sgd") for row, _, values in rank["initial"][TABLES[0]]
-    ]
-    n_rows = rows[-1][1]
-    assert [first for first, _ in rows] == [0, *[last for _, last in rows[:-1]]]
-    assert all(last - first <= -(-n_rows // 3) for first, last in rows)
-
-
-def test_the_start_differs_between_rows_and_between_seeds(pools: Any, small_config: Callable[..., Config]) -> None:
-    first, second = (
-        assemble(pools(2).run(jobs.start, small_config(**{"training.seed": seed})), TABLES[0]) for seed in (1, 2)
-    )
-    assert len(np.unique(first, axis=0)) == len(first)
-    assert not np.isclose(first, second).all(axis=1).any()
-    vectors, bias_columns = np.split(first, [16], axis=1)
-    assert abs(vectors.std() - 0.02) < 0.002
-    assert not bias_columns.any()
-
-
 @pytest.mark.parametrize("n_processes", [2, 3])
 def test_a_rank_without_sequences_keeps_pace(
-    pools: Any, small_config: Callable[..., Config], small_dataset: Dataset, tmp_path: Path, n_processes: int
+    pools: Any, small_config: Settings, small_dataset: Dataset, tmp_path: Path, n_processes: int
 ) -> None:
     """The last global batch has a single sequence: the other ranks still run every forward pass."""
-    n_windows = len(small_dataset.windows(max_len=12, step=12))
-    global_batch = n_windows - 1
+    global_batch = len(small_dataset.windows(max_len=12, step=12)) - 1
     assert global_batch % 6 == 0
-    losses = {}
-    for n in (1, n_processes):
-        config = small_config(
-            **{
-                "training.per_device_train_batch_size": global_batch // n,
-                "training.eval_every_n_epochs": 1,
-                "model.dropout": 0.0,
-            }
-        )
-        result = pools(n).run(jobs.train, config, tmp_path)
-        assert result[0]["steps"] == 2 * 2
-        losses[n] = result[0]["losses"]
-    np.testing.assert_allclose(losses[n_processes], losses[1], rtol=0, atol=1e-4)
+
+    def losses(n: int) -> list[float]:
+        batch = {"training.per_device_train_batch_size": global_batch // n, "training.eval_every_n_epochs": 1}
+        result, *_ = pools(n).run(jobs.train, small_config(**batch, **{"model.dropout": 0.0}), tmp_path)
+        assert result["steps"] == 2 * 2
+        return result["losses"]
+
+    np.testing.assert_allclose(losses(n_processes), losses(1), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["dmp", "ddp"])
-def test_a_job_that_cannot_fit_is_refused_on_all_with_one_line(
-    pools: Any, small_config: Callable[..., Config], mode: str
-) -> None:
+def test_a_job_that_cannot_fit_is_refused_on_all_with_one_line(pools: Any, small_config: Settings, mode: str) -> None:
     first, second = pools(2).run(jobs.refusal, small_config(**{"parallelism.mode": mode}), 10**12)
     assert first == second
     assert " TB of host memory" in first
     assert "\n" not in first
 
 
-@pytest.mark.parametrize("n_processes", [1, 2, 3])
+def parallel(*values: str, **changes: Any) -> dict[str, Any]:
+    """Settings of a mode, a sparse optimizer and a sharding type, and others."""
+    names = ("parallelism.mode", "parallelism.sparse_optimizer", "parallelism.sharding_type")
+    return dict(zip(names, values, strict=False)) | changes
+
+
+SHARDINGS = ("row_wise", "table_wise", "column_wise", "auto")
+FACTORS = [
+    {"model.form": form, "training.loss": loss, "parallelism.sparse_weight_decay": decay}
+    for form, loss, decay in (("dot", "mse", 0.0), ("neural", "bpr", 0.0), ("bias", "bpr", 0.1))
+]
+
+
 @pytest.mark.parametrize(
-    ("mode", "optimizer", "sharding_type"),
+    ("n_processes", "kind", "changes"),
     [
-        *[("ddp", optimizer, "row_wise") for optimizer in ("sgd", "adagrad", "rowwise_adagrad", "adam")],
-        *[("dmp", optimizer, sharding_type)
-          for optimizer in ("sgd", "adagrad", "rowwise_adagrad")
-          for sharding_type in ("row_wise", "table_wise", "column_wise", "auto")
-          if (optimizer, sharding_type) != ("rowwise_adagrad", "column_wise")],
+        *[(n, "", parallel("ddp", optimizer)) for n in (1, 2, 3) for optimizer in (*OPTIMIZERS, "adam")],
+        *[(n, "", parallel("dmp", optimizer, sharding))
+          for n in (1, 2, 3)
+          for optimizer, sharding in itertools.product(OPTIMIZERS, SHARDINGS)
+          if (optimizer, sharding) != ("rowwise_adagrad", "column_wise")],
+        *[(3, "", SAMPLED | parallel("dmp", optimizer) | {"parallelism.table_precision": "fp16"})
+          for optimizer in OPTIMIZERS],
+        *[(2, "", parallel(mode, **{"model.head": "linear", "training.optimizer": optimizer}))
+          for mode, optimizer in itertools.product(("dmp", "ddp"), ("adamw", "sgd"))],
+        *[(2, "two tables", parallel("dmp", optimizer, sharding, **{"model.kind": "sasrec"}))
+          for optimizer, sharding in itertools.product(OPTIMIZERS[1:], SHARDINGS[:2])],
+        *[(2, "rated", parallel(mode, optimizer, **{"training.n_train_negatives": 20}, **factors))
+          for mode, optimizer in itertools.product(("dmp", "ddp"), ("adam", "rowwise_adagrad"))
+          for factors in FACTORS],
     ],
 )  # fmt: skip
 def test_what_was_planned_is_held(
-    pools: Any, small_config: Callable[..., Config], n_processes: int, mode: str, optimizer: str, sharding_type: str
+    pools: Any, small_config: Settings, rated_config: Settings, n_processes: int, kind: str, changes: dict[str, Any]
 ) -> None:
-    settings = {"mode": mode, "sparse_optimizer": optimizer, "sharding_type": sharding_type}
-    config = small_config(**{f"parallelism.{key}": value for key, value in settings.items()})
-    for planned, held in pools(n_processes).run(jobs.planned_and_held, config):
-        assert planned == held
-
-
-@pytest.mark.parametrize("sharding_type", ["row_wise", "table_wise"])
-@pytest.mark.parametrize("optimizer", ["adagrad", "rowwise_adagrad"])
-def test_what_was_planned_for_two_tables_is_held(
-    pools: Any, small_config: Callable[..., Config], optimizer: str, sharding_type: str
-) -> None:
-    layout = {"parallelism.sparse_optimizer": optimizer, "parallelism.sharding_type": sharding_type}
-    config = small_config(**{"model.kind": "sasrec", **layout})
-    for planned, held in pools(2).run(jobs.with_groups, jobs.planned_and_held, config):
-        assert planned == held
-
-
-@pytest.mark.parametrize("mode", ["dmp", "ddp"])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_what_was_planned_for_a_layer_of_scores_is_held(
-    pools: Any, small_config: Callable[..., Config], mode: str, optimizer: str
-) -> None:
-    config = small_config(**{"model.head": "linear", "parallelism.mode": mode, "training.optimizer": optimizer})
-    for planned, held in pools(2).run(jobs.planned_and_held, config):
+    job = [jobs.with_groups, jobs.planned_and_held] if kind == "two tables" else [jobs.planned_and_held]
+    config = (rated_config if kind == "rated" else small_config)(**changes)
+    for planned, held in pools(n_processes).run(*job, config):
         assert planned == held

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,16 @@ import pytest
 import preprocessing
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
+from tests.fixture_types import Settings
 from tests.processes import jobs
 from tests.training.loop.test_trainer import assemble
 
 LOSSES = ("softmax", "sampled_softmax", "gbce")
-SHARDINGS = {
+SHARDINGS: dict[str, dict[str, Any]] = {
     "ddp": {"parallelism.mode": "ddp"},
-    "row_wise": {"parallelism.sharding_type": "row_wise"},
-    "table_wise": {"parallelism.sharding_type": "table_wise"},
+    **{name: {"parallelism.sharding_type": name} for name in ("row_wise", "table_wise", "auto")},
     # Row-wise Adagrad, the default on CPU, is another algorithm where a row is cut, and refused.
     "column_wise": {"parallelism.sharding_type": "column_wise", "parallelism.sparse_optimizer": "adagrad"},
-    "auto": {"parallelism.sharding_type": "auto"},
     "row_wise, gated": {"parallelism.sharding_type": "row_wise", "training.max_skipped_steps": 1},
     "table_wise, gated": {"parallelism.sharding_type": "table_wise", "training.max_skipped_steps": 1},
     "linear head": {"model.head": "linear"},
@@ -85,7 +83,7 @@ def seven_items(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make(seven_items: Path, small_config: Callable[..., Config]) -> Callable[..., Config]:
+def make(seven_items: Path, small_config: Settings) -> Settings:
     """Settings for that dataset: `make(4, "row_wise", "adagrad", loss="softmax")`."""
 
     def settings(n_processes: int, sharding: str, optimizer: str, loss: str) -> Config:
@@ -101,9 +99,7 @@ def make(seven_items: Path, small_config: Callable[..., Config]) -> Callable[...
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
 @pytest.mark.parametrize("loss", ["softmax", "sampled_softmax"])
-def test_a_process_without_rows_holds_what_was_planned(
-    pools: Any, make: Callable[..., Config], optimizer: str, loss: str
-) -> None:
+def test_a_process_without_rows_holds_what_was_planned(pools: Any, make: Settings, optimizer: str, loss: str) -> None:
     answers = pools(4).run(jobs.planned_and_held, make(4, "row_wise", optimizer, loss))
     assert [planned for planned, _ in answers] == [held for _, held in answers]
     weights = [held["weights"] for _, held in answers]
@@ -119,9 +115,14 @@ def test_a_process_without_rows_holds_what_was_planned(
     ],
 )
 def test_a_checkpoint_of_few_rows_is_read_by_any_processes(
-    pools: Any, make: Callable[..., Config], tmp_path: Path, optimizer: str, loss: str, writer: tuple[int, str],
+    pools: Any,
+    make: Settings,
+    tmp_path: Path,
+    optimizer: str,
+    loss: str,
+    writer: tuple[int, str],
     reader: tuple[int, str],
-) -> None:  # fmt: skip
+) -> None:
     """Weights and moments arrive bit by bit, and the training continues as without an interruption."""
 
     def train(folder: str, setup: tuple[int, str], **more: Any) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from torch.distributed._shard.sharding_spec import ShardMetadata
 
 from bert4rec.sharding.torchrec_internals import (
@@ -13,6 +13,7 @@ from bert4rec.sharding.torchrec_internals import (
     placed_parts,
     sharded_like,
 )
+from tests.sharding.sharded import sharded
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
 
@@ -22,24 +23,12 @@ VALUES = torch.arange(20.0).view(5, 4)
 @pytest.fixture
 def table(group_of_one: None) -> ShardedTensor:
     """`VALUES` as 2 whole rows and, under them, 3 rows cut into columns of 3 and 1."""
-    places = [((0, 0), (2, 4)), ((2, 0), (3, 3)), ((2, 3), (3, 1))]
-    shards = [
-        Shard(
-            VALUES[row : row + n_rows, column : column + n_columns].contiguous(),
-            ShardMetadata([row, column], [n_rows, n_columns], "rank:0/cpu"),
-        )
-        for (row, column), (n_rows, n_columns) in places
-    ]
-    metadata = ShardedTensorMetadata([shard.metadata for shard in shards], VALUES.size())
-    return ShardedTensor._init_from_local_shards_and_global_metadata(shards, metadata)
+    return sharded(VALUES, [(slice(0, 2), slice(0, 4)), (slice(2, 5), slice(0, 3)), (slice(2, 5), slice(3, 4))])
 
 
 def test_a_whole_tensor_is_its_only_part() -> None:
-    whole = torch.zeros(3, 2)
-    (part,) = local_parts(whole)
-    assert part is whole
-    ((part, row, column),) = placed_parts(whole)
-    assert (part is whole, row, column) == (True, 0, 0)
+    ((part, row, column),) = placed_parts(VALUES)
+    assert (local_parts(VALUES)[0] is part is VALUES, row, column) == (True, 0, 0)
 
 
 def test_a_copy_has_memory_of_its_own(table: ShardedTensor) -> None:
@@ -52,15 +41,12 @@ def test_a_copy_has_memory_of_its_own(table: ShardedTensor) -> None:
     assert copies[0].metadata() == table.metadata()
 
 
-def test_parts_come_with_their_places(table: ShardedTensor) -> None:
+def test_parts_come_with_their_places_and_their_bytes(table: ShardedTensor) -> None:
     assert [tuple(part.shape) for part in local_parts(table)] == [(2, 4), (3, 3), (3, 1)]
     whole = torch.full((5, 4), torch.nan)
     for part, row, column in placed_parts(table):
         whole[row : row + part.shape[0], column : column + part.shape[1]] = part
     assert torch.equal(whole, VALUES)
-
-
-def test_bytes_of_all_parts_count_in_their_own_types(table: ShardedTensor) -> None:
     assert local_bytes([table, torch.zeros(3, dtype=torch.float64), torch.zeros(2, dtype=torch.uint8)]) == 80 + 24 + 2
 
 

@@ -20,16 +20,11 @@ def test_two_processes_by_hand() -> None:
     assert load_imbalance(job, np.array([0, 1, 1, 1])) == 2.0
 
 
-def test_negatives_are_even() -> None:
+def test_negatives_and_even_items_are_an_even_load() -> None:
     """One target and two negatives, beside the two positions."""
     job = make_job(4, 2, **FEW, loss="gbce", n_train_negatives=2, mask_prob=0.1)
     assert job.n_targets == 2
     first, second = 2 * 15 / 16 + 1, 2 * 7 / 16 + 1
     assert load_imbalance(job, np.array([3, 0, 0, 1])) == pytest.approx(first / ((first + second) / 2))
-
-
-def test_even_items_are_an_even_load() -> None:
-    job = make_job(6, 2)
-    assert load_imbalance(job, np.array([1, 1, 1, 1, 0, 0])) == pytest.approx(1.0)
-    assert load_imbalance(job, np.zeros(6, int)) == 1.0
-    assert load_imbalance(make_job(6, 1), np.arange(6)) == 1.0
+    assert load_imbalance(make_job(6, 2), np.array([1, 1, 1, 1, 0, 0])) == pytest.approx(1.0)
+    assert load_imbalance(make_job(6, 2), np.zeros(6, int)) == load_imbalance(make_job(6, 1), np.arange(6)) == 1.0
