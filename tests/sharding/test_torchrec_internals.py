@@ -48,10 +48,6 @@ def require(package: str, holder: Any, *names: str) -> None:
     assert not missing, f"{package} {version(package)}: {holder!r} has no {missing}; checked for {CHECKED[package]}"
 
 
-def lines_of(name: str) -> list[str]:
-    return (ROOT / name).read_text().splitlines()
-
-
 @pytest.mark.parametrize("package", CHECKED)
 def test_the_pinned_version_is_one_that_was_checked(package: str) -> None:
     (pinned,) = (text.removeprefix(f"{package}==") for text in requirements() if text.startswith(f"{package}=="))
