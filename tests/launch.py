@@ -27,7 +27,7 @@ def environment(**variables: str) -> dict[str, str]:
 def start(command: Sequence[str], folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        command, cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=280, check=False
+        command, cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=1100, check=False
     )
 
 

@@ -68,7 +68,7 @@ class Clone:
         # The build is given, so that a GPU in the machine that runs the test changes nothing.
         environment = {"PATH": str(self.bin), "TORCH_BUILD": "cpu", **environment}
         command = [self.folder / "scripts/setup.sh"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100)
 
     def pip_calls(self) -> list[str]:
         calls = self.folder / "pip-calls"

@@ -170,7 +170,7 @@ def test_pytorchjob_command_trains_on_two_pods(small_folder: Path, tmp_path: Pat
         )
         for rank in range(2)
     ]  # fmt: skip
-    said = [each.communicate(timeout=240)[0] for each in pods]
+    said = [each.communicate(timeout=1100)[0] for each in pods]
     assert [each.returncode for each in pods] == [0, 0], said
     assert "training on 2 processes (cpu)" in "".join(said)
     assert (tmp_path / "synthetic-dmp/report.json").exists()

@@ -243,7 +243,7 @@ def test_an_interrupt_ends_a_run_with_one_line(small_config: Callable[..., Confi
         while not process.stdout.readline().startswith("training on 1 process (cpu): at most 100,000 epochs"):
             pass  # what stands before it is the plan
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=280)
+        _, errors = process.communicate(timeout=1100)
     assert process.returncode == 130
     assert re.fullmatch(
         r"stopped by SIGINT: saved after step \d+; continue with: bert4rec train --resume=\S+\n", errors

@@ -32,7 +32,7 @@ with PeakMemory(torch.device("cpu")) as peak:
     del block
     print(during - before, peak.read() - during)
     (watch,) = (thread for thread in threading.enumerate() if thread.name == "peak memory")
-watch.join(timeout=200)
+watch.join(timeout=1100)
 assert not watch.is_alive()
 """
 
