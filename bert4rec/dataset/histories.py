@@ -127,13 +127,13 @@ class Histories:
         """Return the ratings [B] at `places` [B] in the histories at `rows` [B]."""
         return self._columns.elements(RATINGS, rows, places)
 
-    def items(self, ids: Ints) -> Ints:
-        """Return `ids`, if all of them are items."""
+    def items(self, ids: Ints, *, place: str = "") -> Ints:
+        """Return `ids` from the column at `place` (default: that of the items), if all of them are items."""
         if not len(ids) or (ids.min() >= FIRST_ITEM_ID and ids.max() < self._n_rows):
             return ids
         wrong = ids[(ids < FIRST_ITEM_ID) | (ids >= self._n_rows)][0]
         raise DataError(
-            f"{self._folder}: column items has the id {wrong}, outside {FIRST_ITEM_ID}…{self._n_rows - 1}; "
+            f"{place or f'{self._folder}: column items'} has the id {wrong}, outside {FIRST_ITEM_ID}…{self._n_rows - 1}; "
             f"`bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
         )
 
@@ -147,7 +147,7 @@ class TrainingWindows:
     """The training parts of `histories` in windows of at most `max_len` items, whose ends are `step` items apart.
 
     The windows of a history begin at its end, and are in order of time; so every interaction is in a window. Raises
-    `ValueError` where `step` is not from 1 to `max_len`. Takes memory for two numbers a user.
+    `ValueError` where `step` is not from 1 to `max_len`. Takes memory for three numbers a user.
     """
 
     def __init__(self, histories: Histories, *, max_len: int, step: int) -> None:
@@ -196,7 +196,7 @@ class TrainingWindows:
 class TrainingPairs:
     """The pairs of a user and an item in the training parts of `histories`, in their order.
 
-    Takes memory for two numbers a user.
+    Takes memory for three numbers a user.
     """
 
     def __init__(self, histories: Histories) -> None:
@@ -271,7 +271,8 @@ class EvaluationSplit:
         if (lengths[has_some] != n).any():
             raise DataError(f"{self._folder}: column {name} has lists of different lengths; {REMAKE}")
         found = np.full((len(rows), n), PAD_ID, np.int32)
-        found[has_some] = self._histories.items(values).reshape(has_some.sum(), n)
+        ids = self._histories.items(values, place=f"{self._folder}: column {name}")
+        found[has_some] = ids.reshape(has_some.sum(), n)
         return found
 
     @cached_property
