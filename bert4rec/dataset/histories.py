@@ -133,8 +133,8 @@ class Histories:
             return ids
         wrong = ids[(ids < FIRST_ITEM_ID) | (ids >= self._n_rows)][0]
         raise DataError(
-            f"{place or f'{self._folder}: column items'} has the id {wrong}, outside {FIRST_ITEM_ID}…{self._n_rows - 1}; "
-            f"`bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
+            f"{place or f'{self._folder}: column items'} has the id {wrong}, outside {FIRST_ITEM_ID}…"
+            f"{self._n_rows - 1}; `bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
         )
 
     def _refuse(self, name: str, are_wrong: Bools) -> None:
