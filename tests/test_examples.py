@@ -23,7 +23,7 @@ def outputs_of(name: str, place: Path, **parameters: Any) -> str:
     (number,) = [i for i, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", [])]
     lines = "\n".join(f"{key} = {value!r}" for key, value in parameters.items())
     notebook.cells.insert(number + 1, nbformat.v4.new_code_cell(lines))
-    NotebookClient(notebook, timeout=1100, kernel_name="python3", resources={"metadata": {"path": str(place)}}).execute()
+    NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(place)}}).execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert not [output for output in shown if output.output_type == "stream" and output.name == "stderr"]
     assert len([output for output in shown if "image/png" in output.get("data", {})]) == 1

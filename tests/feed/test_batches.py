@@ -68,7 +68,7 @@ def test_loader_processes_end_with_a_training_that_is_killed(small_dataset: Data
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": root}
     )
-    output, _ = process.communicate(timeout=1100)  # which ends when nobody has the pipe any more: all processes are gone
+    output, _ = process.communicate(timeout=900)  # which ends when nobody has the pipe any more: all processes are gone
     assert process.returncode == -signal.SIGKILL
     assert len(output.split()) == 2
 
