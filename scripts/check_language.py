@@ -34,5 +34,4 @@ def problems(path: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     found = [line for path in sorted(PACKAGE.rglob("*.py")) for line in problems(path)]
-    print("\n".join(found))
-    sys.exit(bool(found))
+    sys.exit("\n".join(found))
