@@ -34,4 +34,4 @@ def problems(path: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     found = [line for path in sorted(PACKAGE.rglob("*.py")) for line in problems(path)]
-    sys.exit("\n".join(found))
+    sys.exit("\n".join(found) or 0)
