@@ -32,8 +32,8 @@ def copied(url: str, folder: Path, columns: list[str] | None = None) -> dict[str
 @pytest.mark.parametrize(
     ("content", "lines"),
     [
-        (TABLE, TABLE), (TABLE[:-1], TABLE), (TABLE.replace(b"\n", b"\r\n"), TABLE), (gzip.compress(TABLE, mtime=0), TABLE),
-        (pa.compress(TABLE, codec="zstd", asbytes=True), TABLE),
+        (TABLE, TABLE), (TABLE[:-1], TABLE), (TABLE.replace(b"\n", b"\r\n"), TABLE),
+        (gzip.compress(TABLE, mtime=0), TABLE), (pa.compress(TABLE, codec="zstd", asbytes=True), TABLE),
         (b'\xef\xbb\xbfuser\n\n"a\nb"\n\n', b'\xef\xbb\xbfuser\n\n"a\nb"\n\n'),
         ("user,é ☃\n".encode(), "user,é ☃\n".encode()), (b"", b""),
     ],
