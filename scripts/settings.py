@@ -6,8 +6,8 @@ from typing import Any
 
 import tomli
 
-from bert4rec.config.help import choices, description, settings, summary
-from bert4rec.config.setting_errors import DATA_OPTIONS, SHORT_OPTIONS, keys_of, shown
+from bert4rec.config.help import choices, description, summary
+from bert4rec.config.setting_errors import DATA_OPTIONS, SHORT_OPTIONS, all_settings, keys_of, shown
 from bert4rec.config.tables import COMMON, Config
 
 ROOT = Path(__file__).parents[1]
@@ -41,10 +41,10 @@ This page is written by `python -m scripts.settings` from `bert4rec/config/table
 
 def file() -> str:
     """Return the text of `config.toml`."""
-    all_settings, lines = settings(), [FILE_HEAD]
+    settings, lines = all_settings(), [FILE_HEAD]
     for table in Config.model_fields:
         rows = {
-            f"{key} = {shown(all_settings[f'{table}.{key}'].default)}": all_settings[f"{table}.{key}"]
+            f"{key} = {shown(settings[f'{table}.{key}'].default)}": settings[f"{table}.{key}"]
             for key in (name.partition(".")[2] for name in COMMON if name.startswith(f"{table}."))
         }
         width = max(map(len, rows))

@@ -5,16 +5,10 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bert4rec.config.setting_errors import keys_of, shown
+from bert4rec.config.setting_errors import all_settings, keys_of, shown
 from bert4rec.config.tables import Config
 
 WIDTH = 110  # characters of a line of `--help-all`
-
-
-def settings() -> dict[str, Any]:
-    """Return every setting by "table.key"."""
-    tables = Config.model_fields.items()
-    return {f"{table}.{key}": setting for table, cls in tables for key, setting in keys_of(cls.annotation).items()}
 
 
 def description(setting: Any) -> str:
@@ -37,7 +31,7 @@ def choices(setting: Any) -> list[str]:
 
 def usual_help(options: Mapping[str, str], prog: str) -> str:
     """Return the end of `--help`: a line for each of the short `options` (name → "table.key")."""
-    of = settings()
+    of = all_settings()
     lines = [(f"--{option}={_plain(of[key].default)}", summary(of[key])) for option, key in options.items()]
     return "\n".join(
         [

@@ -64,7 +64,7 @@ OTHER_SOURCES = {
 def nearest_keys(name: str, keys: Collection[str]) -> list[str]:
     """Return at most three of `keys` ("table.key", or a short option) that `name` may mean, likeliest first.
 
-    Those of the table that `name` begins with come alone where there are any.
+    If `name` begins with a table, only keys of that table are returned, if any match.
     """
     table, _, word = name.lower().replace("-", "_").rpartition(".")
     own = [key for key in keys if table and key.startswith(f"{table}.")]
@@ -78,7 +78,7 @@ def nearest_values(value: str, values: Sequence[str], other_names: Mapping[str, 
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """Return the end of a message: `; did you mean a, b or c?`; nothing where there are no names."""
+    """Return the end of a message: `; did you mean a, b or c?`, or "" without names."""
     if not names:
         return ""
     *others, last = names
@@ -180,9 +180,15 @@ def no_such_option(name: str, short: Mapping[str, str] = SHORT_OPTIONS) -> str:
     return f"--{name}: no such option{did_you_mean([f'--{o}' for o in dict.fromkeys(nearest)]) or ';'} {ALL}"
 
 
+def all_settings() -> dict[str, Any]:
+    """Return every setting by "table.key"."""
+    tables = Config.model_fields.items()
+    return {f"{table}.{key}": setting for table, cls in tables for key, setting in keys_of(cls.annotation).items()}
+
+
 def all_keys() -> list[str]:
     """Return every setting as "table.key"."""
-    return [f"{table}.{key}" for table, cls in Config.model_fields.items() for key in keys_of(cls.annotation)]
+    return [*all_settings()]
 
 
 def keys_of(table: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Rows:
     target_times: Indices | None = None
 
     def are_repeated(self) -> Bools:
-        """Return which targets [B] stand in their user's own history."""
+        """Return which targets [B] their user has seen before."""
         assert self.targets is not None, "an evaluation split has targets"
         rows = np.repeat(np.arange(len(self.lengths)), self.lengths)
         return np.bincount(rows[self.items == self.targets[rows]], minlength=len(self.lengths)) > 0
@@ -97,7 +97,7 @@ class Histories:
         return n_train
 
     def targets(self, split: str) -> Indices:
-        """Return the place of each row's target [N] of an evaluation split, `NO_TARGET` where there is none."""
+        """Return the place of each row's target [N] of an evaluation split, `NO_TARGET` without one."""
         places = self._columns.numbers(split).astype(np.int64)
         self._refuse(split, (places != NO_TARGET) & ((places < 1) | (places >= self.lengths)))
         return places
@@ -160,7 +160,7 @@ class TrainingWindows:
 
     @cached_property
     def mean_length(self) -> float:
-        """Return the mean number of items of a window; 0 where there is none."""
+        """Return the mean number of items of a window; 0 without windows."""
         n_train = self.histories.n_train
         n_overlaps = (self._counts - (n_train > 0)).sum()
         return float(n_train.sum() + n_overlaps * (self._max_len - self._step)) / max(1, len(self))
@@ -276,12 +276,19 @@ class EvaluationSplit:
         return found
 
     @cached_property
-    def _rows(self) -> Indices:
-        return np.flatnonzero(self._histories.targets(self.name) != NO_TARGET)
+    def _targets(self) -> tuple[Indices, Indices]:
+        """Return the row of each held-out user [U] in the histories, and the place of the target there [U]."""
+        places = self._histories.targets(self.name)
+        rows = np.flatnonzero(places != NO_TARGET)
+        return rows, places[rows]
 
-    @cached_property
+    @property
+    def _rows(self) -> Indices:
+        return self._targets[0]
+
+    @property
     def _places(self) -> Indices:
-        return self._histories.targets(self.name)[self._rows]
+        return self._targets[1]
 
     @cached_property
     def _users_with_negatives(self) -> Ints:

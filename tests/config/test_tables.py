@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import tomli
 
-from bert4rec.config.help import description, settings
+from bert4rec.config.help import description
 from bert4rec.config.load import flat, load_config
+from bert4rec.config.setting_errors import all_settings
 from bert4rec.config.tables import (
     ALL_BASELINES_UP_TO,
     ALL_BASELINES_UP_TO_SCORES,
@@ -29,14 +30,14 @@ def test_the_shipped_file_has_the_common_settings_with_their_defaults() -> None:
 
 
 def test_a_description_begins_with_a_short_clause() -> None:
-    for key, setting in settings().items():
+    for key, setting in all_settings().items():
         clause = description(setting).partition("; ")[0]
         assert 0 < len(clause) <= 70, (key, clause)
         assert not description(setting).endswith((".", " ")), key
 
 
 def test_descriptions_have_the_limits_of_the_code() -> None:
-    of = settings()
+    of = all_settings()
     assert f"{FULL_SOFTMAX_UP_TO:,} items" in description(of["training.loss"])
     limits = f"{ALL_BASELINES_UP_TO:,} training positions and test users × items = {ALL_BASELINES_UP_TO_SCORES:,}"
     assert limits in description(of["evaluation.baselines"])
