@@ -13,8 +13,8 @@ class Kind:
     title: str  # in reports
     model: str = ""  # the class, with its module; "" = nothing is trained, and models/baselines.py has a scorer
     is_transformer: bool = False  # over histories: it continues any; else it knows the users of its dataset only
-    is_causal: bool = False  # whether a position sees only what stands before it, and itself
-    has_mask_token: bool = False  # whether the mask token stands behind a history and asks for the next item
+    is_causal: bool = False  # whether a position attends only to earlier positions and itself
+    has_mask_token: bool = False  # whether a mask token after the history predicts the next item
     settings: tuple[str, ...] = ()  # keys of [model] that are keywords of the class
     size_arguments: tuple[str, ...] = ("n_items",)  # its keywords that say how large its tables are
     dropout: tuple[tuple[int, float], ...] = ((0, 0.1),)  # from so many interactions an item on, on average
@@ -68,7 +68,7 @@ KINDS = {
             model="bert4rec.models.sequence_model.Bert4Rec",
             has_mask_token=True,
             dropout=((100, 0.1), (0, 0.2)),  # what is masked is dropped already (docs/results.md)
-            smallest_batch=64,  # of which a fifth is predicted, not every position
+            smallest_batch=64,  # a fifth of its positions are predicted, not all
             is_in_run_names=False,
         ),
         _transformer(name="sasrec", title="SASRec", model="bert4rec.models.sequence_model.SASRec", is_causal=True),

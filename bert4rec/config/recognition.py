@@ -16,7 +16,7 @@ from typing import Literal, NoReturn, TypeAlias
 from bert4rec.runtime.errors import DataError
 
 SCHEMES = ("s3", "gs", "hf", "https", "http")
-LISTED = ("s3", "gs", "hf")  # whose files can be listed, so that a pattern may stand for several
+LISTED = ("s3", "gs", "hf")  # their files can be listed, so a pattern can name several
 
 
 def is_url(path: str) -> bool:
@@ -262,7 +262,7 @@ def _public(file: Path, lines: Sequence[str]) -> DetectedSource | None:
     for folder in folders.intersection(GROUPLENS_FOLDERS):
         return DetectedSource(folder, f"{file.name} has the columns {', '.join(header)}, in a folder {folder}")
     sets = ", ".join(GROUPLENS_FOLDERS)
-    raise DataError(f"{file}: a MovieLens file, but of which set? name it with --data.source=… ({sets})")
+    raise DataError(f"{file}: a MovieLens file of an unknown set; name the set with --data.source=… ({sets})")
 
 
 def _refuse(file: Path) -> NoReturn:

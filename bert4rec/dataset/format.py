@@ -73,7 +73,7 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-LEFT_OUT = -1  # in the place of a rank: the user has no negatives, and no part in this protocol
+LEFT_OUT = -1  # instead of a rank: the user has no negatives and is left out of this protocol
 
 
 def outranks(scores: Any, ids: Any, target_scores: Any, targets: Any) -> Any:
@@ -116,7 +116,7 @@ def order_line(source: str, order: Mapping[str, Any]) -> str:
     if order["by"] == "time":
         return "order: by time" + (f" (column {order['column']})" if order["column"] else "")
     unnamed = " (no time column is named)" if source == "table" else ""
-    return f"order: as the file's rows stand{', the last one first' if order['newest_first'] else ''}{unnamed}"
+    return f"order: as in the file{', the last row first' if order['newest_first'] else ''}{unnamed}"
 
 
 def share_of(count: Mapping[str, int]) -> str:
@@ -133,7 +133,7 @@ def _percent(count: Mapping[str, int]) -> str:
 
 
 def describe(metadata: Mapping[str, Any]) -> str:
-    """The report that ends every run and stands in the dataset card, from what `metadata.json` says."""
+    """Return the report that ends a preparation and is part of the dataset card, from `metadata.json`."""
     return "\n".join(_lines(metadata))
 
 

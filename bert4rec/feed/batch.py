@@ -11,7 +11,7 @@ from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.negatives import Negatives
 
-ID_ROWS = 64  # rows of a KeyedJaggedTensor over which ids are spread that belong to nobody in particular
+ID_ROWS = 64  # rows of a KeyedJaggedTensor over which ids are spread evenly
 # With a table of places, for ids up to so many times their number; that was faster than a sort for 13,000 ids up to
 # 1,000,000 (0.03 … 0.3 ms against 0.5 … 0.9).
 LARGEST_COUNTED = 64
@@ -43,7 +43,7 @@ def even_lengths(n_ids: int, device: torch.device) -> Tensor:
 
 
 def unique_with_inverse(ids: Tensor) -> tuple[Lookup, Tensor]:
-    """Return the distinct ones of `ids` [N] int64, ascending, and which of them stands at each place, [N] int64.
+    """Return the distinct ones of `ids` [N] int64, ascending, and the index [N] int64 of each of `ids` among them.
 
     `ids` are on the CPU and not below 0.
 

@@ -44,7 +44,7 @@ def inference_time_deltas(
 ) -> tuple[Tensor, Tensor]:
     """Return the gaps of histories that query at `at` [B], and these instants [B].
 
-    Without `at` nobody knows when the next item comes: they ask at the instant of their last one.
+    Without `at`, the query time is the time of the last item.
 
     A causal model is told at each position when the next item comes, or where that is not known how long ago the one
     before was. Another one has a position more behind each history, the mask token's, and gets the latter of all.

@@ -22,7 +22,7 @@ from bert4rec.models.tables.table import IdExchange, Table
 
 
 class RankingModel(nn.Module):
-    """Scores items against what stands for whoever asks; the loss is "softmax" or one of `SAMPLED_LOSSES`.
+    """Scores items for queries; the loss is "softmax" or one of `SAMPLED_LOSSES`.
 
     A kind of model says how both are represented, and, where that is no product, how they are scored.
     """

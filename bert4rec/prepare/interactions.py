@@ -81,7 +81,7 @@ def _checked(path: Path, titles: pl.DataFrame, dtype: pl.DataType) -> pl.DataFra
         raise DataError(f'{path}: item "{item}", title "{title}": every title needs an item id like those of the data')
     twice = titles.filter(pl.col("key").is_duplicated())
     if len(twice):
-        raise DataError(f'{path}: item "{twice["item"][0]}" stands there twice; leave one title for each item')
+        raise DataError(f'{path}: item "{twice["item"][0]}" has two titles; leave one title for each item')
     return titles.select(item="key", title="title")
 
 

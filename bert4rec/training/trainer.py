@@ -200,7 +200,7 @@ class Trainer:
         n_positions = self._consensus.wait().positions
         while batch is not None:
             following = next(batches, None)
-            self._ask(following)
+            self._start_sync(following)
             following = following and self._transfer.to_device(following)
             self._train_step(batch, following, n_positions, began)
             decision = self._consensus.wait()
@@ -284,7 +284,7 @@ class Trainer:
         if number:
             raise _Stopped(number)
 
-    def _ask(self, following: AnyBatch | None) -> None:
+    def _start_sync(self, following: AnyBatch | None) -> None:
         """Ask what to do after the step, and how much there is to predict in the `following` batch."""
         limit, is_first = self._settings.max_minutes, self._world.is_rank_zero
         self._consensus.start(
