@@ -20,7 +20,7 @@ import torch
 
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, table_rows
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.feed.batch import Batch, Candidates
@@ -39,7 +39,7 @@ class ZipfWindows:
     def __init__(self, n_items: int) -> None:
         self._n_items = n_items
         self._ends = np.cumsum(1 / np.arange(1, n_items + 1))
-        self._ids = FIRST_ITEM_ID + np.random.default_rng(0).permutation(n_items)
+        self._ids = np.random.default_rng(0).permutation(n_items)
 
     def __len__(self) -> int:
         return 10_000_000
@@ -69,7 +69,7 @@ def main() -> None:
     print("| processes | mask token in the table | as it is | popular items alone | rows a process: before, now |")
     print("|---:|---:|---:|---:|---:|")
     for n_processes in options.processes:
-        ratios, rows = _measure(batches, sampler, table_rows(n_items), n_processes, options.steps)
+        ratios, rows = _measure(batches, sampler, n_items, n_processes, options.steps)
         figures = " | ".join(f"{ratio:.2f}" for ratio in ratios)
         print(f"| {n_processes} | {figures} | {rows[0]:,.0f}, {rows[1]:,.0f} |", flush=True)
 
@@ -108,7 +108,7 @@ def _measure(
 
 
 def _before(batch: Batch) -> Iterator[torch.Tensor]:
-    yield torch.cat([batch.items.ids, torch.tensor([MASK_ID])])[batch.places]
+    yield torch.cat([batch.items.ids, torch.tensor([NO_ITEM])])[batch.places]
     yield from _candidates(batch)
 
 

@@ -20,7 +20,6 @@ import numpy as np
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Sizes
 from bert4rec.feed.negatives import NegativeSampler
@@ -54,7 +53,7 @@ class RandomWindows:
 
     def read(self, indices: Any) -> Rows:
         drawn = np.random.default_rng(int(indices[0])).integers(0, self._n_items, len(indices) * self._max_len)
-        return Rows((drawn + FIRST_ITEM_ID).astype(np.int32), self.lengths(indices))
+        return Rows(drawn.astype(np.int32), self.lengths(indices))
 
 
 def main() -> None:

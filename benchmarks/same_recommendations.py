@@ -26,7 +26,6 @@ from torch import Tensor
 from bert4rec import load
 from bert4rec.__main__ import main as bert4rec
 from bert4rec.checkpoint.stored_tensors import MODEL
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.scorers import ModelScorer
@@ -89,13 +88,13 @@ def _by_evaluation(source: Source, indices: Sequence[np.ndarray]) -> Found:
     network = model_class(model["kind"])(n_items=source.trained.n_items, device="cpu", **shape)
     network.load_state_dict({name: stored.read(MODEL + saved_name(name)) for name in network.state_dict()})
     scorer = ModelScorer(network, device=torch.device("cpu"), max_len=model["max_len"])
-    items = torch.arange(scorer.n_items) + FIRST_ITEM_ID
+    items = torch.arange(scorer.n_items)
     found = []
     with torch.no_grad():
         vectors = scorer.items(items)
         for part in _cut(indices):
-            rows = Rows(np.concatenate(part).astype(np.int32) + FIRST_ITEM_ID, np.array([*map(len, part)]))
-            known, _ = scorer.encode(rows, torch.full((len(part), 1), FIRST_ITEM_ID))
+            rows = Rows(np.concatenate(part).astype(np.int32), np.array([*map(len, part)]))
+            known, _ = scorer.encode(rows, torch.zeros(len(part), 1, dtype=torch.int64))
             scores = scorer.scores(known, vectors)
             if source.leaves_out_seen:
                 for row, seen in enumerate(part):
@@ -146,10 +145,10 @@ def _compare_hits(run: Path, source: Source, ids: Any, place: str) -> bool:
     path, output = Path(place, "histories.jsonl"), Path(place, "tested.parquet")
     with path.open("w") as file:
         for items in np.split(rows.items, rows.lengths.cumsum()[:-1]):
-            file.write(json.dumps(ids.of((items - FIRST_ITEM_ID).tolist())) + "\n")
+            file.write(json.dumps(ids.of(items.tolist())) + "\n")
     assert bert4rec(["recommend", str(run), f"--histories={path}", f"--output={output}"]) == 0
     found, _ = _of_file(output, ids, len(split))
-    hits = float((found == (rows.targets - FIRST_ITEM_ID)[:, None]).any(1).mean())
+    hits = float((found == rows.targets[:, None]).any(1).mean())
     reported = json.loads((run / "report.json").read_text())["test"]["full"]["HR@10"]
     print(f"  HR@10 from the file {hits!r}, in report.json {reported!r}")
     return hits == reported

@@ -9,18 +9,18 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, HISTORIES, history_columns
+from bert4rec.dataset.format import HISTORIES, history_columns
 from bert4rec.dataset.histories import Histories
 from bert4rec.runtime.files import sample_sha256, sha256
 
 
 def histories_of(
-    place: Path, items: Sequence[Sequence[int]], *, times: Sequence[Sequence[int]] | None = None, n_rows: int = 10**6,
+    place: Path, items: Sequence[Sequence[int]], *, times: Sequence[Sequence[int]] | None = None, n_items: int = 10**6,
     per_batch: int = 2, **offsets: Sequence[int],
 ) -> Histories:  # fmt: skip
     """The histories of users 0, 1, …, whose `items` count from 0, in a folder at `place`; all of them for training."""
     columns: dict[str, Any] = {"user": range(len(items))}
-    columns["items"] = [[FIRST_ITEM_ID + item for item in of_user] for of_user in items]
+    columns["items"] = [list(of_user) for of_user in items]
     columns |= {"times": times} if times is not None else {}
     nowhere = [-1] * len(items)
     columns |= {"n_train": [*map(len, items)], "validation": nowhere, "test": nowhere} | offsets
@@ -30,7 +30,7 @@ def histories_of(
     with pa.OSFile(str(place / HISTORIES / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
         stream.write_table(table, max_chunksize=per_batch)
     (place / HISTORIES / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
-    return Histories(place, n_rows, with_times=times is not None)
+    return Histories(place, n_items, with_times=times is not None)
 
 
 def rewrite(folder: Path, name: str, change: Callable[[datasets.Dataset], datasets.Dataset]) -> None:

@@ -72,7 +72,7 @@ class Launched:
         """Return all lines so far."""
         return "".join(f"{line}\n" for _, line in list(self.lines))
 
-    def wait_for(self, words: str, seconds: float = 240.0) -> float:
+    def wait_for(self, words: str, seconds: float = 900.0) -> float:
         """Return when a line with these words came."""
         return wait_for_either([self], words, seconds)
 
@@ -93,7 +93,7 @@ class Launched:
         return status
 
 
-def wait_for_either(launched: Sequence[Launched], words: str, seconds: float = 240.0) -> float:
+def wait_for_either(launched: Sequence[Launched], words: str, seconds: float = 900.0) -> float:
     """Return when one of them printed a line with these words."""
     deadline = time.time() + seconds
     while time.time() < deadline:

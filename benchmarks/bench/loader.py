@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from benchmarks.bench.plain_model import IGNORED
+from benchmarks.bench.plain_model import IGNORED, MASK, PADDING
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.evaluation_speed import make_folder, open_folder
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID, table_rows
 from bert4rec.dataset.histories import TrainingWindows
 from bert4rec.feed.batches import TrainingBatches, Windows
 from bert4rec.feed.masking import Masking
@@ -55,7 +54,7 @@ def our_batches(
 ) -> TrainingBatches:
     """Those of a training on one process."""
     masking = Masking(
-        1, table_rows(n_items), mask_prob=mask_prob, last_item_mask_prob=0.1, mask_token_share=1.0,
+        1, n_items, mask_prob=mask_prob, last_item_mask_prob=0.1, mask_token_share=1.0,
         random_token_share=0.0,
     )  # fmt: skip
     return TrainingBatches(Windows(windows, masking), Partition(), n_epochs=n_epochs, per_device=BATCH, seed=1)
@@ -83,9 +82,9 @@ def collate(sequences: Sequence[Sequence[int]], mask_prob: float) -> tuple[Tenso
         if random.random() < 0.1 or not any(masked):
             masked = [False] * (len(sequence) - 1) + [True]
         pairs = list(zip(sequence, masked, strict=True))
-        inputs.append(torch.tensor([MASK_ID if is_masked else item for item, is_masked in pairs]))
-        targets.append(torch.tensor([item - FIRST_ITEM_ID if is_masked else IGNORED for item, is_masked in pairs]))
-    return _pad(inputs, PAD_ID), _pad(targets, IGNORED)
+        inputs.append(torch.tensor([MASK if is_masked else item for item, is_masked in pairs]))
+        targets.append(torch.tensor([item if is_masked else IGNORED for item, is_masked in pairs]))
+    return _pad(inputs, PADDING), _pad(targets, IGNORED)
 
 
 def _pad(sequences: Sequence[Tensor], filling: int) -> Tensor:

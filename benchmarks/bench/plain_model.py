@@ -5,10 +5,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID, table_rows
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.feed.batch import Batch
 
 IGNORED = -100  # cross_entropy's own
+MASK, PADDING = NO_ITEM, NO_ITEM - 1  # rows of the table counted from its end
 
 
 class Plain(nn.Module):
@@ -19,7 +20,7 @@ class Plain(nn.Module):
         everywhere: bool = False, linear_head: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.items = nn.Embedding(table_rows(n_items), width)
+        self.items = nn.Embedding(n_items + 2, width)  # of the mask token and of padding too
         self.positions = nn.Embedding(max_len, width)
         self.dropout = nn.Dropout(dropout)
         layer = nn.TransformerEncoderLayer(
@@ -32,8 +33,8 @@ class Plain(nn.Module):
 
     def encode(self, items: Tensor) -> Tensor:
         """Items [B, L], padded on the left → hidden states [B, L, d]."""
-        x = self.items(items) + self.positions.weight[-items.shape[1] :]
-        hidden: Tensor = self.encoder(self.dropout(x), src_key_padding_mask=items == PAD_ID)
+        x = self.items(items % self.items.num_embeddings) + self.positions.weight[-items.shape[1] :]
+        hidden: Tensor = self.encoder(self.dropout(x), src_key_padding_mask=items == PADDING)
         return hidden
 
     def forward(self, items: Tensor, targets: Tensor) -> Tensor:
@@ -42,18 +43,15 @@ class Plain(nn.Module):
         if not self.everywhere:
             is_asked = targets != IGNORED
             hidden, targets = hidden[is_asked], targets[is_asked]
-        if self.head is not None:
-            scores = self.head(hidden)
-        else:
-            scores = hidden @ self.items.weight[FIRST_ITEM_ID:].T + self.bias
+        scores = self.head(hidden) if self.head else hidden @ self.items.weight[:-2].T + self.bias
         return F.cross_entropy(scores.flatten(0, -2), targets.flatten(), reduction="sum")
 
 
 def padded(batch: Batch, width: int = 0) -> tuple[Tensor, Tensor]:
     """Items and targets [B, L] of a ragged batch, to the longest sequence, or to `width`."""
-    shown = torch.cat([batch.items.ids, torch.tensor([MASK_ID])])[batch.places]
-    targets = torch.full_like(shown, IGNORED).index_copy(0, batch.positions, batch.targets - FIRST_ITEM_ID)
-    return _pad(shown, batch.lengths, PAD_ID, width), _pad(targets, batch.lengths, IGNORED, width)
+    shown = torch.cat([batch.items.ids, torch.tensor([MASK])])[batch.places]
+    targets = torch.full_like(shown, IGNORED).index_copy(0, batch.positions, batch.targets)
+    return _pad(shown, batch.lengths, PADDING, width), _pad(targets, batch.lengths, IGNORED, width)
 
 
 def _pad(values: Tensor, lengths: Tensor, filling: int, width: int) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.evaluation_speed import CPU, batches, make_folder, open_folder, random_model
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.evaluation.metrics import ranking_metrics
 from bert4rec.evaluation.ranker import Ranker
@@ -46,15 +45,15 @@ def our_metrics(scorer: ModelScorer, split: EvaluationSplit) -> dict[str, float]
 @torch.no_grad()
 def plain_metrics(scorer: ModelScorer, split: EvaluationSplit) -> dict[str, float]:
     """By sorting all scores of each user. The forward pass is the ranker's, over users sorted by length."""
-    items = scorer.items(torch.arange(scorer.n_items) + FIRST_ITEM_ID)
+    items = scorer.items(torch.arange(scorer.n_items))
     hits, gain = 0, 0.0
     for rows in batches(split, BATCH):
         assert rows.targets is not None
-        targets = torch.from_numpy(rows.targets.astype(np.int64)) - FIRST_ITEM_ID
-        hidden, _ = scorer.encode(rows, targets[:, None] + FIRST_ITEM_ID)
+        targets = torch.from_numpy(rows.targets.astype(np.int64))
+        hidden, _ = scorer.encode(rows, targets[:, None])
         scores = hidden @ items.T
         for row, history in enumerate(np.split(rows.items, rows.lengths.cumsum()[:-1])):
-            scores[row, torch.from_numpy(history.astype(np.int64)) - FIRST_ITEM_ID] = -torch.inf
+            scores[row, torch.from_numpy(history.astype(np.int64))] = -torch.inf
         best = scores.argsort(dim=1, descending=True)[:, :K].tolist()
         for target, found in zip(targets.tolist(), best, strict=True):
             if target in found:

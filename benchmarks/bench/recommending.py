@@ -9,7 +9,6 @@ import torch
 
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.recommend import random_network
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
@@ -47,7 +46,7 @@ def plain_recommend(
     for first in range(0, len(histories), BATCH):
         asked = [[numbers[name] for name in history] for history in histories[first : first + BATCH]]
         recent = [torch.tensor(history[-network.max_len :]) for history in asked]
-        hidden = network(torch.cat(recent) + FIRST_ITEM_ID, torch.tensor([len(history) for history in recent]))
+        hidden = network(torch.cat(recent), torch.tensor([len(history) for history in recent]))
         scores = hidden @ network.item_vectors.T
         for row, history in enumerate(asked):
             scores[row, history] = -torch.inf

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from benchmarks.bench.arithmetic import Network, needed_flops
 from benchmarks.bench.plain_model import Plain, padded
 from benchmarks.bench.timing import OURS, Case, Clock, Seconds
-from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.masking import Masking
 from bert4rec.models.sequence_model import Bert4Rec
@@ -76,10 +75,9 @@ def random_batch(shape: Shape, seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     drawn = shape.lengths(torch.rand(shape.n_windows, generator=generator))
     lengths = drawn.long().clamp(max=shape.max_len).sort().values
-    n_rows = table_rows(shape.n_items)
-    items = torch.randint(FIRST_ITEM_ID, n_rows, (int(lengths.sum()),), generator=generator)
+    items = torch.randint(shape.n_items, (int(lengths.sum()),), generator=generator)
     masking = Masking(
-        seed, n_rows, mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0, random_token_share=0.0
+        seed, shape.n_items, mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0, random_token_share=0.0
     )
     return masking(items, lengths, torch.arange(shape.n_windows), 0)
 

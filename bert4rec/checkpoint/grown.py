@@ -13,12 +13,11 @@ from torch import Tensor
 
 from bert4rec.checkpoint.store import load, save
 from bert4rec.checkpoint.stored_tensors import StoredTensors
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.memory import host_memory
 from bert4rec.sharding.torchrec_internals import of_one_shard
 
-ROWS_BEFORE = {"item_table.": FIRST_ITEM_ID, "head.": 0}  # module of a model → its rows before those of the items
+OF_ITEMS = ("item_table.", "head.")  # modules of a model with a row an item
 
 
 def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
@@ -42,22 +41,20 @@ def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
 
 def write_grown(folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
     """Write a checkpoint of these tensors as a run of one process does. Needs a process group. Raises `SaveError`."""
-    parts = {name: of_one_shard(value) if _rows_before(name) is not None else value for name, value in tensors.items()}
+    parts = {name: of_one_shard(value) if _belongs_to_items(name) else value for name, value in tensors.items()}
     save(folder, parts, metadata)
 
 
 def rows_of_items(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name of each tensor that belongs to items, and a view of the rows of all items [V, …]."""
+    """Yield each tensor that belongs to items, [V, …], and its name."""
     for name, tensor in tensors.items():
-        if (before := _rows_before(name)) is not None:
-            yield name, tensor[before:]
+        if _belongs_to_items(name):
+            yield name, tensor
 
 
-def _rows_before(name: str) -> int | None:
-    """Return the rows of a tensor before those of the items; None if it does not belong to items."""
-    module = name.partition(".")[2]
-    return next((rows for start, rows in ROWS_BEFORE.items() if module.startswith(start)), None)
+def _belongs_to_items(name: str) -> bool:
+    return name.partition(".")[2].startswith(OF_ITEMS)
 
 
 def _shape(name: str, shape: tuple[int, ...], n_new: int) -> tuple[int, ...]:
-    return shape if _rows_before(name) is None else (shape[0] + n_new, *shape[1:])
+    return (shape[0] + n_new, *shape[1:]) if _belongs_to_items(name) else shape

@@ -31,7 +31,7 @@ REPORTS = (PICTURE, EXAMPLES, HTML_PAGE, PAGE, REPORT)  # the last: the run is f
 PICTURES = "pictures"  # folder of those of the page
 CHECKPOINTS = "checkpoints"
 METADATA = "facts.json"  # in a checkpoint: all that is no tensor
-METADATA_VERSION = 3  # of what that says of the run and its state
+METADATA_VERSION = 4  # of what that says of the run and its state
 BEST = "best"  # in that: a link to the best of them
 STEP = "step-"  # how the names of checkpoints begin; the number of the step follows
 UNFINISHED = ".tmp"  # how the name of a checkpoint being written ends
@@ -149,7 +149,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 FORMATS = ("safetensors", "vectors", "pt2", "onnx")  # of an export; with the first it is a package
-FORMAT, VERSION = "bert4rec model package", 3
+FORMAT, VERSION = "bert4rec model package", 4
 SETTINGS, WEIGHTS, ITEMS, CARD = "settings.json", "model.safetensors", "items.jsonl", "README.md"
 
 

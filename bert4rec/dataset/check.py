@@ -162,7 +162,7 @@ class _Content:
 
     def __init__(self, folder: Path, metadata: Mapping[str, Any]) -> None:
         self._folder, self._metadata, self._split = folder, metadata, metadata["preprocessing"]["split"]
-        self._item_ids = range(format.FIRST_ITEM_ID, format.FIRST_ITEM_ID + metadata["items"])
+        self._item_ids = range(metadata["items"])
         kind = np.int32 if metadata["rows"] < 2**31 else np.int64
         self._item_counts = {name: np.zeros(metadata["items"], kind) for name in ("train_count", "count")}
         self._counts: Counter[Any] = Counter()
@@ -260,7 +260,7 @@ class _Content:
         for name, counted in (("count", items), ("train_count", items[places < n_train[rows]])):
             counts = self._item_counts[name]
             # With an index or a number of another type this is 30 times slower.
-            np.add.at(counts, counted.astype(np.intp) - format.FIRST_ITEM_ID, counts.dtype.type(1))
+            np.add.at(counts, counted.astype(np.intp), counts.dtype.type(1))
         self._counts.update(rows=len(items), train_positions=int(n_train.sum()))
         for split in format.EVALUATED:
             targets = part.values[split]

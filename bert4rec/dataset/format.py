@@ -1,7 +1,7 @@
 """The contract of both sides of the disk: ids, files, columns and their types.
 
-No special id depends on the catalogue's size, so a grown catalogue keeps its ids. The writer, the reader and the check
-take all of it from here; docs and the dataset card describe it.
+Items count from 0; padding and the mask token are no items. The writer, the reader and the check take all of it from
+here; docs and the dataset card describe it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 DATASET_FORMAT = 2  # version of the dataset folder
 
-PAD_ID = 0
-MASK_ID = 1
-FIRST_ITEM_ID = 2
-MOST_IDS = 2**31 - 1 - FIRST_ITEM_ID  # users or items: ids are 32-bit
+NO_ITEM = -1  # where no item is: for the mask token, a position without a target, a list without negatives
+MOST_IDS = 2**31 - 1  # users or items: ids are 32-bit
 
 VALIDATION, TEST = EVALUATED = ("validation", "test")  # splits with a target for each of their users
 HISTORIES, NEGATIVE_ITEMS = FOLDERS = ("histories", "negatives")  # as `datasets` saves them
@@ -55,11 +53,6 @@ def history_columns(*, has_times: bool, has_ratings: bool) -> dict[str, pa.DataT
 
 NEGATIVE_COLUMNS = {"user": pa.int32(), **dict.fromkeys(NEGATIVES, pa.list_(pa.int32()))}
 """The columns of `negatives/`: a row for each user with a target."""
-
-
-def table_rows(n_items: int) -> int:
-    """Return the rows of an item table of `n_items` items: the items and the special ids before them."""
-    return FIRST_ITEM_ID + n_items
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

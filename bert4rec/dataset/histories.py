@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from bert4rec.dataset.columns import REMAKE, Columns, Indices, Ints
 from bert4rec.dataset.format import (
-    FIRST_ITEM_ID,
     HISTORIES,
     NEGATIVE_ITEMS,
+    NO_ITEM,
     NO_TARGET,
-    PAD_ID,
     PROTOCOLS,
     RATINGS,
     TIMES,
@@ -32,7 +31,7 @@ class Rows:
 
     `items` [total] int32 holds the rows' items one after another, `lengths` [B] int64 how many each row has. The
     other columns are there in evaluation splits only: `targets` [B], `users` [B], `negatives[protocol]` [B, n]; a user
-    who has seen too much of the catalogue has none, but PAD_ID in their n places (n is 0 where no row has any).
+    who has seen too much of the catalogue has none, but NO_ITEM in their n places (n is 0 where no row has any).
     Of a dataset that is read with times `times` [total] and `target_times` [B] are seconds.
     """
 
@@ -53,17 +52,17 @@ class Rows:
     def are_left_out(self, protocol: str) -> Bools:
         """Return which users [B] have no negatives for `protocol`."""
         assert self.negatives is not None, "an evaluation split has negatives"
-        return (self.negatives[protocol] == PAD_ID).all(axis=1)
+        return (self.negatives[protocol] == NO_ITEM).all(axis=1)
 
 
 class Histories:
     """The histories of a dataset folder, a row a user, the users ascending; all interactions, the oldest first.
 
-    Items are checked against a table of `n_rows` rows when they are read. `read` reads times only `with_times`.
+    Ids are checked to be of `n_items` items when they are read. `read` reads times only `with_times`.
     """
 
-    def __init__(self, folder: Path, n_rows: int, *, with_times: bool = False) -> None:
-        self._folder, self._n_rows, self.with_times = folder / HISTORIES, n_rows, with_times
+    def __init__(self, folder: Path, n_items: int, *, with_times: bool = False) -> None:
+        self._folder, self._n_items, self.with_times = folder / HISTORIES, n_items, with_times
         self._columns = Columns(self._folder)
 
     def __len__(self) -> int:
@@ -129,12 +128,12 @@ class Histories:
 
     def items(self, ids: Ints, *, place: str = "") -> Ints:
         """Return `ids` from the column at `place` (default: that of the items), if all of them are items."""
-        if not len(ids) or (ids.min() >= FIRST_ITEM_ID and ids.max() < self._n_rows):
+        if not len(ids) or (ids.min() >= 0 and ids.max() < self._n_items):
             return ids
-        wrong = ids[(ids < FIRST_ITEM_ID) | (ids >= self._n_rows)][0]
+        wrong = ids[(ids < 0) | (ids >= self._n_items)][0]
         raise DataError(
-            f"{place or f'{self._folder}: column items'} has the id {wrong}, outside {FIRST_ITEM_ID}…"
-            f"{self._n_rows - 1}; `bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
+            f"{place or f'{self._folder}: column items'} has the id {wrong}, outside 0…{self._n_items - 1}; "
+            f"`bert4rec check {self._folder.parent}` finds all of them; {REMAKE}"
         )
 
     def _refuse(self, name: str, are_wrong: Bools) -> None:
@@ -264,13 +263,13 @@ class EvaluationSplit:
         )
 
     def _equally_many(self, name: str, rows: Indices) -> Ints:
-        """Return a column of lists as [B, n]: each has n elements, or none, and then PAD_ID in their places."""
+        """Return a column of lists as [B, n]: each has n elements, or none, and then NO_ITEM in their places."""
         lengths = self._negatives.lengths_at(name, rows)
         n, has_some = int(lengths.max(initial=0)), lengths > 0
         values = self._negatives.slices(name, rows, np.zeros_like(lengths), lengths)
         if (lengths[has_some] != n).any():
             raise DataError(f"{self._folder}: column {name} has lists of different lengths; {REMAKE}")
-        found = np.full((len(rows), n), PAD_ID, np.int32)
+        found = np.full((len(rows), n), NO_ITEM, np.int32)
         ids = self._histories.items(values, place=f"{self._folder}: column {name}")
         found[has_some] = ids.reshape(has_some.sum(), n)
         return found

@@ -17,14 +17,12 @@ from bert4rec.dataset.columns import REMAKE, Ints
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
-    FIRST_ITEM_ID,
     ITEMS,
     LEFT_OUT,
     METADATA,
     ORACLE,
     TEST,
     VALIDATION,
-    table_rows,
 )
 from bert4rec.dataset.histories import EvaluationSplit, Histories, TrainingWindows
 from bert4rec.runtime.errors import DataError
@@ -105,13 +103,13 @@ class Dataset:
 
     @cached_property
     def popularity(self) -> Ints:
-        """Each item's training positions [n_items], item id i at i - FIRST_ITEM_ID; read when it is first used."""
+        """Each item's training positions [n_items]; read when they are first used."""
         counts = np.zeros(self.n_items, np.int32)
         with pq.ParquetFile(self.folder / ITEMS) as items:
             for part in items.iter_batches(columns=["item", "train_count"]):
                 # Not by to_numpy, which imports pandas: no training should wait for it.
                 item, count = (np.from_dlpack(part[name]) for name in ("item", "train_count"))
-                counts[item - FIRST_ITEM_ID] = count
+                counts[item] = count
         return counts
 
     def oracle_ranks(self) -> dict[str, Ints]:
@@ -148,7 +146,7 @@ def open_dataset(
     _check_files(folder, metadata["files"], verify=verify)
     if with_times:
         require_times(folder, metadata)
-    histories = Histories(folder, table_rows(metadata["items"]), with_times=with_times)
+    histories = Histories(folder, metadata["items"], with_times=with_times)
     return Dataset(folder, metadata, histories, {name: EvaluationSplit(name, histories, folder) for name in EVALUATED})
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Ints
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.scorers import Scorer
@@ -94,10 +93,10 @@ def _scores(scorer: Scorer, users: Tensor, device: torch.device) -> Iterator[tup
     catalogue = Catalogue(scorer.n_items)
     for tiles in catalogue.lookups(scorer.partition):
         first, last = catalogue.items(tiles)
-        items = scorer.items(torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=device))
+        items = scorer.items(torch.arange(first, last, device=device))
         for tile in tiles:
             start, stop = catalogue.items(range(tile, tile + 1))
-            yield FIRST_ITEM_ID + start, scorer.scores(users, items[start - first : stop - first])
+            yield start, scorer.scores(users, items[start - first : stop - first])
 
 
 def _within(seen: tuple[Tensor, Tensor], first: int, n: int) -> tuple[Tensor, Tensor]:

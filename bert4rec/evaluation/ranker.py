@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
-from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT, outranks
+from bert4rec.dataset.format import LEFT_OUT, outranks
 from bert4rec.dataset.histories import Bools, EvaluationSplit, Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.lists import Lists
@@ -149,10 +149,10 @@ class Ranker:
         best = self._nothing(1, min(lists.k + n_most, self._scorer.n_items)) if lists else None
         ahead = self._stream(users, None, best)
         places, rows, items = (torch.from_numpy(values).to(self._device) for values in own.distinct())
-        ids, seen_before = FIRST_ITEM_ID + items, torch.zeros_like(ahead)
-        scores = self._scorer.scores(users.known[:1], self._scorer.items(ids))[0]
+        seen_before = torch.zeros_like(ahead)
+        scores = self._scorer.scores(users.known[:1], self._scorer.items(items))[0]
         of_users = users.scores[places][rows], users.targets[places][rows]
-        is_before = outranks(scores[:, None], ids[:, None], *of_users)[:, 0]
+        is_before = outranks(scores[:, None], items[:, None], *of_users)[:, 0]
         ahead -= self._partition.sum(seen_before.index_add_(0, places[rows], is_before.int()))
         if lists and best:
             unseen = self._unseen(best.of_all(self._partition), rows, items, len(places), lists.k)
@@ -179,7 +179,7 @@ class Ranker:
         for tiles in self._catalogue.lookups(self._partition):
             self._between()
             first, last = self._catalogue.items(tiles)
-            items = self._scorer.items(torch.arange(FIRST_ITEM_ID + first, FIRST_ITEM_ID + last, device=self._device))
+            items = self._scorer.items(torch.arange(first, last, device=self._device))
             broken += not is_finite(items)
             for group in self._catalogue.groups(tiles):
                 start, stop = (bound - first for bound in self._catalogue.items(group))
@@ -199,16 +199,14 @@ class Ranker:
             scores = self._scores(users.known[where], part)
             rows, items = seen.at(part.tiles, number)
             scores[rows, items - part.first] = -torch.inf
-            ahead[where] += count_outranking(
-                scores, FIRST_ITEM_ID + part.first, users.scores[where], users.targets[where]
-            )
+            ahead[where] += count_outranking(scores, part.first, users.scores[where], users.targets[where])
             if best:
                 best.update(where, scores, part.first)
 
     def _add_for_all(self, part: "Part", users: "Users", ahead: Tensor, best: TopK | None) -> None:
         """Do the same where all users have the same scores, which are sorted once."""
         scores = self._scores(users.known[:1], part)
-        ahead += count_outranking(scores, FIRST_ITEM_ID + part.first, users.scores, users.targets)
+        ahead += count_outranking(scores, part.first, users.scores, users.targets)
         if best:
             best.update(slice(None), scores, part.first)
 
@@ -234,7 +232,7 @@ class Ranker:
     ) -> None:
         """Add the lists of the users at `places` [B] of a pass, whose `best` items but for the targets are known."""
         rows, missed = indices[places.cpu().numpy()], self._are_missed(users)[places].cpu().numpy()
-        lists.add(rows, best, users.targets[places] - FIRST_ITEM_ID, ahead[places], missed)
+        lists.add(rows, best, users.targets[places], ahead[places], missed)
 
 
 class Part(NamedTuple):
@@ -282,7 +280,7 @@ class Own(NamedTuple):
         seen = [rows.items for _, rows in read if with_seen]
         items = np.concatenate([nothing.astype(np.int32), *seen, *targets])
         most = int(lengths.max(initial=0)) + 1
-        return cls(np.concatenate([nothing, *places]), users, items - np.int32(FIRST_ITEM_ID), most)
+        return cls(np.concatenate([nothing, *places]), users, items, most)
 
     def distinct(self) -> tuple[Indices, Indices, Indices]:
         """Return `places`, and the pairs without repetitions, in the order of the users."""

@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 
 from bert4rec.dataset.columns import Ints
-from bert4rec.dataset.format import table_rows
 from bert4rec.dataset.histories import TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import assigned, chunks
@@ -83,7 +82,7 @@ def mean_errors(pairs: TrainingPairs, parts: Mapping[str, PairExamples], dataset
             counts += sign * np.bincount(by(rated), minlength=n)
         return sums, counts
 
-    sums, counts = total(lambda p: p.ratings, lambda p: p.items, table_rows(dataset.n_items))
+    sums, counts = total(lambda p: p.ratings, lambda p: p.items, dataset.n_items)
     mean = sums.sum() / counts.sum()
     of_items = (sums - mean * counts) / (ITEM_DAMPING + counts)
     sums, counts = total(lambda p: p.ratings - mean - of_items[p.items], lambda p: p.users, dataset.n_users)

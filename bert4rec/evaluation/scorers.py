@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
-from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Bools, EvaluationSplit, Rows
 from bert4rec.feed.batch import Lookup, unique_with_inverse
 from bert4rec.models.ranking_model import RankingModel
@@ -83,21 +83,20 @@ class Unknown(NamedTuple):
 
 
 class KnownItems:
-    """Map the items of a dataset to the `ids` [V] that a model has for them, PAD_ID for one that it does not know."""
+    """Map the items of a dataset to the `ids` [V] that a model has for them, NO_ITEM for one that it does not know."""
 
     def __init__(self, ids: Ints) -> None:
         self.ids = ids
-        self._table = np.concatenate([np.full(FIRST_ITEM_ID, PAD_ID), ids]).astype(np.int32)
         self._unknown: dict[str, Unknown] = {}
 
     @property
     def n_unknown(self) -> int:
         """Return how many items the model does not know."""
-        return int((self.ids == PAD_ID).sum())
+        return int((self.ids == NO_ITEM).sum())
 
     def of(self, items: Ints) -> Ints:
         """Return the model's ids of `items`, which have the dataset's ids."""
-        return self._table[items]
+        return self.ids[items]
 
     def unknown(self, split: EvaluationSplit) -> Unknown:
         """Return what the model does not know of a `split`; its rows are read once."""
@@ -107,7 +106,7 @@ class KnownItems:
                 where = np.arange(first, min(first + ROWS_AT_ONCE, len(split)))
                 rows = split.read(where)
                 assert rows.targets is not None, "an evaluation split has targets"
-                found.targets[where] = self.of(rows.targets) == PAD_ID
+                found.targets[where] = self.of(rows.targets) == NO_ITEM
                 found.histories[where] = self.known_lengths(rows) == 0
             self._unknown[split.name] = found
         return self._unknown[split.name]
@@ -115,7 +114,7 @@ class KnownItems:
     def known_lengths(self, rows: Rows) -> Indices:
         """Return how many known items the history of each of `rows` has, [B]."""
         of_items = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
-        return np.bincount(of_items[self.of(rows.items) != PAD_ID], minlength=len(rows.lengths))
+        return np.bincount(of_items[self.of(rows.items) != NO_ITEM], minlength=len(rows.lengths))
 
     def known_part(self, rows: Rows) -> Rows:
         """Return `rows` in the model's ids, without the items that it does not know.
@@ -123,8 +122,8 @@ class KnownItems:
         A history without a known item keeps its length, with any item in each place: no model takes an empty one.
         """
         items, lengths = self.of(rows.items), self.known_lengths(rows)
-        is_kept = (items != PAD_ID) | np.repeat(lengths == 0, rows.lengths)
-        items = np.where(items == PAD_ID, np.int32(FIRST_ITEM_ID), items)
+        is_kept = (items != NO_ITEM) | np.repeat(lengths == 0, rows.lengths)
+        items = np.where(items == NO_ITEM, np.int32(0), items)
         return replace(
             rows,
             items=items[is_kept],
@@ -167,4 +166,4 @@ class KnownItemsScorer:
     def _translate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the model's ids, any for an unknown item, and which items are known."""
         found = torch.from_numpy(self._known.of(ids.cpu().numpy())).to(ids)
-        return found.clamp(min=FIRST_ITEM_ID), found != PAD_ID
+        return found.clamp(min=0), found != NO_ITEM

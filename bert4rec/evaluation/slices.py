@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert4rec.dataset.columns import Indices
-from bert4rec.dataset.format import FIRST_ITEM_ID, ITEMS, LEFT_OUT, USERS, one_array
+from bert4rec.dataset.format import ITEMS, LEFT_OUT, USERS, one_array
 from bert4rec.dataset.histories import Bools
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import rank_intervals
@@ -49,7 +49,7 @@ class Facts(NamedTuple):
         """Return the facts of all users of a split."""
         rows = dataset.splits[split]
         everybody = np.arange(len(rows))
-        counts = dataset.popularity[rows.targets(everybody) - FIRST_ITEM_ID]
+        counts = dataset.popularity[rows.targets(everybody)]
         return cls(rows.lengths(everybody), counts, is_repeated, rows.last_times)
 
 
@@ -172,7 +172,7 @@ def _rows(
                     "user": users[rows],
                     "original_user": part["original"].take(pa.array(users[rows] - first)),
                     "target": targets,
-                    "original_item": original_items.take(pa.array(targets - FIRST_ITEM_ID)),
+                    "original_item": original_items.take(pa.array(targets)),
                     "is_repeated": facts.is_repeated[rows],
                     "history_length": facts.history_length[rows].astype(np.int32),
                     "train_count": facts.train_count[rows].astype(np.int32),

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from bert4rec.checkpoint.run_folder import CARD, FORMAT, ITEMS, REPORT, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.export.program import ONNX, PT2, Program, require_onnx, save_onnx, save_pt2
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.load import Source, network_of
@@ -80,12 +79,8 @@ def _vectors(stored: StoredTensors, embed_dim: int) -> Iterator[Tensor]:
             torch.cat([weight, stored.read(MODEL + HEAD_BIAS)[:, None]], 1) if _has_bias(stored, embed_dim) else weight
         )
         return
-    n_special = FIRST_ITEM_ID
     for block in stored.blocks(MODEL + TABLE):
-        vectors = block[n_special:, : embed_dim + _has_bias(stored, embed_dim)]
-        n_special = max(0, n_special - len(block))
-        if len(vectors):
-            yield vectors
+        yield block[:, : embed_dim + _has_bias(stored, embed_dim)]
 
 
 def _has_bias(stored: StoredTensors, embed_dim: int) -> bool:

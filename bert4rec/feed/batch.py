@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.negatives import Negatives
 
@@ -67,7 +67,7 @@ def unique_with_inverse(ids: Tensor) -> tuple[Lookup, Tensor]:
 class Candidates(NamedTuple):
     """The items that a loss scores: `items`, distinct, and which of them the targets and the negatives are.
 
-    `positives` [M] int64 and `negatives` [K] int64 are places in `items`, of a target that is padding that of any item;
+    `positives` [M] int64 and `negatives` [K] int64 are places in `items`, of item 0 for a position without a target;
     `log_expected` [K] float32, the log of how often each negative was to be expected among them.
     """
 
@@ -78,8 +78,8 @@ class Candidates(NamedTuple):
 
     @classmethod
     def of(cls, targets: Tensor, negatives: Negatives | None = None) -> "Candidates":
-        """Return the candidates of `targets` [M], some PAD_ID, and of `negatives`, if the loss has any."""
-        positives = torch.where(targets == PAD_ID, FIRST_ITEM_ID, targets)
+        """Return the candidates of `targets` [M], some NO_ITEM, and of `negatives`, if the loss has any."""
+        positives = targets.clamp(min=0)
         if negatives is None:
             negatives = Negatives(positives[:0], torch.empty(0))
         items, places = unique_with_inverse(torch.cat([positives, negatives.ids]))
@@ -95,7 +95,7 @@ class Batch(NamedTuple):
 
     `items`, the distinct items that are shown; `places` [total] int64, which of them stands where in the sequences, one
     after another, and one past the last for the mask token, which is no row of a table; `lengths` [B] int64;
-    `positions` [M] int64, indices into `places`, ascending; `targets` [M] int64, the items that were there, or PAD_ID
+    `positions` [M] int64, indices into `places`, ascending; `targets` [M] int64, the items that were there, or NO_ITEM
     where nothing is to be predicted; `n_sequences`, how many the global batch has, this rank's among them;
     `candidates`, for a loss that does not score the whole catalogue; for a model that knows times `gaps` [total]
     int64, seconds between two items, and `instants` [M] int64, when each prediction is made.
@@ -116,8 +116,8 @@ class Batch(NamedTuple):
         cls, shown: Tensor, lengths: Tensor, positions: Tensor, targets: Tensor, gaps: Tensor | None = None,
         instants: Tensor | None = None,
     ) -> "Batch":  # fmt: skip
-        """Return the sequences of the ids `shown` [total], MASK_ID for the mask token."""
-        is_item = shown != MASK_ID
+        """Return the sequences of the ids `shown` [total], NO_ITEM for the mask token."""
+        is_item = shown != NO_ITEM
         items, places_of_items = unique_with_inverse(shown[is_item])
         places = torch.full_like(shown, len(items.ids))
         places[is_item] = places_of_items
@@ -135,7 +135,7 @@ class Batch(NamedTuple):
 class Pairs(NamedTuple):
     """M pairs of a user and an item.
 
-    `users`, distinct; `places` [M] int64, which of them stands in each pair; `targets` [M] int64, the items, or PAD_ID
+    `users`, distinct; `places` [M] int64, which of them stands in each pair; `targets` [M] int64, the items, or NO_ITEM
     where nothing is to be learnt; `ratings` [M] float32, where they are wanted; `n_sequences`, how many pairs the
     global batch has, this rank's among them; `candidates`, for a loss that does not score the whole catalogue.
     """

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from bert4rec.dataset.format import PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Batch, Candidates, seconds_of, tensors_of
 from bert4rec.feed.loaders.parcel import FlatBatch
@@ -148,7 +148,7 @@ class TrainingBatches:
         share = self._order[step_in_epoch]
         indices = share if len(share) else self._order.first(step_in_epoch)
         examples = self._examples.batch(indices, epoch)
-        targets = examples.targets if len(share) else torch.full_like(examples.targets, PAD_ID)
+        targets = examples.targets if len(share) else torch.full_like(examples.targets, NO_ITEM)
         n_sequences, candidates = len(self._order.places(step_in_epoch)), examples.candidates
         if self._sampler:
             candidates = Candidates.of(targets, self._sampler.draw(self.start.steps + step))

@@ -7,7 +7,7 @@ have some then, and for "target" those of the targets.
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.format import MASK_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Batch, long, seconds_of, tensors_of
 from bert4rec.feed.masking import inference_time_deltas
@@ -19,7 +19,7 @@ def append_mask_batch(rows: Rows, max_len: int, times: str = "none") -> Batch:
     ends = (kept + 1).cumsum(0)
     is_item = torch.ones(int(ends[-1]), dtype=torch.bool)
     is_item[ends - 1] = False
-    shown = torch.full((len(is_item),), MASK_ID, dtype=torch.int64)
+    shown = torch.full((len(is_item),), NO_ITEM, dtype=torch.int64)
     shown[is_item] = items
     gaps, instants = _times(rows, kept, chosen, times, is_causal=False)
     return Batch.from_items(shown, kept + 1, ends - 1, _targets(rows), gaps, instants)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.seeded import Words, splitmix64
 
@@ -78,7 +78,7 @@ class Masking:
 
     With probability `last_item_mask_prob` only the last item of a sequence is masked, as at inference; else each
     position with `mask_prob`, and at least one. A masked position shows the mask token (`mask_token_share`; always, for
-    the last item alone), a random item of the catalogue of `n_rows` table rows (`random_token_share`), or itself.
+    the last item alone), a random one of the `n_items` items (`random_token_share`), or itself.
 
     A model that knows `times` is told at each position how long ago the one before it was, and at those to predict
     their instants; with "history" as if these had been when the item before them was, since at inference nobody knows
@@ -86,7 +86,7 @@ class Masking:
     """
 
     seed: int
-    n_rows: int
+    n_items: int
     mask_prob: float
     last_item_mask_prob: float
     mask_token_share: float
@@ -131,8 +131,8 @@ class Masking:
         kind = _uniform(keys, 4)
         is_mask = chosen & ((kind < self.mask_token_share) | only_last)
         is_random = chosen & ~is_mask & (kind < self.mask_token_share + self.random_token_share)
-        random_items = FIRST_ITEM_ID + (_uniform(keys, 5) * (self.n_rows - FIRST_ITEM_ID)).astype(np.int64)
-        return np.select([is_mask, is_random], [np.int64(MASK_ID), random_items], items)
+        random_items = (_uniform(keys, 5) * self.n_items).astype(np.int64)
+        return np.select([is_mask, is_random], [np.int64(NO_ITEM), random_items], items)
 
 
 def _shown_before(is_hidden: Bools, lengths: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class Shifting:
         is_shown = torch.ones(len(items), dtype=torch.bool)
         is_shown[ends[~is_alone] - 1] = False
         targets = items.roll(-1)
-        targets[ends[is_alone] - 1] = PAD_ID
+        targets[ends[is_alone] - 1] = NO_ITEM
         shown, n_shown = items[is_shown], torch.where(is_alone, 1, lengths - 1)
         gaps = instants = None
         if seconds is not None:

@@ -7,8 +7,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.format import FIRST_ITEM_ID
-
 BLOCK = 128  # items whose weights are summed ahead
 SLAB = BLOCK * 8192  # items weighed at once when the sums are made
 STREAM = 0x4E454741  # keeps these draws apart from the epochs' orders, which (seed, epoch) seeds
@@ -52,7 +50,7 @@ class NegativeSampler:
         else:
             items = self._find(generator.random(self._n) * self._ends[-1])
             expected = self._n * self._weights(items) / self._ends[-1]
-        return Negatives(torch.from_numpy(items + FIRST_ITEM_ID), torch.from_numpy(np.log(expected).astype(np.float32)))
+        return Negatives(torch.from_numpy(items), torch.from_numpy(np.log(expected).astype(np.float32)))
 
     def _weights(self, items: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         assert self._popularity is not None, "a power of the popularity needs the popularity"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, USERS, one_array, table_rows
+from bert4rec.dataset.format import USERS, one_array
 from bert4rec.dataset.histories import Histories as DatasetHistories
 from bert4rec.dataset.reader import read_metadata, require_times
 from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds
@@ -115,7 +115,7 @@ class UserHistories:
         if with_times:
             require_times(folder, metadata)
         self._with_times, self._at = with_times, at
-        self._histories = DatasetHistories(folder, table_rows(metadata["items"]), with_times=with_times)
+        self._histories = DatasetHistories(folder, metadata["items"], with_times=with_times)
         users = pq.read_table(folder / USERS, columns=["user", "original"])
         order = pc.sort_indices(users["user"])
         self._users = one_array(users["original"]).take(order)
@@ -161,7 +161,7 @@ class UserHistories:
         rows = np.minimum(np.searchsorted(histories.users, users), len(histories) - 1)
         lengths = np.where(histories.users[rows] == users, histories.lengths[rows], 0)  # a user may have none
         found = histories.read(rows, np.zeros_like(lengths), lengths)
-        flat = self._ids.of((found.items - FIRST_ITEM_ID).tolist())
+        flat = self._ids.of(found.items.tolist())
         bounds = list(itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0)))
         if found.times is None:
             return [flat[first:last] for first, last in bounds]

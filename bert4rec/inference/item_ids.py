@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, ITEMS, one_array
+from bert4rec.dataset.format import ITEMS, one_array
 from bert4rec.runtime.errors import DataError
 
 Ints = npt.NDArray[np.int64]
@@ -126,8 +126,3 @@ class ItemIds:
 def _counts(column: pa.Array) -> Ints:
     # to_numpy would import pandas.
     return np.from_dlpack(column.fill_null(0).cast(pa.int64())).astype(np.int64, copy=False)
-
-
-def as_ids(indices: Ints) -> Ints:
-    """Return the ids that the model uses."""
-    return indices + FIRST_ITEM_ID

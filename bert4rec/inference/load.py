@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 
 from bert4rec.checkpoint.run_folder import ITEMS, SETTINGS, WEIGHTS, Trained, find_trained, is_package, read_settings
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
-from bert4rec.dataset.format import table_rows
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.inference.item_ids import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
@@ -32,8 +31,8 @@ def read_network(folder: Path, settings: dict[str, Any]) -> Network:
         network = make_network(tensors, settings["config"]["model"], is_causal=settings["is_causal"])
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise DataError(f"{folder}: {WEIGHTS} does not fit {SETTINGS}: {in_one_line(error)[:LONGEST]}") from None
-    if len(network.rows) != table_rows(settings["n_items"]):
-        raise DataError(f"{folder}: {TABLE} has {len(network.rows):,} rows, not {table_rows(settings['n_items']):,}")
+    if len(network.rows) != settings["n_items"]:
+        raise DataError(f"{folder}: {TABLE} has {len(network.rows):,} rows, not {settings['n_items']:,}")
     return network
 
 

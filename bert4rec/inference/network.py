@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.config.kinds import KINDS
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.feed.masking import inference_time_deltas
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.transformer import Encoder, EncoderSettings, append_ones
 
 
 class Network(nn.Module):
-    """Hold an encoder, the `rows` [V + special ids, D] of the item table, and the vectors [V, D] of a `head`.
+    """Hold an encoder, the `rows` [V, D] of the item table, and the vectors [V, D] of a `head`.
 
     `mask` [d] is the mask token's vector, of a model that asks by it; `times`: what it knows of them, as model.times.
     D is embed_dim (d) and, where items have biases, their columns. V items, B histories, N positions in all.
@@ -48,12 +47,12 @@ class Network(nn.Module):
     @property
     def input_vectors(self) -> Tensor:
         """Return the vectors [V, d] of items in histories."""
-        return self.rows[FIRST_ITEM_ID:, : self.embed_dim]
+        return self.rows[:, : self.embed_dim]
 
     @property
     def item_vectors(self) -> Tensor:
         """Return the vectors [V, D] that score items."""
-        return self.rows[FIRST_ITEM_ID:] if self.head is None else self.head
+        return self.rows if self.head is None else self.head
 
     @property
     def knows_times(self) -> bool:
@@ -72,7 +71,7 @@ class Network(nn.Module):
             assert seconds is not None, "this network knows times"
             asked_at = at if self.times == "target" else None
             gaps, instants = inference_time_deltas(seconds, lengths, asked_at, is_causal=self.mask is None)
-        vectors = self.input_vectors[ids - FIRST_ITEM_ID]
+        vectors = self.input_vectors[ids]
         if self.mask is not None:
             vectors, lengths = _with_mask(vectors, lengths, self.mask)
         hidden = self.encoder(vectors, lengths, lengths.cumsum(0) - 1, gaps, instants)
@@ -80,7 +79,7 @@ class Network(nn.Module):
 
 
 class ItemVectors(nn.Module):
-    """Hold the `rows` [V + special ids, D] of the item table of a model without histories; d = `embed_dim`.
+    """Hold the `rows` [V, D] of the item table of a model without histories; d = `embed_dim`.
 
     Items can be compared by them, nothing can be asked.
     """
@@ -94,7 +93,7 @@ class ItemVectors(nn.Module):
     @property
     def item_vectors(self) -> Tensor:
         """Return the vectors [V, D] of items."""
-        return self.rows[FIRST_ITEM_ID:]
+        return self.rows
 
 
 def make_network(tensors: Mapping[str, Tensor], model: Mapping[str, Any], *, is_causal: bool) -> Network:

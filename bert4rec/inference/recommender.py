@@ -13,7 +13,7 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.evaluation.batches import chunks
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.inference.histories import History, KnownHistory, items_of
-from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds, as_ids
+from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
@@ -163,7 +163,7 @@ class Recommender:
         network = self.require_histories()
         recent = [history.last(network.max_len) for history in histories]
         lengths = torch.tensor([len(history) for history in recent])
-        asked = [torch.from_numpy(as_ids(np.concatenate([history.items for history in recent]))), lengths]
+        asked = [torch.from_numpy(np.concatenate([history.items for history in recent])), lengths]
         if network.knows_times:
             seconds = [history.seconds for history in recent if history.seconds is not None]
             asked += [torch.from_numpy(np.concatenate(seconds)), torch.tensor([history.at for history in recent])]

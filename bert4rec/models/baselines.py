@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bert4rec.config.kinds import POPULARITY
 from bert4rec.dataset.columns import Indices
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models.transitions import Part, TrainingHistories, Transitions, TransitionScorer
@@ -37,7 +36,7 @@ class PopularityScorer:
 
     def items(self, ids: Tensor) -> Tensor:
         """Return the counts of the items."""
-        counts = self._popularity[ids.cpu().numpy() - FIRST_ITEM_ID]
+        counts = self._popularity[ids.cpu().numpy()]
         return torch.from_numpy(counts).to(ids.device, self.dtype)
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:

@@ -33,9 +33,8 @@ def softmax_loss(
 ) -> Tensor:
     """Return the sum of the cross-entropies of `hidden` [M, d] against a whole catalogue; exact.
 
-    `vectors` [V, d] are those of the items `first` … of this process's part of the catalogue; rows of a table that
-    stand before the catalogue, at negative places, are no candidates. `targets` [M] count from the catalogue's first
-    item; negative ones are ignored. The sum, not the mean: the mean is over the positions of all processes, which only
+    `vectors` [V, d] are those of the items `first` … of this process's part of the catalogue. `targets` [M] are items;
+    negative ones are ignored. The sum, not the mean: the mean is over the positions of all processes, which only
     the trainer can count. With `averaged` the gradient of the vectors is divided by the number of processes, as is done
     elsewhere with a table that each of them has.
 
@@ -111,7 +110,7 @@ class _CatalogueSoftmax(Function):
     ) -> Tensor:
         all_hidden, columns, own, largest = _of_all(hidden, targets, partition, n_vectors=len(vectors))
         n_rows = max(1, SCORES_AT_ONCE // largest)  # the same on every process
-        sums, vectors = _Sums(vectors, n_before=max(0, -first)), _as_multiplied(vectors)[max(0, -first) :]
+        sums, vectors = _Sums(vectors), _as_multiplied(vectors)
         losses, of_hidden = [], []
         # For the scores of each tile in turn: new memory would have to be cleared first.
         room = all_hidden.new_empty(min(n_rows, len(all_hidden)) * len(vectors), dtype=torch.float32)
@@ -119,7 +118,7 @@ class _CatalogueSoftmax(Function):
             for start in range(0, max(1, len(all_hidden)), n_rows):
                 rows = slice(start, start + n_rows)
                 sums.add_last()
-                sums.last = _Tile(all_hidden[rows], vectors, columns[rows] - max(0, first), room)
+                sums.last = _Tile(all_hidden[rows], vectors, columns[rows] - first, room)
                 loss, gradient = sums.last.loss_and_gradient(columns[rows] >= 0, partition)
                 losses.append(loss)
                 of_hidden.append(gradient)
@@ -152,13 +151,10 @@ def _of_all(
 
 
 class _Sums:
-    """The gradient of `vectors`, of which the first `n_before` are no candidates, from tile after tile.
+    """The gradient of `vectors`, from tile after tile; `last`: a tile whose share is not in it yet."""
 
-    `last`: a tile whose share is not in it yet.
-    """
-
-    def __init__(self, vectors: Tensor, *, n_before: int) -> None:
-        self._like, self._n_before = vectors, n_before
+    def __init__(self, vectors: Tensor) -> None:
+        self._like = vectors
         self._sum: Tensor | None = None
         self.last: _Tile | None = None
 
@@ -168,8 +164,7 @@ class _Sums:
         is_first = self._sum is None
         if self._sum is None:  # without zeros, which would be one more pass over memory as large as the shard
             self._sum = torch.empty_like(self._like, dtype=torch.float32)
-            self._sum[: self._n_before] = 0
-        self.last.add_to(self._sum[self._n_before :], scale, is_first=is_first)
+        self.last.add_to(self._sum, scale, is_first=is_first)
 
     def scaled(self, scale: Tensor) -> Tensor:
         """Return the whole gradient."""
@@ -197,7 +192,7 @@ class _Tile:
     def loss_and_gradient(self, is_real: Tensor, partition: Partition) -> tuple[Tensor, Tensor]:
         """Return losses [m] of the positions that are real, and the gradient of their sum by `hidden` [m, D]."""
         found = [self._score(block) for block in self._blocks]
-        # In a shard of special rows alone there is nothing.
+        # An empty shard, of one process more than there are rows to share, has no columns.
         nothing = self._hidden.new_zeros(1, len(self._hidden), dtype=torch.float32)
         own = torch.stack([log_sums for log_sums, _ in found]) if found else nothing - torch.inf
         target_scores = torch.stack([scores for _, scores in found]) if found else nothing

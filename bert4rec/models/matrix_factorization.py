@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bert4rec.config.kinds import KINDS
-from bert4rec.dataset.format import PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows, TrainingPairs, TrainingWindows
 from bert4rec.feed.batch import Lookup, Pairs, long
 from bert4rec.feed.batches import Examples
@@ -110,11 +110,11 @@ class MatrixFactorization(RankingModel):
         return super().width if self.mlp is None else self.mlp.width
 
     def forward(self, batch: Pairs) -> Tensor:
-        """Return the sum of the loss over the pairs, a scalar; pairs whose target is PAD_ID count nothing."""
+        """Return the sum of the loss over the pairs, a scalar; pairs whose target is NO_ITEM count nothing."""
         if self.loss != "mse":
             return super().forward(batch)
         assert batch.ratings is not None, "a squared error needs ratings"
-        return ((self.rate(batch) - batch.ratings).square() * (batch.targets != PAD_ID)).sum()
+        return ((self.rate(batch) - batch.ratings).square() * (batch.targets != NO_ITEM)).sum()
 
     def rate(self, batch: Pairs) -> Tensor:
         """Return the ratings [M] float32 that the users would give the targets."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bert4rec.config.abilities import needs_negatives
 from bert4rec.config.kinds import KINDS, Kind
-from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Lookup
 from bert4rec.feed.batches import Examples
@@ -82,13 +82,13 @@ class RankingModel(nn.Module):
         return self.item_table.width
 
     def forward(self, batch: Any) -> Tensor:
-        """Return the sum of the loss over positions, a scalar; positions with target PAD_ID count nothing."""
+        """Return the sum of the loss over positions, a scalar; positions with target NO_ITEM count nothing."""
         return self._sampled_loss(batch) if needs_negatives(self.loss) else self._softmax_loss(batch)
 
     def _softmax_loss(self, batch: AnyBatch) -> Tensor:
         queries, part = self.encode_for_catalogue(batch)
         return softmax_loss(
-            queries, part.vectors, batch.targets - FIRST_ITEM_ID, self.item_table.partition, first=part.first,
+            queries, part.vectors, batch.targets, self.item_table.partition, first=part.first,
             averaged=part.is_averaged,
         )  # fmt: skip
 
@@ -101,7 +101,7 @@ class RankingModel(nn.Module):
         negative = self.score(queries, shared).float()
         negative = negative.masked_fill(candidates.positives[:, None] == candidates.negatives, -torch.inf)
         scores = Sampled(positive, negative, candidates.log_expected, self.item_table.n_items, self.gbce_calibration)
-        return (SAMPLED_LOSSES[self.loss](scores) * (batch.targets != PAD_ID)).sum()
+        return (SAMPLED_LOSSES[self.loss](scores) * (batch.targets != NO_ITEM)).sum()
 
     def lookups(self, batch: Any) -> list[tuple[Table, dict[str, Lookup]]]:
         """Return what `forward` will look up of a batch, in its order; not what depends on more than the batch."""

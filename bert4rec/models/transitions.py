@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from bert4rec.dataset.columns import Indices, Ints
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.runtime.collectives import Partition
@@ -63,7 +62,7 @@ class TrainingHistories:
 
     def _read(self, rows: Indices) -> Part:
         n_train = self._histories.n_train[rows]
-        items = self._histories.read(rows, np.zeros_like(rows), n_train).items.astype(np.int64) - FIRST_ITEM_ID
+        items = self._histories.read(rows, np.zeros_like(rows), n_train).items.astype(np.int64)
         users, lengths = (np.repeat(of, n_train) for of in (self._histories.users[rows].astype(np.int64), n_train))
         left = np.repeat(n_train.cumsum(), n_train) - 1 - np.arange(len(items))
         times = self._histories.times(rows, np.zeros_like(rows), n_train) if self.has_times else None
@@ -215,7 +214,7 @@ class TransitionScorer:
     def encode(self, rows: Rows, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last items, counted from 0, the newest first."""
         last = _last_items(rows, self.width)
-        targets = ids.cpu().numpy() - FIRST_ITEM_ID
+        targets = ids.cpu().numpy()
         factors, of_share = self._factors(last)
         scores = np.zeros(targets.shape)
         for place in range(self.width):
@@ -231,7 +230,7 @@ class TransitionScorer:
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """Return what the graph has between a tile of the catalogue and the last items, and what is popular."""
-        last, first = users.cpu().numpy().astype(np.int64), int(items[0]) - FIRST_ITEM_ID
+        last, first = users.cpu().numpy().astype(np.int64), int(items[0])
         factors, of_share = self._factors(last)
         scores = self._graph.added(last, factors, first, len(items))
         scores += of_share[:, None] * self._shares[first : first + len(items)]
@@ -288,5 +287,5 @@ def _last_items(rows: Rows, n: int) -> Indices:
     """Return the last `n` items of each row [B, n], counted from 0, the newest first; NOBODY where there are fewer."""
     before = np.arange(n)
     at = np.maximum(rows.lengths.cumsum()[:, None] - 1 - before, 0)
-    items = rows.items[at].astype(np.int64) - FIRST_ITEM_ID if len(rows.items) else np.zeros(at.shape, np.int64)
+    items = rows.items[at].astype(np.int64) if len(rows.items) else np.zeros(at.shape, np.int64)
     return np.where(before < rows.lengths[:, None], items, NOBODY)

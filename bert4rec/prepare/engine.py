@@ -16,7 +16,6 @@ from bert4rec.config.recognition import is_url
 from bert4rec.config.tables import OWN_DATA, Config, Data
 from bert4rec.dataset.format import (
     CARD,
-    FIRST_ITEM_ID,
     FOLDERS,
     ITEMS,
     ORACLE,
@@ -152,7 +151,7 @@ def _make_dataset(
 
     kept = (ordered.counts > 0) | has_whole_catalogue  # noise is for catalogues of a given size
     ids = item_ids(ordered.items, kept, seed=settings.seed, known=known.items if known else None)
-    n_items = int(ids.max()) + 1 - FIRST_ITEM_ID
+    n_items = int(ids.max()) + 1
     if n_items == 1:
         raise DataError(_one_item(data, ordered.items.filter(pl.Series(kept))[0]))
     histories = NumberedHistories(ordered, ids, known=known.users["original"] if known else None)

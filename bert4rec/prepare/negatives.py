@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.dataset.format import EVALUATED, FIRST_ITEM_ID
+from bert4rec.dataset.format import EVALUATED
 
 USERS_PER_BLOCK = 4096  # histories in a block; changing it changes the negatives
 MAX_ROUNDS = 16  # rounds of rejection before the rest is drawn from a dense table of keys
@@ -22,24 +22,24 @@ Ints = NDArray[np.int64]
 def train_counts(histories: pl.DataFrame, *, n_items: int) -> Ints:
     """Return the training positions of each item, (n_items,); `histories` (`items`) before they are cut into windows.
 
-    >>> train_counts(pl.DataFrame({"items": [[2, 3], [3]]}), n_items=3).tolist()
+    >>> train_counts(pl.DataFrame({"items": [[0, 1], [1]]}), n_items=3).tolist()
     [1, 2, 0]
     """
     items = histories["items"].explode(empty_as_null=False).to_numpy()
-    return np.bincount(items - FIRST_ITEM_ID, minlength=n_items)
+    return np.bincount(items, minlength=n_items)
 
 
 def count_unseen(histories: pl.DataFrame, *, n_items: int) -> Ints:
     """Return how many of `n_items` items are not in each history (`items`), (users,).
 
-    >>> count_unseen(pl.DataFrame({"items": [[2, 3, 2], [4]]}), n_items=3).tolist()
+    >>> count_unseen(pl.DataFrame({"items": [[0, 1, 0], [2]]}), n_items=3).tolist()
     [1, 2]
     """
     return n_items - histories["items"].list.n_unique().to_numpy().astype(np.int64)
 
 
 class SeenItems(NamedTuple):
-    """Hold the items that each of `n_users` users has seen: the sorted keys, row · n_items + item, items from 0."""
+    """Hold the items that each of `n_users` users has seen: the sorted keys, row · n_items + item."""
 
     keys: Ints
     n_users: int
@@ -49,7 +49,7 @@ class SeenItems(NamedTuple):
         """Return the seen items of the *whole* history of each user (`items`), held-out items too."""
         items = histories["items"]
         rows = np.repeat(np.arange(len(items)), items.list.len().to_numpy())
-        keys = rows * n_items + items.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
+        keys = rows * n_items + items.explode(empty_as_null=False).to_numpy()
         return cls(np.sort(keys), len(items))
 
 
@@ -60,12 +60,12 @@ def draw_negatives(seen: SeenItems, weights: Ints, *, n: int, seed: list[int]) -
     `seed`: one for each block of users. Each of them must leave `n` items unseen (`count_unseen`). An item of weight 0
     comes only when no other is left.
 
-    >>> seen = SeenItems.of(pl.DataFrame({"items": [[2, 3]]}), n_items=4)
+    >>> seen = SeenItems.of(pl.DataFrame({"items": [[0, 1]]}), n_items=4)
     >>> draw_negatives(seen, np.array([9, 9, 5, 0]), n=2, seed=[1]).tolist()
-    [[4, 5]]
+    [[2, 3]]
     """
     drawn = _draw(np.random.default_rng(seed), seen.keys, weights, (seen.n_users, n))
-    return (drawn + FIRST_ITEM_ID).astype(np.int32)
+    return drawn.astype(np.int32)
 
 
 def _draw(rng: np.random.Generator, seen: Ints, weights: Ints, shape: tuple[int, int]) -> Ints:

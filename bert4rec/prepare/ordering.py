@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, ITEMS, USERS
+from bert4rec.dataset.format import ITEMS, NO_ITEM, USERS
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_GROUP = 1 << 16  # of a run: what is read at least from each run for a range of users
@@ -271,27 +271,27 @@ def same_type(left: pl.Series, right: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def item_ids(originals: pl.Series, kept: NDArray[np.bool_], *, seed: int, known: pl.DataFrame | None = None) -> Ids:
-    """Return the dense id of each of the sorted `originals`; 0 (padding) for one that is not `kept`.
+    """Return the number of each of the sorted `originals`; `NO_ITEM` for one that is not `kept`.
 
-    Kept ones are numbered from `FIRST_ITEM_ID`, in an order shuffled by `seed`: so contiguous shards of the item table
-    carry equal load, and the ids tell nothing. `known` ones (`original`, `item`) keep their ids, new ones
+    Kept ones are numbered from 0, in an order shuffled by `seed`: so contiguous shards of the item table
+    carry equal load, and the numbers tell nothing. `known` ones (`original`, `item`) keep theirs, new ones
     come after.
 
     >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1).tolist()
-    [2, 0, 3]
-    >>> old = pl.DataFrame({"original": ["b"], "item": [2]})
+    [0, -1, 1]
+    >>> old = pl.DataFrame({"original": ["b"], "item": [0]})
     >>> item_ids(pl.Series(["a", "b", "c"]), np.array([True, False, True]), seed=1, known=old).tolist()
-    [3, 2, 4]
+    [1, 0, 2]
     """
-    ids = np.zeros(len(originals), np.int32)
-    first = FIRST_ITEM_ID
+    ids = np.full(len(originals), NO_ITEM, np.int32)
+    first = 0
     if known is not None:
         names, old = same_type(originals, known["original"])
         places = pl.DataFrame({"original": names}).with_row_index("place")
         found = places.join(known.with_columns(original=old), on="original")
         ids[found["place"].to_numpy()] = found["item"].to_numpy()
         first += len(known)
-    new = kept & (ids == 0)
+    new = kept & (ids == NO_ITEM)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(int(new.sum()))
     ids[new] = first + order
     return ids

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bert4rec.config.tables import Preprocessing
-from bert4rec.dataset.format import FIRST_ITEM_ID, MIN_EVALUATED
+from bert4rec.dataset.format import MIN_EVALUATED, NO_ITEM
 from bert4rec.prepare.negatives import Ints, train_counts
 from bert4rec.prepare.ordering import to_histories
 from bert4rec.prepare.progress import Progress
@@ -146,7 +146,7 @@ def history_stats(
     users, targets = (pl.concat(eligible)[name].to_numpy() for name in ("user", "target"))
     validated = np.zeros(n_users, bool)
     validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
-    counts -= np.bincount(targets[validated[users]] - FIRST_ITEM_ID, minlength=n_items)
+    counts -= np.bincount(targets[validated[users]], minlength=n_items)
     return HistoryStats(lengths, counts, validated, (min(times), max(times)) if times else None, are_alike)
 
 
@@ -185,7 +185,7 @@ def item_table(
     ordered: OrderedRows, ids: NDArray[np.int32], survey: HistoryStats, titles: pl.DataFrame | None
 ) -> pl.DataFrame:
     """Return `item`, `original`, `count`, `train_count` and, where known, `title` of every item, by dense id."""
-    codes = np.flatnonzero(ids)
+    codes = np.flatnonzero(ids != NO_ITEM)
     codes = codes[np.argsort(ids[codes])]
     table = pl.DataFrame(
         [

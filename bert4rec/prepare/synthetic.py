@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, outranks
+from bert4rec.dataset.format import outranks
 from bert4rec.prepare.progress import BadRows
 from bert4rec.runtime.errors import DataError
 
@@ -226,10 +226,10 @@ def oracle_ranks(
 def _ranks(oracle: Oracle, test: pl.DataFrame, *, users: pl.DataFrame, items: pl.DataFrame) -> pl.DataFrame:
     original = items["original"].to_numpy() - 1  # of the dense item ids in turn
     lengths = test["items"].list.len().to_numpy().astype(np.int64)
-    history = original[test["items"].explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID]
+    history = original[test["items"].explode(empty_as_null=False).to_numpy()]
     numbers = users["original"].gather(test["user"]).to_numpy() - 1
     scores = oracle.scores(numbers, history, np.concatenate([[0], np.cumsum(lengths)]))[:, original]
-    target = test["target"].to_numpy() - FIRST_ITEM_ID
+    target = test["target"].to_numpy()
     own = scores[np.arange(len(test)), target]  # seen items have a score below every other
     ranks = [pl.Series("full", 1 + outranks(scores, np.arange(len(items)), own, target).sum(axis=1), dtype=pl.Int32)]
     for name in ("popular", "uniform"):
@@ -242,7 +242,7 @@ def _ranks_among(
 ) -> pl.Series:
     """Return the rank of each target, of score `own`, among the `negatives` of its row, null where there are none."""
     rows = np.flatnonzero(negatives.list.len().to_numpy())
-    drawn = negatives.explode(empty_as_null=False).to_numpy() - FIRST_ITEM_ID
+    drawn = negatives.explode(empty_as_null=False).to_numpy()
     drawn = drawn.reshape(len(rows), len(drawn) // max(1, len(rows)))
     candidates = np.take_along_axis(scores[rows], drawn, axis=1)
     ranks = pl.Series(1 + outranks(candidates, drawn, own[rows], target[rows]).sum(axis=1), dtype=pl.Int32)

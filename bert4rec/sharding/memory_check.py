@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bert4rec.config.abilities import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.runtime.errors import SettingsError, pluralize
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job
@@ -175,8 +174,7 @@ def load_imbalance(job: Job, popularity: npt.NDArray[np.integer]) -> float:
         n_drawn.append(job.n_targets)
     loads = np.zeros(job.group_size)
     for process in range(job.group_size):
-        first = process * rows_per_process - FIRST_ITEM_ID  # the rows of the special ids come before those of items
-        p = popularity[max(0, first) : max(0, first + rows_per_process)] / total
+        p = popularity[process * rows_per_process : (process + 1) * rows_per_process] / total
         loads[process] = sum(-np.expm1(n * np.log1p(-np.minimum(p, 1 - 1e-12))).sum() for n in n_drawn)
     if needs_negatives(job.loss):
         loads += job.n_train_negatives / job.group_size

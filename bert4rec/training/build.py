@@ -15,7 +15,7 @@ from bert4rec.config.abilities import needs_negatives
 from bert4rec.config.kinds import BASELINES, KINDS
 from bert4rec.config.resolve import Facts, max_len, resolve
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config, Table
-from bert4rec.dataset.format import TEST, table_rows
+from bert4rec.dataset.format import TEST
 from bert4rec.dataset.histories import TrainingPairs, TrainingWindows
 from bert4rec.dataset.reader import Dataset, Sizes
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
@@ -197,7 +197,7 @@ def choose_baselines(config: Config, dataset: Dataset) -> tuple[list[str], str]:
 
 def training_examples(config: Config, windows: TrainingWindows, *, n_items: int) -> Examples:
     """Return what is trained on by resolved settings."""
-    return model_class(config.model.kind).examples(windows, n_rows=table_rows(n_items), **_of_examples(config))
+    return model_class(config.model.kind).examples(windows, n_items=n_items, **_of_examples(config))
 
 
 def make_pairs(config: Config, dataset: Dataset) -> dict[str, PairExamples]:

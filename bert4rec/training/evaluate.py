@@ -15,7 +15,7 @@ from bert4rec.checkpoint.contents import Weights
 from bert4rec.checkpoint.run_folder import REPORT, WEIGHTS, Trained
 from bert4rec.checkpoint.store import verify
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import FIRST_ITEM_ID, METADATA, PAD_ID
+from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
@@ -126,7 +126,7 @@ def _known_items(dataset: Dataset, trained: Trained) -> KnownItems | None:
         )
     if np.array_equal(indices, np.arange(trained.n_items)):
         return None
-    return KnownItems(np.where(indices == UNKNOWN, PAD_ID, indices + FIRST_ITEM_ID).astype(np.int32))
+    return KnownItems(indices.astype(np.int32))
 
 
 def _own_ids(trained: Trained) -> ItemIds | None:

@@ -17,7 +17,6 @@ from torch import Tensor
 from bert4rec.checkpoint.grown import rows_of_items
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.dataset.columns import Ints
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import Histories, Rows
 from bert4rec.feed.batch import tensors_of
 from bert4rec.models import names
@@ -63,8 +62,8 @@ def initialize_new_items(
 
 def neighbours(rows: Rows, n_known: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield pairs of a new item [P] and a known one [P] at most `NEIGHBOUR_WINDOW` places away in a row; from 0."""
-    ids, lengths = tensors_of(rows)
-    items, of_row = ids - FIRST_ITEM_ID, torch.repeat_interleave(lengths)
+    items, lengths = tensors_of(rows)
+    of_row = torch.repeat_interleave(lengths)
     is_new = items >= n_known
     for distance in range(1, NEIGHBOUR_WINDOW + 1):
         before, after = items[:-distance], items[distance:]

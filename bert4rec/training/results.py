@@ -15,7 +15,7 @@ from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT
 from bert4rec.checkpoint.store import read_metadata
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
-from bert4rec.dataset.format import FIRST_ITEM_ID, RATINGS, USERS
+from bert4rec.dataset.format import RATINGS, USERS
 from bert4rec.dataset.histories import Bools
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
@@ -141,7 +141,7 @@ def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
     names = _names(dataset, [example.user for example in examples])
 
     def items(of: Any) -> list[dict[str, Any]]:
-        indices = [int(item) - FIRST_ITEM_ID for item in of]
+        indices = of.tolist()
         return [
             {"item": item, "title": title} for item, title in zip(ids.of(indices), ids.titles_of(indices), strict=True)
         ]

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bert4rec.dataset.format import PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.feed.batch import AnyBatch
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import all_agree, new_gloo_group
@@ -104,7 +104,7 @@ class StepSync:
         """Send this process's part; `following` is the batch of the step after the one that begins now."""
         assert self._message is None, "asked twice"
         number = self._interruption.number
-        positions = 0 if following is None else (following.targets != PAD_ID).sum()
+        positions = 0 if following is None else (following.targets != NO_ITEM).sum()
         mine = torch.tensor(
             [positions, report, out_of_time, save, *(number == signal for signal in SIGNALS)], dtype=torch.int64
         )

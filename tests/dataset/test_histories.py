@@ -17,7 +17,7 @@ def windows_of(windows: TrainingWindows) -> list[list[int]]:
     rows = windows.read(np.arange(len(windows)))
     assert windows.lengths(np.arange(len(windows))).tolist() == rows.lengths.tolist()
     assert windows.mean_length == pytest.approx(rows.lengths.mean())
-    return [(part - 2).tolist() for part in np.split(rows.items, rows.lengths.cumsum()[:-1])]
+    return [part.tolist() for part in np.split(rows.items, rows.lengths.cumsum()[:-1])]
 
 
 def test_windows_end_at_the_end_of_the_training_part_and_step_back(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_windows_end_at_the_end_of_the_training_part_and_step_back(tmp_path: Pat
     assert windows_of(TrainingWindows(histories, max_len=3, step=3))[:3] == [[0], [1, 2, 3], [4, 5, 6]]
     rows = windows.read(np.array([4, 1]))
     assert rows.times is not None
-    assert (rows.times.tolist(), rows.items.tolist()) == ([0, 1, 2, 1, 2, 3, 4], [2, 3, 4, 3, 4, 5, 6])
+    assert (rows.times.tolist(), rows.items.tolist()) == ([0, 1, 2, 1, 2, 3, 4], [0, 1, 2, 1, 2, 3, 4])
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -62,5 +62,5 @@ def test_pairs_are_those_of_the_training_parts(tmp_path: Path) -> None:
     assert len(pairs) == len(whole)
     for numbers in (np.arange(10), np.array([9, 0, 5, 5])):
         users, items, ratings = pairs.read(numbers)
-        assert list(zip(users.tolist(), (items - 2).tolist(), strict=True)) == [whole[number] for number in numbers]
+        assert list(zip(users.tolist(), items.tolist(), strict=True)) == [whole[number] for number in numbers]
         assert ratings is None

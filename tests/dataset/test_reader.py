@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert4rec.config.tables import Config
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
@@ -161,11 +162,11 @@ def test_other_processes_of_the_host_look_at_sizes_only(folder: Path, small_conf
 
 def test_an_id_outside_the_table_is_found_where_it_is_read(folder: Path, reopen: Callable[..., Dataset]) -> None:
     lists = datasets.load_from_disk(str(folder / "histories"))["items"]
-    bad = next(row for row, items in enumerate(lists) if row > 3 and max(items) > 101)
-    good = [row for row in range(len(lists)) if max(lists[row]) <= 101][:3]
+    bad = next(row for row, items in enumerate(lists) if row > 3 and max(items) > 99)
+    good = [row for row in range(len(lists)) if max(lists[row]) <= 99][:3]
     edit_metadata(folder, items=100)
     histories = reopen().histories
-    item = next(item for item in lists[bad] if item > 101)
+    item = next(item for item in lists[bad] if item > 99)
     refused = one_line(f"{folder / 'histories'}: column items has the id {item}, ")
     for chosen, context in ((good, nullcontext()), ([*good, bad], refused)):
         rows = np.array(chosen)
@@ -174,7 +175,7 @@ def test_an_id_outside_the_table_is_found_where_it_is_read(folder: Path, reopen:
 
 
 @pytest.mark.parametrize("name", ["target", "popular_negatives", "uniform_negatives"])
-@pytest.mark.parametrize("id_", [-1, 0, 1, 10_000])
+@pytest.mark.parametrize("id_", [-1, 10_000])
 def test_targets_and_negatives_are_looked_at_too(
     folder: Path, reopen: Callable[..., Dataset], name: str, id_: int
 ) -> None:
@@ -213,7 +214,7 @@ def test_who_is_left_out_has_padding_for_negatives(log_config: Callable[..., Con
     rows = test.read(np.arange(6))
     nobody = test.read(np.array([3, 5]))
     for protocol, negatives in rows.negatives.items():
-        assert (negatives.shape, (negatives == 0).sum(axis=1).tolist()) == ((6, 5), [0, 0, 0, 5, 0, 5])
+        assert (negatives.shape, (negatives == NO_ITEM).sum(axis=1).tolist()) == ((6, 5), [0, 0, 0, 5, 0, 5])
         assert rows.are_left_out(protocol).tolist() == [False, False, False, True, False, True]
         assert nobody.negatives[protocol].shape == (2, 0)
         assert nobody.are_left_out(protocol).tolist() == [True, True]

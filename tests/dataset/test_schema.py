@@ -3,13 +3,9 @@
 import pyarrow as pa
 
 from bert4rec.dataset.format import (
-    FIRST_ITEM_ID,
-    MASK_ID,
     NEGATIVE_COLUMNS,
-    PAD_ID,
     history_columns,
     one_array,
-    table_rows,
 )
 
 
@@ -22,11 +18,6 @@ def test_the_folders_have_these_columns_of_these_types() -> None:
     assert (found, list(found)) == (expected, list(expected))
     negatives = {"user": pa.int32(), "popular_negatives": numbers, "uniform_negatives": numbers}
     assert (NEGATIVE_COLUMNS, list(NEGATIVE_COLUMNS)) == (negatives, list(negatives))
-
-
-def test_special_ids_come_before_the_items() -> None:
-    assert (PAD_ID, MASK_ID, FIRST_ITEM_ID) == (0, 1, 2)
-    assert table_rows(5) == 7
 
 
 def test_original_ids_are_one_array_text_with_offsets_of_64_bits() -> None:

@@ -24,7 +24,7 @@ from benchmarks.bench import plain_preparation
 from benchmarks.bench.__main__ import main
 from benchmarks.bench.arithmetic import SIZES, Network, needed_flops
 from benchmarks.bench.loader import BATCH, loader_case, our_batches, plain_batches
-from benchmarks.bench.plain_model import IGNORED, Plain, padded
+from benchmarks.bench.plain_model import IGNORED, MASK, Plain, padded
 from benchmarks.bench.preparing import prepare, prepare_plainly
 from benchmarks.bench.ranking import MAX_LEN, our_metrics, plain_metrics
 from benchmarks.bench.recommending import plain_recommend, random_histories
@@ -34,7 +34,7 @@ from benchmarks.bench.timing import OURS, WHOLE, Case, Figure, measure
 from benchmarks.evaluation_speed import make_folder, open_folder, random_model
 from benchmarks.preprocessing import STAGE_LINE, write_goodreads
 from benchmarks.recommend import random_network
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.scorers import ModelScorer
@@ -62,12 +62,12 @@ def with_weights_of(model: Bert4Rec, *, everywhere: bool, linear_head: bool) -> 
     n_items, width = TINY.n_items, TINY.width
     plain = Plain(n_items, width, TINY.max_len, dropout=0.0, everywhere=everywhere, linear_head=linear_head)
     rows = next(value for name, value in ours.items() if is_of_table(name))
-    plain.items.weight.copy_(rows[:, :width])
-    plain.items.weight[MASK_ID] = ours["mask_vector"]
+    plain.items.weight[:-2] = rows[:, :width]
+    plain.items.weight[MASK] = ours["mask_vector"]
     if linear_head:
         plain.head.load_state_dict(model.item_table.head.state_dict())
     else:
-        plain.bias.copy_(rows[FIRST_ITEM_ID:, width])
+        plain.bias.copy_(rows[:, width])
     plain.positions.weight.copy_(ours["encoder.positions.weight"].flip(0))  # ours count from the end
     plain.encoder.norm.load_state_dict(model.encoder.norm.state_dict())
     for block, layer in zip(model.encoder.blocks, plain.encoder.layers, strict=True):
@@ -119,7 +119,7 @@ def test_needed_arithmetic_written_out() -> None:
 def test_needed_arithmetic_is_that_of_torch_where_nothing_is_padded() -> None:
     network = Network(n_items=40, width=8, n_layers=2, ffn_width=32)
     plain = Plain(40, 8, 12, dropout=0.0, everywhere=True)
-    items = torch.full((5, 12), FIRST_ITEM_ID)
+    items = torch.full((5, 12), 0)
     with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         plain(items, torch.zeros_like(items)).backward()
     assert counter.get_total_flops() == needed_flops(network, lengths=[12] * 5, asked=[12] * 5)
@@ -146,8 +146,8 @@ def test_the_plain_loader_has_the_same_windows(dataset: Dataset) -> None:
     all_windows = Counter(tuple(part.tolist()) for part in np.split(rows.items, rows.lengths.cumsum()[:-1]))
     plain: Counter[tuple[int, ...]] = Counter()
     for items, targets in plain_batches(train, 0, n_epochs=1, mask_prob=1.0):
-        assert ((items == MASK_ID) == (targets != IGNORED)).all()
-        kept = ((row[row != IGNORED] + FIRST_ITEM_ID).tolist() for row in targets)
+        assert ((items == NO_ITEM) == (targets != IGNORED)).all()
+        kept = ((row[row != IGNORED]).tolist() for row in targets)
         plain.update(tuple(row) for row in kept if len(row) > 1)
     for found in (ours, plain):
         assert not found - all_windows

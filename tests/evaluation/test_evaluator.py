@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.metric_names import LIST_METRICS
@@ -122,9 +121,9 @@ def recommended(recommender: Any, folder: Path, split: str) -> tuple[list[list[A
     part = open_dataset(folder).splits[split]
     rows = part.read(np.arange(len(part)))
     assert rows.targets is not None
-    histories = np.split(rows.items - FIRST_ITEM_ID, rows.lengths.cumsum()[:-1])
+    histories = np.split(rows.items, rows.lengths.cumsum()[:-1])
     found = recommender.recommend([recommender.ids.of(items.tolist()) for items in histories], 10)
-    return [[one.item for one in row] for row in found], recommender.ids.of((rows.targets - FIRST_ITEM_ID).tolist())
+    return [[one.item for one in row] for row in found], recommender.ids.of((rows.targets).tolist())
 
 
 def written_out(lists: list[list[Any]], targets: list[Any]) -> dict[str, float]:

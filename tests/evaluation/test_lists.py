@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.lists import Lists, coverage, gini
@@ -38,7 +37,7 @@ def by_sorting(
     """The items of each row, the best ones first, from 0; `score` gives a row's scores of all items."""
     lists = []
     for row in range(len(split)):
-        seen, scores = {item - FIRST_ITEM_ID for item in split.read(np.array([row])).items.tolist()}, score(row)
+        seen, scores = set(split.read(np.array([row])).items.tolist()), score(row)
         ranked = [item for item in range(len(scores)) if not leaves_out_seen or item not in seen]
         lists.append(sorted(ranked, key=lambda item: (-scores[item], item)))
     return lists

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bert4rec.config.kinds import UNTRAINED
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import FIRST_ITEM_ID, LEFT_OUT
+from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import assigned
@@ -60,12 +60,12 @@ def ranks_by_sorting(
         assert rows.targets is not None
         assert rows.negatives is not None
         target = int(rows.targets[0])
-        catalogue = set(range(FIRST_ITEM_ID, FIRST_ITEM_ID + len(scores)))
+        catalogue = set(range(len(scores)))
         candidates = {name: negatives[0].tolist() for name, negatives in rows.negatives.items()}
         seen = set(rows.items.tolist()) if leaves_out_seen else set()
         candidates["full"] = sorted(catalogue - seen)
         for name, others in candidates.items():
-            ordered = sorted({*others, target}, key=lambda item: (-scores[item - FIRST_ITEM_ID], item))
+            ordered = sorted({*others, target}, key=lambda item: (-scores[item], item))
             rank = MISSED if name == "full" and target in seen else 1 + ordered.index(target)
             ranks[name].append(rank if others or name == "full" else LEFT_OUT)
     return ranks
@@ -102,7 +102,7 @@ def scores_by(network: Bert4Rec, split: EvaluationSplit) -> Callable[[int], list
     def score(row: int) -> list[float]:
         hidden, vectors = network.encode_queries(
             append_mask_batch(split.read(np.array([row])), 12),
-            Lookup.of(FIRST_ITEM_ID + torch.arange(network.item_table.n_items)),
+            Lookup.of(torch.arange(network.item_table.n_items)),
         )
         return (hidden @ vectors.T)[0].tolist()
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.evaluation.scorers import UNKNOWN_SCORE, KnownItems, KnownItemsScorer, ModelScorer, Scorer
 from bert4rec.models.baselines import PopularityScorer
@@ -29,7 +29,7 @@ def scorers() -> list[Scorer]:
 
 @torch.no_grad()
 def test_the_scores_of_the_catalogue_are_those_of_chosen_items() -> None:
-    everything = FIRST_ITEM_ID + torch.arange(N_ITEMS)
+    everything = torch.arange(N_ITEMS)
     chosen = torch.tensor([[3, 20, 3], [39, 2, 11]])
     for scorer in scorers():
         users, of_chosen = scorer.encode(ROWS, chosen)
@@ -37,7 +37,7 @@ def test_the_scores_of_the_catalogue_are_those_of_chosen_items() -> None:
         assert users.shape == (2, scorer.width)
         assert users.dtype == scores.dtype == scorer.dtype
         assert scores.shape == (2, scorer.n_items) == (2, N_ITEMS)
-        torch.testing.assert_close(scores.gather(1, chosen - FIRST_ITEM_ID), of_chosen)
+        torch.testing.assert_close(scores.gather(1, chosen), of_chosen)
         assert scores[0, 0] != scores[0, 1]
 
 
@@ -51,7 +51,7 @@ def test_scores_can_be_written_to() -> None:
 
 
 # The dataset's items 2, 3, 4 and 5; the model knows 2 as 7, 4 as 3 and 5 as 2.
-KNOWN = KnownItems(np.array([7, PAD_ID, 3, 2], np.int32))
+KNOWN = KnownItems(np.array([7, NO_ITEM, 3, 2], np.int32))
 
 
 def rows(*histories: list[int]) -> Rows:
@@ -63,7 +63,7 @@ def rows(*histories: list[int]) -> Rows:
 def test_unknown_items_are_dropped_from_histories() -> None:
     part = KNOWN.known_part(rows([2, 3, 4], [3, 5], [3, 3], [5]))
     assert part.lengths.tolist() == [2, 1, 2, 1]
-    assert part.items.tolist() == [7, 3, 2, FIRST_ITEM_ID, FIRST_ITEM_ID, 2]
+    assert part.items.tolist() == [7, 3, 2, 0, 0, 2]
     assert part.times is not None
     assert part.times.tolist() == [10, 12, 14, 15, 16, 17]
     assert KNOWN.known_lengths(rows([2, 3, 4], [3, 5], [3, 3], [5])).tolist() == [2, 1, 0, 1]
@@ -73,21 +73,21 @@ def test_unknown_items_are_dropped_from_histories() -> None:
 @torch.no_grad()
 def test_scores_are_those_of_the_model_and_nothing_for_unknown_items() -> None:
     inner = ModelScorer(model(), device=torch.device("cpu"), max_len=12)
-    back = N_ITEMS + 2 * FIRST_ITEM_ID - 1  # the dataset counts the items from the other end, and has one more
-    ids = np.append(back - FIRST_ITEM_ID - np.arange(N_ITEMS), PAD_ID).astype(np.int32)
+    back = N_ITEMS - 1  # the dataset counts the items from the other end, and has one more
+    ids = np.append(back - np.arange(N_ITEMS), NO_ITEM).astype(np.int32)
     scorer = KnownItemsScorer(inner, KnownItems(ids))
     mirrored = Rows((back - ROWS.items).astype(np.int32), ROWS.lengths, targets=ROWS.targets)
-    chosen = torch.tensor([[2, 9, FIRST_ITEM_ID + N_ITEMS], [FIRST_ITEM_ID + N_ITEMS, 4, 4]])
+    chosen = torch.tensor([[2, 9, N_ITEMS], [N_ITEMS, 4, 4]])
     users, of_chosen = scorer.encode(mirrored, chosen)
-    everything = FIRST_ITEM_ID + torch.arange(scorer.n_items)
+    everything = torch.arange(scorer.n_items)
     scores = scorer.scores(users, scorer.items(everything))
     assert scores.shape == (2, N_ITEMS + 1)
     assert scores[:, -1].tolist() == [-torch.inf, -torch.inf]
     of_inner, _ = inner.encode(ROWS, chosen[:, :1].clamp(max=3))
     expected = inner.scores(of_inner, inner.items(everything[:-1])).flip(1)
     torch.testing.assert_close(scores[:, :-1], expected)
-    is_known = chosen < FIRST_ITEM_ID + N_ITEMS
-    torch.testing.assert_close(of_chosen[is_known], scores[[0, 0, 1, 1], chosen[is_known] - FIRST_ITEM_ID])
+    is_known = chosen < N_ITEMS
+    torch.testing.assert_close(of_chosen[is_known], scores[[0, 0, 1, 1], chosen[is_known]])
     assert (of_chosen[~is_known] == UNKNOWN_SCORE).all()
 
 

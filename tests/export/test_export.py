@@ -138,16 +138,15 @@ class InMemory:
         return self._tensors[name].split(2)
 
 
-# With biases, a row of the table has columns of zeros behind them; without, nothing. The first two rows are of special
-# ids.
-ROWS = torch.cat([torch.full((2, 6), 9.0), torch.cat([ITEMS, torch.zeros(3, 3)], 1)])
+# With biases, a row of the table has columns of zeros behind them; without, nothing.
+ROWS = torch.cat([ITEMS, torch.zeros(3, 3)], 1)
 MODELS = {
     "tied": {"item_table.embeddings.item.weight": ROWS},
     "tied without bias": {"item_table.embeddings.item.weight": ROWS[:, :2]},
     "linear": {
-        "item_table.embeddings.item.weight": torch.zeros(5, 2), "head.weight": ITEMS[:, :2], "head.bias": ITEMS[:, 2],
+        "item_table.embeddings.item.weight": torch.zeros(3, 2), "head.weight": ITEMS[:, :2], "head.bias": ITEMS[:, 2],
     },
-    "linear without bias": {"item_table.embeddings.item.weight": torch.zeros(5, 2), "head.weight": ITEMS[:, :2]},
+    "linear without bias": {"item_table.embeddings.item.weight": torch.zeros(3, 2), "head.weight": ITEMS[:, :2]},
 }  # fmt: skip
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.evaluation.top_k import top_k
 from bert4rec.export.program import Program, require_onnx, save_onnx, save_pt2
 from bert4rec.inference.network import Network
@@ -48,7 +47,7 @@ def expected(network: Network, *, leaves_out_seen: bool) -> tuple[Tensor, Tensor
             if leaves_out_seen:
                 scores[0, known] = -torch.inf
 
-        hidden = network(recent + FIRST_ITEM_ID, torch.tensor([len(recent)]))
+        hidden = network(recent, torch.tensor([len(recent)]))
         found.append(top_k(hidden, network.item_vectors, K, exclude=exclude))
     scores, items = zip(*found, strict=True)
     return torch.cat(items), torch.cat(scores)
@@ -67,7 +66,6 @@ def test_it_finds_what_the_network_finds(
     network = network_of(
         model(kind, head=head, output_bias=output_bias, positions=positions, input_norm=is_rotary)
     )  # fmt: skip
-    network.rows[:FIRST_ITEM_ID] = torch.nan  # of padding and of the mask token, which nobody reads
     program = Program(network, leaves_out_seen=leaves_out_seen)
     wanted = expected(network, leaves_out_seen=leaves_out_seen)
     for on_the_left in (False, True):
@@ -86,7 +84,7 @@ def timed(network: Network) -> tuple[Tensor, tuple[Tensor, ...], list[tuple[Tens
     for items, seconds, instant in zip(histories, times, at, strict=True):
         recent = torch.nonzero(items >= 0)[:, 0][-network.max_len :]
         length = torch.tensor([len(recent)])
-        one_by_one.append((items[recent] + FIRST_ITEM_ID, length, seconds[recent], instant[None]))
+        one_by_one.append((items[recent], length, seconds[recent], instant[None]))
     return histories, (times, at), one_by_one
 
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.format import MASK_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.feed.batch import Batch
 
 
 def shown(batch: Batch) -> Tensor:
-    """The ids [total] at the positions, with MASK_ID for the mask token."""
-    return torch.cat([batch.items.ids, torch.tensor([MASK_ID])])[batch.places]
+    """The ids [total] at the positions, with NO_ITEM for the mask token."""
+    return torch.cat([batch.items.ids, torch.tensor([NO_ITEM])])[batch.places]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import (
     ID_ROWS,
@@ -30,21 +30,21 @@ NEGATIVES = Negatives(torch.tensor([9, 4, 9]), torch.tensor([-1.0, -2.0, -1.0]))
 
 
 def test_equal_items_are_asked_for_once_and_the_mask_token_never() -> None:
-    shown = torch.tensor([7, MASK_ID, 3, 7, MASK_ID, 5])
+    shown = torch.tensor([7, NO_ITEM, 3, 7, NO_ITEM, 5])
     batch = Batch.from_items(shown, torch.tensor([4, 2]), torch.tensor([1, 4]), torch.tensor([8, 9]))
     assert batch.items.ids.tolist() == [3, 5, 7]
     assert batch.places.tolist() == [2, 3, 0, 2, 3, 1]
 
 
 def test_a_batch_of_mask_tokens_asks_for_nothing() -> None:
-    masks = torch.tensor([MASK_ID, MASK_ID])
+    masks = torch.tensor([NO_ITEM, NO_ITEM])
     batch = Batch.from_items(masks, torch.tensor([1, 1]), torch.arange(2), torch.tensor([8, 9]))
     assert (batch.items.ids.tolist(), batch.places.tolist()) == ([], [0, 0])
 
 
 def test_candidates_are_targets_and_negatives_each_once() -> None:
-    candidates = Candidates.of(torch.tensor([5, PAD_ID, 9, 5]), NEGATIVES)
-    assert candidates.items.ids.tolist() == [FIRST_ITEM_ID, 4, 5, 9]
+    candidates = Candidates.of(torch.tensor([5, NO_ITEM, 9, 5]), NEGATIVES)
+    assert candidates.items.ids.tolist() == [0, 4, 5, 9]
     assert candidates.positives.tolist() == [2, 0, 3, 2]
     assert candidates.negatives.tolist() == [3, 1, 3]
     assert candidates.log_expected.tolist() == [-1.0, -2.0, -1.0]

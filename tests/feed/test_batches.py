@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.dataset.format import MASK_ID, PAD_ID, table_rows
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Histories
 from bert4rec.dataset.reader import Dataset
 from bert4rec.feed.batches import START, EpochOrder, Position, TrainingBatches, Windows
@@ -28,7 +28,7 @@ ALONE = Partition()
 
 def masking(dataset: Dataset) -> Masking:
     return Masking(
-        seed=5, n_rows=table_rows(dataset.n_items), mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0,
+        seed=5, n_items=dataset.n_items, mask_prob=0.2, last_item_mask_prob=0.1, mask_token_share=1.0,
         random_token_share=0.0,
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ def test_batches_hold_the_windows_of_the_order_sorted_by_length(small_dataset: D
         assert batch.n_sequences == len(indices)
         assert sorted(windows) == sorted(expected)
         assert batch.lengths.tolist() == sorted(batch.lengths.tolist())
-        assert (shown(batch)[batch.positions] == MASK_ID).all()
+        assert (shown(batch)[batch.positions] == NO_ITEM).all()
 
 
 def test_the_second_epoch_is_masked_otherwise(small_dataset: Dataset) -> None:
@@ -124,16 +124,16 @@ def test_an_empty_share_predicts_nothing(small_dataset: Dataset) -> None:
     empty, full = (source(small_dataset, per_device=1, partition=partition)[1] for partition in partitions)
     assert (empty.n_sequences, full.n_sequences) == (1, 1)
     assert len(empty.lengths) == 1
-    assert empty.targets.tolist() == [PAD_ID] * len(empty.positions)
-    assert PAD_ID not in full.targets.tolist()
+    assert empty.targets.tolist() == [NO_ITEM] * len(empty.positions)
+    assert NO_ITEM not in full.targets.tolist()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_bad_row_is_one_line_whoever_reads_it(small_dataset: Dataset, num_workers: int) -> None:
     """An error of a loader process would else come with its traceback in the message."""
-    histories = Histories(small_dataset.folder, n_rows=100)
+    histories = Histories(small_dataset.folder, n_items=100)
     smaller = Dataset(small_dataset.folder, small_dataset.metadata, histories, {})
-    with pytest.raises(DataError, match=r"histories: column items has the id \d+, outside 2…99; ") as caught:
+    with pytest.raises(DataError, match=r"histories: column items has the id \d+, outside 0…99; ") as caught:
         list(source(smaller, per_device=16).batches(num_workers=num_workers))
     assert "\n" not in str(caught.value)
 

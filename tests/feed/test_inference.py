@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.dataset.format import MASK_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.inference import append_mask_batch, causal_batch
 from bert4rec.feed.masking import inference_time_deltas, time_deltas, until_next
@@ -19,7 +19,7 @@ ROWS = Rows(np.array([2, 3, 4, 5, 6, 7], np.int32), np.array([4, 1, 1]), np.arra
 
 def test_the_last_items_and_the_mask_behind_them() -> None:
     batch = append_mask_batch(ROWS, max_len=3)
-    assert shown(batch).tolist() == [4, 5, MASK_ID, 6, MASK_ID, 7, MASK_ID]
+    assert shown(batch).tolist() == [4, 5, NO_ITEM, 6, NO_ITEM, 7, NO_ITEM]
     assert batch.lengths.tolist() == [3, 2, 2]
     assert batch.positions.tolist() == [2, 4, 6]
     assert batch.targets.tolist() == [8, 9, 10]

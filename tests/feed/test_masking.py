@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.masking import Masking, Shifting
 from tests.feed.shown import shown
 
-N_ROWS = 50
+N_ITEMS = 50
 USUAL: dict[str, Any] = {
     "epoch": 3,
     "seed": 7,
-    "n_rows": N_ROWS,
+    "n_items": N_ITEMS,
     "mask_prob": 0.3,
     "last_item_mask_prob": 0.2,
     "mask_token_share": 0.8,
@@ -44,7 +44,7 @@ def per_sequence(sequences: list[list[int]], masked: Batch) -> list[tuple[Tensor
     ]
 
 
-Sequences = st.lists(st.lists(st.integers(FIRST_ITEM_ID, N_ROWS - 1), min_size=1, max_size=20), min_size=1, max_size=8)
+Sequences = st.lists(st.lists(st.integers(0, N_ITEMS - 1), min_size=1, max_size=20), min_size=1, max_size=8)
 
 
 @given(Sequences, st.integers(0, 2**31), st.randoms())
@@ -74,7 +74,7 @@ def test_every_sequence_has_a_position_to_predict_and_only_those_change(sequence
     assert torch.equal(shown(masked)[untouched], items[untouched])
     assert all(len(positions) >= 1 for _, positions in per_sequence(sequences, masked))
     at_asked = shown(masked)[masked.positions]
-    assert ((at_asked == MASK_ID) | ((at_asked >= FIRST_ITEM_ID) & (at_asked < N_ROWS))).all()
+    assert ((at_asked == NO_ITEM) | ((at_asked >= 0) & (at_asked < N_ITEMS))).all()
 
 
 @pytest.mark.parametrize("change", [{"epoch": 4}, {"seed": 8}])
@@ -95,16 +95,16 @@ def test_shares_are_as_asked() -> None:
     assert abs((counts == 1).double().mean() - 0.2) < 0.03
     assert abs(counts[counts > 1].double().mean() / 40 - 0.3) < 0.01
     at_asked, targets = shown(masked)[masked.positions], masked.targets
-    assert abs((at_asked == MASK_ID).double().mean() - 0.8) < 0.02
+    assert abs((at_asked == NO_ITEM).double().mean() - 0.8) < 0.02
     assert abs((at_asked == targets).double().mean() - 0.1) < 0.02
-    random_items = at_asked[(at_asked != MASK_ID) & (at_asked != targets)]
-    assert set(random_items.tolist()) == set(range(FIRST_ITEM_ID, N_ROWS))
+    random_items = at_asked[(at_asked != NO_ITEM) & (at_asked != targets)]
+    assert set(random_items.tolist()) == set(range(N_ITEMS))
 
 
 def test_only_the_last_item_is_masked_where_that_is_asked() -> None:
     sequences = [[3, 4, 5], [6], [7, 8]]
     masked = mask(sequences, [1, 2, 3], last_item_mask_prob=1.0, mask_token_share=0.0)
-    assert shown(masked).tolist() == [3, 4, MASK_ID, MASK_ID, 7, MASK_ID]
+    assert shown(masked).tolist() == [3, 4, NO_ITEM, NO_ITEM, 7, NO_ITEM]
     assert masked.positions.tolist() == [2, 3, 5]
     assert masked.targets.tolist() == [5, 6, 8]
 
@@ -120,7 +120,7 @@ def test_a_sequence_that_chance_left_whole_gets_one_mask_anywhere() -> None:
 def test_the_masks_of_a_seed_and_epoch_stay_what_they_are() -> None:
     """A run that is resumed after an update of the program must meet the same masks."""
     masked = mask([list(range(2, 12)), [20, 21, 22]], [0, 12345])
-    assert shown(masked).tolist() == [2, 3, 4, 5, 6, MASK_ID, 8, 9, MASK_ID, 11, 20, 21, 22]
+    assert shown(masked).tolist() == [2, 3, 4, 5, 6, NO_ITEM, 8, 9, NO_ITEM, 11, 20, 21, 22]
     assert masked.positions.tolist() == [5, 8, 12]
 
 
@@ -185,14 +185,14 @@ def test_each_position_has_the_next_item_as_its_target() -> None:
     assert shown(batch).tolist() == [2, 3, 5, 6]
     assert batch.lengths.tolist() == [2, 1, 1]
     assert batch.positions.tolist() == [0, 1, 2, 3]
-    assert batch.targets.tolist() == [3, 4, PAD_ID, 7]
+    assert batch.targets.tolist() == [3, 4, NO_ITEM, 7]
 
 
 @settings(deadline=None)
 @given(SEQUENCES)
 def test_every_pair_of_neighbours_is_there_once(sequences: list[list[int]]) -> None:
     batch = shift(sequences)
-    pairs = [pair for pair in zip(shown(batch).tolist(), batch.targets.tolist(), strict=True) if pair[1] != PAD_ID]
+    pairs = [pair for pair in zip(shown(batch).tolist(), batch.targets.tolist(), strict=True) if pair[1] != NO_ITEM]
     assert pairs == [pair for sequence in sequences for pair in pairwise(sequence)]
     assert batch.lengths.tolist() == [max(1, len(sequence) - 1) for sequence in sequences]
 

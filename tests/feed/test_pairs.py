@@ -7,6 +7,7 @@ import datasets
 import numpy as np
 import pytest
 
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Histories, TrainingPairs
 from bert4rec.feed.batch import AnyBatch, Pairs
 from bert4rec.feed.batches import TrainingBatches
@@ -83,7 +84,7 @@ def test_every_process_has_its_share_of_one_order(training_pairs: TrainingPairs,
     for step in range(len(alone)):
         whole, dealt = alone[step], [rank[step] for rank in ranks]
         found = [pair for part in dealt for pair in zip(users_of(part), part.targets.tolist(), strict=True)]
-        real = sorted(pair for pair in found if pair[1])
+        real = sorted(pair for pair in found if pair[1] != NO_ITEM)
         assert real == sorted(zip(users_of(whole), whole.targets.tolist(), strict=True))
         assert {part.n_sequences for part in dealt} == {whole.n_sequences}
     assert alone[0].targets.tolist() != alone[len(alone) // 2].targets.tolist()  # epochs have orders of their own

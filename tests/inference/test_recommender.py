@@ -38,7 +38,7 @@ TITLES = ["Alien", "Aliens", "Amélie", ""]
 
 def by_hand(leaves_out_seen: bool = True) -> Recommender:
     encoder: Encoder = LastItem(2)  # type: ignore[assignment]
-    network = Network(encoder, torch.cat([torch.zeros(2, 2), VECTORS]))
+    network = Network(encoder, VECTORS)
     ids = ItemIds(pa.array(["a", "b", "c", "d"]), pa.array(TITLES), np.array([3, 5, 9, 5]))
     return Recommender(network, ids, dataset=Path("data"), leaves_out_seen=leaves_out_seen)
 
@@ -119,7 +119,7 @@ def test_similar_items_are_those_of_the_largest_cosine() -> None:
 
 def test_a_lone_item_has_no_similar_one() -> None:
     encoder: Encoder = LastItem(2)  # type: ignore[assignment]
-    network = Network(encoder, torch.ones(3, 2))
+    network = Network(encoder, torch.ones(1, 2))
     assert Recommender(network, ItemIds(pa.array(["a"])), dataset=Path("data")).similar(["a"]) == [[]]
 
 
@@ -144,7 +144,7 @@ def test_text_stays_text() -> None:
 
 
 def test_the_table_of_a_dataset_is_read_by_id(tmp_path: Path) -> None:
-    table = pa.table({"item": [3, 2], "original": ["b", "a"], "title": [None, "A"], "train_count": [1, 1]})
+    table = pa.table({"item": [1, 0], "original": ["b", "a"], "title": [None, "A"], "train_count": [1, 1]})
     pq.write_table(table, tmp_path / "items.parquet")
     ids = ItemIds.read(tmp_path)
     assert ids.of([0, 1]) == ["a", "b"]

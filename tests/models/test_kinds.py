@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Model
-from bert4rec.dataset.format import FIRST_ITEM_ID, MASK_ID, PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Lookup
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
@@ -58,14 +58,14 @@ def test_a_kind_names_its_settings(kind: str) -> None:
     assert of_kind.title
 
 
-MASKING = {"seed": 1, "n_rows": 50, "mask_prob": 0.5, "last_item_mask_prob": 0.0, "mask_token_share": 1.0,
+MASKING = {"seed": 1, "n_items": 50, "mask_prob": 0.5, "last_item_mask_prob": 0.0, "mask_token_share": 1.0,
            "random_token_share": 0.0}  # fmt: skip
 
 
 def test_it_is_trained_on_masked_positions() -> None:
     items, lengths = torch.arange(2, 32), torch.tensor([10, 20])
     batch = Bert4Rec.make_examples(**MASKING)(items, lengths, torch.arange(2), 0)
-    assert (shown(batch)[batch.positions] == MASK_ID).all()
+    assert (shown(batch)[batch.positions] == NO_ITEM).all()
     assert torch.equal(batch.targets, items[batch.positions])
 
 
@@ -87,13 +87,13 @@ def test_what_it_is_trained_on_is_what_it_is_asked(times: str) -> None:
     taken = None if times == "none" else np.array(TAKEN)
     seconds = None if taken is None else torch.from_numpy(taken)
     batch = SASRec.make_examples(times=times)(torch.tensor(HISTORY), torch.tensor([4]), torch.tensor([0]), 0, seconds)
-    vectors = network.item_table.candidates(Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))
+    vectors = network.item_table.candidates(Lookup.of(torch.arange(N_ITEMS)))
     expected = torch.zeros(())
     for n in range(1, len(HISTORY)):
         known = {} if taken is None else {"times": taken[:n], "target_times": taken[n : n + 1]}
         asked = SASRec.inference_batch(Rows(np.array(HISTORY[:n], np.int32), np.array([n]), **known), 12, times)
         hidden, _ = network.encode_queries(asked, Lookup.of(torch.tensor([], dtype=torch.int64)))
-        expected = expected + F.cross_entropy(hidden @ vectors.T, torch.tensor([HISTORY[n] - FIRST_ITEM_ID]))
+        expected = expected + F.cross_entropy(hidden @ vectors.T, torch.tensor([HISTORY[n]]))
     torch.testing.assert_close(network(batch), expected)
 
 
@@ -105,18 +105,16 @@ def test_the_loss_is_the_cross_entropy_of_the_masked_positions() -> None:
     network = model()
     asked = batch(SEQUENCES, POSITIONS)
     hidden = hidden_of(network, asked)
-    vectors, bias, _ = (
-        network.item_table.collection.embeddings["item"].weight[FIRST_ITEM_ID:].split([WIDTH, 1, 3], dim=1)
-    )
+    vectors, bias, _ = network.item_table.collection.embeddings["item"].weight.split([WIDTH, 1, 3], dim=1)
     scores = hidden[:, :WIDTH] @ vectors.T + bias[:, 0]
-    expected = -torch.log_softmax(scores, dim=1)[torch.arange(len(scores)), asked.targets - FIRST_ITEM_ID].sum()
+    expected = -torch.log_softmax(scores, dim=1)[torch.arange(len(scores)), asked.targets].sum()
     torch.testing.assert_close(network(asked), expected)
 
 
 def test_padding_as_target_counts_nothing() -> None:
     network = model()
     asked = batch(SEQUENCES, POSITIONS)
-    nothing = asked._replace(targets=torch.full_like(asked.targets, PAD_ID))
+    nothing = asked._replace(targets=torch.full_like(asked.targets, NO_ITEM))
     loss = network(nothing)
     loss.backward()
     assert loss.item() == 0.0
@@ -129,7 +127,7 @@ def test_every_weight_learns(head: str, kind: str) -> None:
     kind_of_model = model_class(kind)
     assert issubclass(kind_of_model, SequenceModel)
     network = model(kind_of_model, head=head)
-    shown = [[2, MASK_ID, 4], *SEQUENCES[1:]] if network.kind.has_mask_token else SEQUENCES
+    shown = [[2, NO_ITEM, 4], *SEQUENCES[1:]] if network.kind.has_mask_token else SEQUENCES
     network(batch(shown, POSITIONS)).backward()
     assert [name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()] == []
 

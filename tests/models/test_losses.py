@@ -61,13 +61,6 @@ def test_nothing_to_predict_costs_nothing(inputs: list[torch.Tensor]) -> None:
     assert not torch.autograd.grad(loss, vectors)[0].any()
 
 
-def test_rows_before_the_catalogue_are_no_candidates(inputs: list[torch.Tensor]) -> None:
-    hidden, vectors = inputs
-    loss = softmax_loss(hidden, vectors, TARGETS - 2, Partition(), first=-2)
-    torch.testing.assert_close(loss, softmax_loss(hidden, vectors[2:], TARGETS - 2, Partition()))
-    assert not torch.autograd.grad(loss, vectors)[0][:2].any()
-
-
 def sampled(
     positive: torch.Tensor, negative: torch.Tensor, log_expected: torch.Tensor | None = None, n_items: int = 101,
     calibration: float = 0.75,

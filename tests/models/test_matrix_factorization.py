@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Candidates, Lookup, Pairs
 from bert4rec.feed.negatives import Negatives
@@ -18,8 +18,8 @@ from bert4rec.sharding.parallelize import initialize
 
 N_ITEMS, N_USERS, WIDTH = 20, 6, 8
 USERS = torch.tensor([0, 5, 5, 2])
-PAIRS = Pairs.between(USERS, torch.tensor([2, 21, 3, 9]), torch.tensor([1.0, 5.0, 3.5, 0.5]))
-NEGATIVES = Negatives(torch.tensor([4, 9, 20]), torch.zeros(3))
+PAIRS = Pairs.between(USERS, torch.tensor([0, 19, 1, 7]), torch.tensor([1.0, 5.0, 3.5, 0.5]))
+NEGATIVES = Negatives(torch.tensor([2, 7, 18]), torch.zeros(3))
 FORMS = ("dot", "bias", "neural")
 
 
@@ -49,14 +49,14 @@ def plainly(network: MatrixFactorization, user: int, item: int) -> Tensor:
 
 
 def catalogue(network: MatrixFactorization, user: int) -> Tensor:
-    return torch.stack([plainly(network, user, FIRST_ITEM_ID + item) for item in range(N_ITEMS)])
+    return torch.stack([plainly(network, user, item) for item in range(N_ITEMS)])
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_scores_are_those_of_the_form(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network = factors(form)
     expected = torch.stack([catalogue(network, user) for user in USERS.tolist()])
-    everything = Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS))
+    everything = Lookup.of(torch.arange(N_ITEMS))
     users, items = network.encode_queries(PAIRS, everything)
     assert users.shape == (4, network.width)
     torch.testing.assert_close(network.score(users, items), expected)
@@ -84,7 +84,7 @@ def test_ratings_and_their_squared_error_written_out(form: str, rating_range: li
 
 @pytest.mark.parametrize("form", FORMS)
 def test_pairs_without_a_target_teach_nothing(form: str) -> None:
-    padding = torch.full_like(PAIRS.targets, PAD_ID)
+    padding = torch.full_like(PAIRS.targets, NO_ITEM)
     nothing = PAIRS._replace(targets=padding, candidates=Candidates.of(padding, NEGATIVES))
     for loss in ("mse", "bpr"):
         network = factors(form, loss=loss)
@@ -109,7 +109,7 @@ def test_every_weight_learns(form: str) -> None:
 def test_the_exact_softmax_is_that_of_all_scores(form: str) -> None:
     network = factors(form)
     scores = torch.stack([catalogue(network, user) for user in USERS.tolist()])
-    expected = -torch.log_softmax(scores, dim=1)[torch.arange(4), PAIRS.targets - FIRST_ITEM_ID].sum()
+    expected = -torch.log_softmax(scores, dim=1)[torch.arange(4), PAIRS.targets].sum()
     torch.testing.assert_close(network(PAIRS), expected)
 
 

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.feed.batch import Lookup
 from bert4rec.models.tables.table import DeferredUpdate, DenseShard, GradientRoute, Table, is_of_table, saved_name
 from bert4rec.runtime.collectives import Partition
@@ -64,10 +63,10 @@ def test_names_in_checkpoints_say_what_a_parameter_is() -> None:
 def test_candidates_give_the_scores_that_training_used(head: str, output_bias: bool) -> None:
     network = model(head=head, output_bias=output_bias)
     asked = batch(SEQUENCES, POSITIONS)
-    vectors = network.item_table.candidates(Lookup.of(FIRST_ITEM_ID + torch.arange(N_ITEMS)))
+    vectors = network.item_table.candidates(Lookup.of(torch.arange(N_ITEMS)))
     assert vectors.shape == (N_ITEMS, WIDTH + {"tied": 4, "linear": 1}[head] * output_bias)
     scores = hidden_of(network, asked) @ vectors.T
-    torch.testing.assert_close(F.cross_entropy(scores, asked.targets - FIRST_ITEM_ID, reduction="sum"), network(asked))
+    torch.testing.assert_close(F.cross_entropy(scores, asked.targets, reduction="sum"), network(asked))
 
 
 ADAM = {"parallelism.sparse_optimizer": "adam"}  # rows are trained as parameters: gradients go the ids' way back

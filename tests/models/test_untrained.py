@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.tables import COUNTING, Evaluation, Model
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.models import transitions
@@ -113,8 +112,8 @@ def test_what_each_kind_finds_best() -> None:
     found = {}
     for kind in UNTRAINED:
         scorer = counting.scorer(kind, lambda kind=kind: calls.append(kind))
-        users, _ = scorer.encode(rows_of([4, 0]), torch.tensor([[2]]))
-        scores = scorer.scores(users, scorer.items(torch.arange(2, 7)))[0]
+        users, _ = scorer.encode(rows_of([4, 0]), torch.tensor([[0]]))
+        scores = scorer.scores(users, scorer.items(torch.arange(5)))[0]
         scores[0] = 0 if kind not in ("popularity", "recent_popularity") else scores[0]
         found[kind] = int(scores.argmax())
     assert found == {"popularity": 0, "recent_popularity": 3, "markov": 1, "transition_graph": 2}
@@ -127,13 +126,13 @@ def test_of_equally_recent_items_the_more_popular_one_is_first() -> None:
         n_last_items=1, decay=1.0, smoothing=1.0,
     )  # fmt: skip
     scorer = counting.scorer("recent_popularity", lambda: None)
-    np.testing.assert_array_equal(scorer.items(torch.arange(2, 6)), [1, 3, 2, 0])
+    np.testing.assert_array_equal(scorer.items(torch.arange(4)), [1, 3, 2, 0])
 
 
 def test_scores_can_be_written_to() -> None:
     """What users have seen is struck out."""
     scorer = PopularityScorer(np.array([3, 1]), Partition())
-    scores = scorer.scores(torch.empty(2, 0), scorer.items(torch.tensor([2, 3])))
+    scores = scorer.scores(torch.empty(2, 0), scorer.items(torch.tensor([0, 1])))
     scores[0, 1] = -torch.inf
     assert scores.tolist() == [[3.0, -torch.inf], [3.0, 1.0]]
 
@@ -179,12 +178,12 @@ def scorer_of(histories: list[list[int]], n_items: int, *, n_last_items: int, sm
 
 
 def rows_of(*histories: list[int]) -> Rows:
-    items = np.array([item for items in histories for item in items], np.int32) + FIRST_ITEM_ID
+    items = np.array([item for items in histories for item in items], np.int32)
     return Rows(items, np.array([len(items) for items in histories]))
 
 
 def scores_of(scorer: TransitionScorer, rows: Rows) -> list[list[float]]:
-    everything = FIRST_ITEM_ID + torch.arange(scorer.n_items)
+    everything = torch.arange(scorer.n_items)
     users, chosen = scorer.encode(rows, everything.expand(len(rows.lengths), -1))
     scores = scorer.scores(users, scorer.items(everything))
     assert torch.equal(scores, chosen)
@@ -219,7 +218,7 @@ def test_scores_of_tiles_are_those_of_single_items_to_the_last_bit(n_last_items:
     histories = [random.integers(0, 40, size).tolist() for size in random.integers(1, 30, 60)]
     scorer = scorer_of(histories, 40, n_last_items=n_last_items, smoothing=0.3)
     rows = rows_of(*histories[:20], [7])
-    everything = FIRST_ITEM_ID + torch.arange(40)
+    everything = torch.arange(40)
     users, chosen = scorer.encode(rows, everything.expand(21, -1))
     for start in range(0, 40, 7):
         tile = everything[start : start + 7]

@@ -26,7 +26,7 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID, table_rows
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, Ints, Sizes, open_dataset
 from bert4rec.evaluation import ratings
@@ -136,7 +136,7 @@ def with_groups(job: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
 def decided() -> Decision:
     """What is found out by a question that the processes ask one after another."""
     rank, empty, consensus = dist.get_rank(), torch.empty(0, dtype=torch.int64), StepSync(Interruption())
-    batch = Batch.from_items(empty, empty, empty, torch.full([rank], FIRST_ITEM_ID))
+    batch = Batch.from_items(empty, empty, empty, torch.full([rank], 0))
     for turn in range(dist.get_world_size()):
         if turn == rank:
             consensus.start(batch, report=rank == 0, out_of_time=rank == 1)
@@ -250,7 +250,7 @@ def open_exchanges_after(config: Config, *, n_begun: int) -> tuple[int, int]:
     """How many lookups of a model's tables are open when `n_begun` were begun, and when they are discarded."""
     model: RankingModel = unwrap(_build(config, _open(config)))
     for first in range(n_begun):
-        ids = Lookup.of(torch.arange(first, first + 5) + FIRST_ITEM_ID)
+        ids = Lookup.of(torch.arange(first, first + 5))
         model.item_table.begin({"item": ids})
     exchange = model.item_table.exchange
     assert exchange is not None
@@ -525,7 +525,7 @@ class FewItems:
 
     def __init__(self, n_items: int, n_rows: int) -> None:
         draw = np.random.default_rng([n_items, n_rows])
-        ids = (FIRST_ITEM_ID, FIRST_ITEM_ID + n_items)
+        ids = (0, n_items)
         self._items = [draw.integers(*ids, draw.integers(1, 7), np.int32) for _ in range(n_rows)]
         self._targets = draw.integers(*ids, n_rows, np.int32)
 
@@ -577,7 +577,7 @@ def rank_with_a_spoiled_item() -> str:
     users = FewItems(n_items, 3)
     rows = users.read(np.arange(3))
     seen = set(rows.items) | set(rows.targets)
-    unseen = next(row for row in range(FIRST_ITEM_ID, table_rows(n_items)) if row not in seen)
+    unseen = next(row for row in range(n_items) if row not in seen)
     for part, row, _ in placed_parts(unwrap(model).state_dict()["item_table.collection.embeddings.item.weight"]):
         part[max(0, unseen - row) : max(0, unseen - row + 1)] = torch.nan
     ranker = Ranker(ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len), batch_size=4, device=CPU)
@@ -601,7 +601,7 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
         return str(error)
     training = config.training
     drawn = NegativeSampler(n_items=n_items, n=training.n_train_negatives, power=0.0, seed=training.seed)
-    masking = Masking(training.seed, table_rows(n_items), 0.3, 0.1, 0.8, 0.1)
+    masking = Masking(training.seed, n_items, 0.3, 0.1, 0.8, 0.1)
     batches = TrainingBatches(
         Windows(FewItems(n_items, 24), masking), Partition(world.rank, world.world_size), n_epochs=1,
         per_device=training.per_device, seed=training.seed,
@@ -615,7 +615,7 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
 def _step(model: torch.nn.Module, optimizers: Optimizers, batch: Batch) -> float:
     """The mean loss of the global batch, by which the weights are updated."""
     partition = Partition(dist.get_rank(), dist.get_world_size())
-    n_positions = int(partition.sum((batch.targets != PAD_ID).sum()))
+    n_positions = int(partition.sum((batch.targets != NO_ITEM).sum()))
     optimizers.begin_step(1.0)
     loss = model(batch)
     (loss * (partition.n_processes / n_positions)).backward()

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from bert4rec.config.tables import Config
-from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.evaluator import Evaluator
 from bert4rec.evaluation.examples import Example
@@ -90,7 +89,7 @@ def test_ids_and_titles_are_those_of_the_data(tmp_path: Path) -> None:
     (tmp_path / "titles.csv").write_text("item,title\n1,<One>\n4,Four\n")
     folder = prepare_log(tmp_path, **{"data.titles_path": tmp_path / "titles.csv"})
     dataset = open_dataset(folder)
-    ids = {original: FIRST_ITEM_ID + index for index, original in enumerate(dataset.originals(8))}
+    ids = {original: index for index, original in enumerate(dataset.originals(8))}
     history = np.array([ids[item] for item in (1, 2, 3, 4, 5, 6, 7, 8, 1)], np.int32)
     items = np.array([ids[4], ids[5]], np.int32)
     content = described(dataset, [Example(3, history, ids[4], 1, items, np.array([2.0, 1.5]))])

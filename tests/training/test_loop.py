@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bert4rec.checkpoint import contents, store
-from bert4rec.dataset.format import PAD_ID
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.feed.batch import Batch, Candidates
 from bert4rec.feed.negatives import Negatives
 from bert4rec.models.sequence_model import Bert4Rec
@@ -32,7 +32,7 @@ from tests.runs import Make, report_of
 @pytest.mark.usefixtures("group_of_one")
 def test_positions_are_those_with_a_target() -> None:
     batch = Batch.from_items(
-        torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, PAD_ID])
+        torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, NO_ITEM])
     )
     consensus = StepSync(Interruption())
     consensus.start(batch, report=True, save=True)

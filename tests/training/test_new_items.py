@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from bert4rec.checkpoint.stored_tensors import LATEST
-from bert4rec.dataset.format import table_rows
 from bert4rec.dataset.histories import Histories
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.models import names
@@ -100,7 +99,7 @@ def test_pairs_do_not_reach_into_the_next_history(histories: Histories) -> None:
 def test_a_real_split_is_read_as_it_is_stored(grown_folder: Path) -> None:
     n_items = read_metadata(grown_folder)["items"]
     table = torch.cat([torch.randn(10, 4), torch.zeros(2, 4)])
-    histories = Histories(grown_folder, table_rows(n_items))
+    histories = Histories(grown_folder, n_items)
     popularity = np.ones(n_items, np.int32)
     assert initialize_new_items({TABLE: table}, histories, popularity, n_known=8, embed_dim=4) == 0
     assert table.isfinite().all()

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bert4rec.dataset.format import FIRST_ITEM_ID, table_rows
 from bert4rec.feed.batch import Lookup
 from bert4rec.models.tables.table import DenseShard, Table
 
@@ -17,8 +16,8 @@ BIAS_COLUMNS = 4
 class CataloguePart(NamedTuple):
     """Hold this process's part of the catalogue: `vectors` [V, D] of items from `first` on, counted from 0.
 
-    Where `first` is negative, the rows before the catalogue are none of its items. `is_averaged`: whether the gradient
-    of the vectors is to be divided by the number of processes, as is done elsewhere with replicated ones.
+    `is_averaged`: whether the gradient of the vectors is to be divided by the number of processes, as is done elsewhere
+    with replicated ones.
     """
 
     vectors: Tensor
@@ -30,7 +29,7 @@ class ItemTable(Table):
     """Vectors [d] of `n_items` items for sequences, and vectors [D] with their biases for scores.
 
     `head` "tied" scores through the candidate feature of the table itself, "linear" through a layer of its own; D is d
-    and, where there is a bias, its columns. Rows belong to ids: those of the special ids come first, unused.
+    and, where there is a bias, its columns. An item's id is its row.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class ItemTable(Table):
         tied = head == "tied"
         width = embed_dim + (BIAS_COLUMNS if tied else 1) * output_bias
         super().__init__(
-            "item", n_rows=table_rows(n_items), width=width if tied else embed_dim,
+            "item", n_rows=n_items, width=width if tied else embed_dim,
             features=["item", "candidate"] if tied else ["item"], n_initialized=embed_dim, device=device,
         )  # fmt: skip
         self.n_items, self.embed_dim, self.width = n_items, embed_dim, width
@@ -64,7 +63,7 @@ class ItemTable(Table):
             found = self.look_up(self.lookups(items))["item"]
             return found[:, : self.embed_dim], self._own_rows(self.dense_shard)
         share = self.partition.of(self.n_items)
-        ids = torch.arange(share.start, share.stop, device=items.ids.device) + FIRST_ITEM_ID
+        ids = torch.arange(share.start, share.stop, device=items.ids.device)
         vectors, candidates = self.look_up_items(items, Lookup.of(ids))
         return vectors, CataloguePart(candidates, share.start, is_averaged=False)
 
@@ -73,11 +72,11 @@ class ItemTable(Table):
         if self.dense_shard is not None and self.head is None:
             return self._own_rows(self.dense_shard)
         share = self.partition.of(self.n_items)
-        ids = torch.arange(share.start, share.stop, device=device) + FIRST_ITEM_ID
+        ids = torch.arange(share.start, share.stop, device=device)
         return CataloguePart(self.candidates(Lookup.of(ids)), share.start, is_averaged=False)
 
     def _own_rows(self, shard: DenseShard) -> CataloguePart:
-        return CataloguePart(shard.weight, shard.first - FIRST_ITEM_ID, is_averaged=True)
+        return CataloguePart(shard.weight, shard.first, is_averaged=True)
 
     def candidates(self, items: Lookup) -> Tensor:
         """Return vectors [C, D] of the `items`."""
@@ -85,8 +84,7 @@ class ItemTable(Table):
 
     def _of_head(self, ids: Tensor) -> Tensor:
         assert self.head is not None
-        rows = ids - FIRST_ITEM_ID
-        vectors = self.head.weight.index_select(0, rows)
+        vectors = self.head.weight.index_select(0, ids)
         if self.width == self.embed_dim:
             return vectors
-        return torch.cat([vectors, self.head.bias.index_select(0, rows)[:, None]], dim=1)
+        return torch.cat([vectors, self.head.bias.index_select(0, ids)[:, None]], dim=1)

@@ -27,7 +27,7 @@ def sound(split: str) -> Folder:
     lengths = [20, 2, 19, 18, 1, *(1 + user * 7 % 20 for user in range(N_USERS - 6)), 5]
     for seed in range(1000):
         rng = random.Random(seed)
-        items = iter([*rng.sample(range(2, 2 + N_ITEMS), N_ITEMS), *rng.choices(range(2, 2 + N_ITEMS), k=sum(lengths))])
+        items = iter([*rng.sample(range(N_ITEMS), N_ITEMS), *rng.choices(range(N_ITEMS), k=sum(lengths))])
         histories = [
             [Event(next(items), 10 * place + rng.randint(0, 9), rng.randint(1, 5) / 2) for place in range(length)]
             for length in lengths
@@ -147,15 +147,13 @@ def target(split: str) -> Callable[[Folder, int], int]:
 def unseen(folder: Folder, user: int) -> int:
     """Return an item that the user has not taken and that was not drawn."""
     negatives = [item for row in folder.negatives if row["user"] == user for name in BOTH for item in row[name]]
-    return next(
-        item for item in range(2, 2 + N_ITEMS) if item not in {*folder.row("histories", user)["items"], *negatives}
-    )
+    return next(item for item in range(N_ITEMS) if item not in {*folder.row("histories", user)["items"], *negatives})
 
 
 def not_validated(folder: Folder) -> None:
     """A user fewer is validated than the settings say, and everything else is as it must be then."""
     row = folder.row("histories", CHECKED)
-    folder.tables["items"][row["items"][row["validation"]] - 2]["train_count"] += 1
+    folder.tables["items"][row["items"][row["validation"]]]["train_count"] += 1
     row.update(validation=-1, n_train=row["n_train"] + 1)
     folder.metadata["train_positions"] += 1
     folder.metadata["validation_users"] -= 1
@@ -209,12 +207,12 @@ LEAVE_ONE_OUT: Cases = {
     "ranks twice": (oracle(lambda rows: [*rows, rows[-1]]), "oracle.parquet: row"),
     "users swapped": (swap("users", 3, 4), "users.parquet: row 3 (user 4):"),
     "user missing": (lambda f: f.tables["users"].pop(9), "users.parquet: row 9 (user 10):"),
-    "items swapped": (swap("items", 3, 4), "items.parquet: row 3 (item 6):"),
-    "item missing": (lambda f: f.tables["items"].pop(), "items.parquet: row 59: must be item 61"),
-    "item too many": (more("items", item=62), "items.parquet: row 60: must be the end"),
+    "items swapped": (swap("items", 3, 4), "items.parquet: row 3 (item 4):"),
+    "item missing": (lambda f: f.tables["items"].pop(), "items.parquet: row 59: must be item 59"),
+    "item too many": (more("items", item=60), "items.parquet: row 60: must be the end"),
     "users": (metadata(users=1), "users.parquet: row 24: must be user 24"),
     "fewer users": (metadata(users=-1), "users.parquet: row 23: must be the end"),
-    "items": (metadata(items=1), "items.parquet: row 60: must be item 62"),
+    "items": (metadata(items=1), "items.parquet: row 60: must be item 60"),
     "original of two items": (table("items", 50, original=42), "items.parquet: row 50: original"),
     "original of two users": (table("users", 7, original="u3"), "users.parquet: row 7: original"),
     # Lists of a history.
@@ -223,8 +221,8 @@ LEAVE_ONE_OUT: Cases = {
         change("histories", ONE, items=[], times=[], ratings=[], n_train=0),
         "histories: row 4 (user 4): items",
     ),
-    "item is the mask": (put("histories", LONG, "items", 5, 1), "histories: row 2 (user 2): items[5] is 1"),
-    "item too large": (put("histories", 0, "items", -1, 62), "histories: row 0 (user 0): items[19] is 62"),
+    "item is none": (put("histories", LONG, "items", 5, -1), "histories: row 2 (user 2): items[5] is -1"),
+    "item too large": (put("histories", 0, "items", -1, 60), "histories: row 0 (user 0): items[19] is 60"),
     "times decrease": (put("histories", LONG, "times", 3, -1), "histories: row 2 (user 2): times[3] is -1"),
     "time of the target": (put("histories", LONG, "times", -1, 0), "histories: row 2 (user 2): times[18] is 0"),
     "rating without end": (put("histories", 0, "ratings", 2, float("inf")), "histories: row 0 (user 0): ratings[2]"),
@@ -266,8 +264,8 @@ LEAVE_ONE_OUT: Cases = {
         put("negatives", LONG, BOTH[0], 2, lambda f, user: f.row("negatives", user)[BOTH[0]][0]),
         "negatives: row 1 (user 2): popular_negatives[2]",
     ),
-    "negative out of range": (put("negatives", LONG, BOTH[1], 1, 62), "row 1 (user 2): uniform_negatives[1] is 62"),
-    "negative is padding": (put("negatives", LONG, BOTH[0], 0, 0), "row 1 (user 2): popular_negatives[0] is 0"),
+    "negative out of range": (put("negatives", LONG, BOTH[1], 1, 60), "row 1 (user 2): uniform_negatives[1] is 60"),
+    "negative is none": (put("negatives", LONG, BOTH[0], 0, -1), "row 1 (user 2): popular_negatives[0] is -1"),
     "negative trained on": (put("negatives", LONG, BOTH[1], 2, item_at(7)), "row 1 (user 2): uniform_negatives[2]"),
     "negative is the target": (
         put("negatives", LONG, BOTH[0], 1, target("test")),
@@ -282,11 +280,11 @@ LEAVE_ONE_OUT: Cases = {
     "user without interactions": (table("users", ONE, count=-1), "users.parquet: row 4 (user 4): count"),
     "item trained on": (put("histories", SHORT, "items", 0, unseen), "items.parquet: row"),
     "test target changed": (put("histories", LONG, "items", -1, unseen), "items.parquet: row"),
-    "count of an item": (table("items", 5, count=1), "items.parquet: row 5 (item 7): count"),
-    "train_count of an item": (table("items", 5, train_count=-1), "items.parquet: row 5 (item 7): train_count"),
+    "count of an item": (table("items", 5, count=1), "items.parquet: row 5 (item 5): count"),
+    "train_count of an item": (table("items", 5, train_count=-1), "items.parquet: row 5 (item 5): train_count"),
     "item without interactions": (
-        all_of(more("items", item=62, original=0, count=0, train_count=0), metadata(items=1)),
-        "items.parquet: row 60 (item 62): count",
+        all_of(more("items", item=60, original=0, count=0, train_count=0), metadata(items=1)),
+        "items.parquet: row 60 (item 60): count",
     ),
     "rows": (metadata(rows=1), "metadata.json: rows ="),
     "train_positions": (metadata(train_positions=1), "metadata.json: train_positions ="),
@@ -320,7 +318,7 @@ BY_TIME: Cases = {
     "negatives missing": (without("negatives", LONG), "negatives: row 1 (user 3):"),
     "negative taken after the test": (put("negatives", LONG, BOTH[0], 0, item_at(-1)), "popular_negatives[0]"),
     "item after the test": (put("histories", LONG, "items", -1, unseen), "items.parquet: row"),
-    "count of an item": (table("items", 5, count=1), "items.parquet: row 5 (item 7): count"),
+    "count of an item": (table("items", 5, count=1), "items.parquet: row 5 (item 5): count"),
 }
 
 

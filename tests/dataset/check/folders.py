@@ -157,7 +157,7 @@ def make(
     n_items: int = 60, has_times: bool = True, has_ratings: bool = True, extends: bool = False, seed: int = 1,
 ) -> Folder:  # fmt: skip
     """Return a folder made of histories by the rules, with everything at random that the rules leave open."""
-    rng, catalogue, times = random.Random(seed), range(2, 2 + n_items), [e.time for events in histories for e in events]
+    rng, catalogue, times = random.Random(seed), range(n_items), [e.time for events in histories for e in events]
     instant = sorted(times)[int(len(times) * 0.7)]
     n_before, tested, eligible = (
         [],
@@ -211,7 +211,7 @@ def make(
     tables = {
         "users": [{"user": i, "original": f"u{i}", "count": len(events)} for i, events in enumerate(histories)],
         "items": [
-            {"item": i, "original": i * 7 % 1009, "count": counts[i], "train_count": trained[i]} for i in catalogue
+            {"item": i, "original": (i + 2) * 7 % 1009, "count": counts[i], "train_count": trained[i]} for i in catalogue
         ],
     }
     return Folder(metadata, rows, negatives, tables, {})

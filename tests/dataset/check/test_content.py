@@ -15,7 +15,7 @@ from tests.dataset.check.folders import Event, Folder, accepted, make
 N_ITEMS = 30
 TIMES = st.integers(0, 30)  # few: many ties
 EVENTS = st.lists(
-    st.tuples(st.integers(2, 1 + N_ITEMS), TIMES, st.sampled_from([0.5, 1.0, 5.0])), min_size=1, max_size=16
+    st.tuples(st.integers(0, N_ITEMS - 1), TIMES, st.sampled_from([0.5, 1.0, 5.0])), min_size=1, max_size=16
 )
 
 
@@ -26,7 +26,7 @@ def folders(draw: st.DrawFn) -> Folder:
         for events in draw(st.lists(EVENTS, min_size=1, max_size=12))
     ]
     used = {event.item for history in histories for event in history}
-    order = {item: 2 + place for place, item in enumerate(sorted(used))}
+    order = {item: place for place, item in enumerate(sorted(used))}
     split, extends = draw(st.sampled_from(["leave_one_out", "time", "none"])), draw(st.booleans())
     if not extends:  # every item occurs
         histories = [[event._replace(item=order[event.item]) for event in history] for history in histories]
@@ -53,7 +53,7 @@ def test_a_folder_made_by_the_rules_is_accepted(folder: Folder, rows_per_batch: 
 
 def test_the_counts_are_shown(tmp_path: Path) -> None:
     """Of five items the users leave 0, 1 and 2 unseen, and have two negatives of a kind."""
-    histories = [[Event(2 + place, place, 1.0) for place in range(length)] for length in (5, 4, 3)]
+    histories = [[Event(place, place, 1.0) for place in range(length)] for length in (5, 4, 3)]
     folder = make(histories, n_negatives=2, n_items=5)
     folder.metadata["new"] = {"key": 1}  # which does not matter
     out = accepted(folder.save(tmp_path / "dataset"))
@@ -74,7 +74,7 @@ def test_different_originals_may_have_the_same_hash(tmp_path: Path, monkeypatch:
 
 
 def _with_originals(originals: list[Any], **settings: Any) -> Folder:
-    folder = make([[Event(2 + user, 0, 1.0)] for user in range(4)], n_items=4, **settings)
+    folder = make([[Event(user, 0, 1.0)] for user in range(4)], n_items=4, **settings)
     for name in ("users", "items"):
         for row, original in zip(folder.tables[name], originals, strict=True):
             row["original"] = original

@@ -89,11 +89,11 @@ def one_value(data: st.DataObject, folder: Folder, name: str) -> None:
         row[column] = other(data, range(-2, len(row["items"]) + 2), row[column])
         return
     place = data.draw(st.integers(0, len(row[column]) - 1))
-    choice: Iterable[int] = range(2, 2 + N_ITEMS)
+    choice: Iterable[int] = range(N_ITEMS)
     if column == "times":
         choice = [min(row[column]) - 1 if place else max(row[column]) + 1]
     elif column in BOTH:
-        choice = [0, 2 + N_ITEMS, *folder.row("histories", row["user"])["items"], *row[column]]
+        choice = [-1, N_ITEMS, *folder.row("histories", row["user"])["items"], *row[column]]
     row[column][place] = other(data, choice, row[column][place])
 
 
