@@ -95,8 +95,7 @@ def test_equal_scores_are_ranked_by_the_id_and_random_ones_as_by_chance(small_da
     assert rows.targets is not None
     ends, targets = rows.lengths.cumsum(), rows.targets.tolist()
     unseen = [
-        {*range(2, n_items + 2)} - {*rows.items[end - n : end].tolist()}
-        for end, n in zip(ends, rows.lengths, strict=True)
+        {*range(n_items)} - {*rows.items[end - n : end].tolist()} for end, n in zip(ends, rows.lengths, strict=True)
     ]
     constant = ranks_by(np.ones(n_items, np.int64), small_dataset)
     lower = [sum(item < target for item in items) for items, target in zip(unseen, targets, strict=True)]

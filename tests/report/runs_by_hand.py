@@ -185,6 +185,6 @@ def _ranked(path: Path, ranks: Sequence[int], users: Sequence[int] | None) -> tu
     """Write the ranks of a split; return its metrics and their intervals."""
     full = np.array(ranks, np.int32)
     ids = np.arange(len(full)) if users is None else np.array(users)
-    pq.write_table(pa.table({"user": ids, "target": ids + 2, "full": full}), path)
+    pq.write_table(pa.table({"user": ids, "target": ids, "full": full}), path)
     ranking = Ranking({"full": full})
     return ranking.metrics(KS), ranking.intervals(KS)

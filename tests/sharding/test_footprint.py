@@ -46,8 +46,8 @@ def test_optimizer_state_of_a_hundred_rows_of_64(mode: str, loss: str, ordinary:
 def test_replicated_tables_cost_gradients_and_copies() -> None:
     """A bucket of gradients, and in backward one more for each of the two lookups in the item table."""
     _, needs = make_plan(make_job(10**6, 2, mode="ddp", loss="sampled_softmax"), NO_LIMIT).needs[1]
-    table = 1_000_002 * 68 * 4
-    assert (needs[TABLES], needs[GRADIENTS], needs[TABLE_STATE]) == (table, table, 1_000_002 * 4 + 4)
+    table = 1_000_000 * 68 * 4
+    assert (needs[TABLES], needs[GRADIENTS], needs[TABLE_STATE]) == (table, table, 1_000_000 * 4 + 4)
     assert 2 * table < needs[STEP] < 2 * table + 10e6
 
 
@@ -83,7 +83,7 @@ def test_the_update_of_a_shard_by_adam_takes_no_copies() -> None:
         for name in ("sgd", "adam")
     )
     assert sgd == adam
-    least = 1_000_002 * 68 * 4 + 2 * 10**6 * 4
+    least = 1_000_000 * 68 * 4 + 2 * 10**6 * 4
     assert least < adam < least + 1e6
 
 

@@ -211,7 +211,8 @@ def make(
     tables = {
         "users": [{"user": i, "original": f"u{i}", "count": len(events)} for i, events in enumerate(histories)],
         "items": [
-            {"item": i, "original": (i + 2) * 7 % 1009, "count": counts[i], "train_count": trained[i]} for i in catalogue
+            {"item": i, "original": (i + 2) * 7 % 1009, "count": counts[i], "train_count": trained[i]}
+            for i in catalogue
         ],
     }
     return Folder(metadata, rows, negatives, tables, {})
