@@ -50,9 +50,6 @@ def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
         yield "training.loss", f'{reason}; valid: "sampled_softmax", "gbce", "bpr", "mse"'
     if len(training.rating_range) not in (0, 2) or training.rating_range != sorted(set(training.rating_range)):
         yield "training.rating_range", "must be two ascending numbers, such as [0, 5.5], or [] for no limits"
-    if training.rating_holdout + training.rating_validation >= 1:
-        reason = f"with rating_holdout = {training.rating_holdout} nothing is left to train on; the sum must be below 1"
-        yield "training.rating_validation", reason
 
 
 def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
@@ -100,9 +97,6 @@ def _of_the_average(config: Config) -> Iterator[tuple[str, str]]:
     if parallelism.compute_kernel != "fused":
         reason = f'compute_kernel = "{parallelism.compute_kernel}" is for tables that do not fit twice'
         yield name, f"{reason}; set it to 0"
-    if parallelism.sync_every_n_steps > 1:
-        reason = f"with sync_every_n_steps = {parallelism.sync_every_n_steps} the copies of a table differ"
-        yield name, f"{reason}; set it to 0"
 
 
 def _of_the_groups(config: Config) -> Iterator[tuple[str, str]]:
@@ -114,6 +108,3 @@ def _of_the_groups(config: Config) -> Iterator[tuple[str, str]]:
     if size and kernel != "fused":
         reason = f'compute_kernel = "{kernel}" keeps the tables in host memory, where copies are not kept in step'
         yield "parallelism.sharding_group_size", f'{reason}; set it to 0, or compute_kernel to "fused"'
-    if parallelism.sync_every_n_steps > 1 and not size:
-        reason = "without groups (sharding_group_size = 0) there are no copies to keep in step"
-        yield "parallelism.sync_every_n_steps", f"{reason}; set it to 1"

@@ -76,7 +76,7 @@ KINDS = {
             name="matrix_factorization",
             title="Matrix factorisation",
             model="bert4rec.models.matrix_factorization.MatrixFactorization",
-            settings=("embed_dim", "form", "mlp_layers", "dropout"),
+            settings=("embed_dim", "form", "dropout"),
             size_arguments=("n_items", "n_users"),
         ),
         Kind(name=POPULARITY, title="popularity"),

@@ -175,7 +175,7 @@ def _dropout(config: Config, facts: Facts) -> float:
 def _average_age(config: Config, updates: Updates) -> float:
     """Return the average's age: 0 for large tables (it doubles their memory) and for falling learning rates."""
     is_averaged = updates != "fused" and config.training.lr_schedule == "constant"
-    return AVERAGE_AGE if is_averaged and config.parallelism.sync_every_n_steps == 1 else 0.0
+    return AVERAGE_AGE if is_averaged else 0.0
 
 
 def _has_compiler() -> bool:

@@ -38,7 +38,7 @@ class RankingModel(nn.Module):
     def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
         """Return what the model is trained on: the `windows`, or the pairs in their histories.
 
-        `settings`: `loss`, `rating_holdout`, `rating_validation`, and the keywords of `Masking`; `times` among them.
+        `settings`: `loss`, `rating_validation`, and the keywords of `Masking`; `times` among them.
         """
         raise NotImplementedError
 

@@ -47,7 +47,7 @@ def test_descriptions_have_the_limits_of_the_code() -> None:
 def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
     recipes = [
         load_config(None, {f"preprocessing.{name}": value}).preprocessing.recipe
-        for name, value in (("seed", 1), ("few_bad_rows", 0), ("max_bad_rows", 0.5), ("memory_gb", 1.0))
+        for name, value in (("seed", 1), ("max_bad_rows", 0.5), ("memory_gb", 1.0))
     ]
     assert all(recipe == recipes[0] for recipe in recipes)
 

@@ -107,7 +107,7 @@ def test_only_the_same_settings_dataset_and_processes_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
     make(tmp_path / "x", finished=finished)
-    make(tmp_path / "x-2", finished=finished, **{"model.smoothing": 3.0})
+    make(tmp_path / "x-2", finished=finished, **{"preprocessing.seed": 3})
     make(tmp_path / "x-3", finished=finished, fingerprint="def")
     make(tmp_path / "x-4", finished=finished, processes=2)
     make(tmp_path / "x-seed5", finished=finished)

@@ -20,7 +20,7 @@ SUMMARY = "the metrics of a trained model again, on its own or another dataset, 
 
 FREE = (
     "evaluation.*", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
-    "parallelism.compute_kernel", "parallelism.cache_load_factor", "training.precision", "training.compile",
+    "parallelism.compute_kernel", "training.precision", "training.compile",
 )  # fmt: skip
 WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "sgd"}  # nothing is updated
 OUTPUT = "evaluation"
