@@ -7,8 +7,6 @@ from pathlib import Path
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import SettingsError
 
-SUMMARY = "runs side by side: settings, metrics, paired differences with intervals and tests, cost"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs and the files to write."""

@@ -5,12 +5,10 @@ from pathlib import Path
 
 from bert4rec.checkpoint.run_folder import FORMATS
 from bert4rec.commands.recommend import add_model_arguments
-from bert4rec.config.setting_errors import did_you_mean, nearest_values
+from bert4rec.config.help import did_you_mean, nearest_values
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
-from bert4rec.runtime.installation import importing
-
-SUMMARY = "a trained model for other programs: safetensors, item vectors, torch.export, ONNX"
+from bert4rec.runtime.startup import importing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.tables import Data, Preprocessing
-from bert4rec.config.values import instant
+from bert4rec.config.tables import Data, Preprocessing, instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
-from bert4rec.runtime.cores import threads_of_process
 from bert4rec.runtime.errors import DataError, SettingsError, format_duration, pluralize
-from bert4rec.runtime.installation import importing
+from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
     from bert4rec.inference.histories import Histories
@@ -31,8 +29,6 @@ FILE_SETTINGS = (*COLUMN_SETTINGS, "data.time_unit", "data.time_format", "data.s
 MOST_UNKNOWN = 0.5  # of the items of a list
 
 logger = logging.getLogger(__name__)
-
-SUMMARY = "the best next items for histories of items, with the model of a run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,6 @@ from bert4rec.report.markdown import metrics_table
 from bert4rec.report.summary import rules
 from bert4rec.runtime.errors import UserError
 
-SUMMARY = "the test metrics of a run folder, and what to type next"
 RECOMMEND = """Recommendations for all its users, or for a history of items (--items=ID,ID):
   bert4rec recommend {run} --all --output=recommendations.parquet
 """

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 
-from bert4rec.config.abilities import can_be_dense, has_kernel, supports_column_sharding
-from bert4rec.config.kinds import KINDS
-from bert4rec.config.tables import Config
-from bert4rec.config.values import instant
+from bert4rec.config.kinds import KINDS, can_be_dense, has_kernel, supports_column_sharding
+from bert4rec.config.tables import Config, instant
 
 
 def conflicts(config: Config) -> Iterator[tuple[str, str]]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from bert4rec.config.abilities import Updates, has_optimizer, needs_negatives, table_updates
-from bert4rec.config.kinds import KINDS
+from bert4rec.config.kinds import KINDS, Updates, has_optimizer, needs_negatives, table_updates
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError, pluralize

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bert4rec.config.abilities import needs_negatives
-from bert4rec.config.kinds import KINDS, Kind
+from bert4rec.config.kinds import KINDS, Kind, needs_negatives
 from bert4rec.dataset.format import FIRST_ITEM_ID, PAD_ID
 from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Lookup

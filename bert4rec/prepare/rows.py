@@ -11,8 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config.tables import Preprocessing
-from bert4rec.config.values import instant
+from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.prepare.filters import (
     FILTERS,
     Filter,

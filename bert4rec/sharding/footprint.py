@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
-from bert4rec.config.abilities import Updates, needs_negatives, table_updates
+from bert4rec.config.kinds import Updates, needs_negatives, table_updates
 from bert4rec.models.losses import SCORES_AT_ONCE, LossSettings
 from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables.table import is_of_table, set_precision

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert4rec.config.abilities import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
+from bert4rec.config.kinds import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
 from bert4rec.dataset.format import FIRST_ITEM_ID
 from bert4rec.runtime.errors import SettingsError, pluralize
 from bert4rec.runtime.memory import Memory

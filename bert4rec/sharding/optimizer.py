@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
-from bert4rec.config.abilities import Updates
+from bert4rec.config.kinds import Updates
 from bert4rec.models.tables.table import DeferredUpdate, Table, is_of_table, saved_name
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.placement import EPSILON

@@ -12,7 +12,7 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.types import CacheParams, CommOp, ShardingPlan
 
-from bert4rec.config.abilities import SHARDING_TYPES, supports_column_sharding
+from bert4rec.config.kinds import SHARDING_TYPES, supports_column_sharding
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import CACHE_LOAD_FACTOR, Job, Shard, peak_bytes, resident_bytes, shard
 from bert4rec.sharding.torchrec_internals import (

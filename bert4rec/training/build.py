@@ -11,8 +11,7 @@ from torch import nn
 
 from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
-from bert4rec.config.abilities import needs_negatives
-from bert4rec.config.kinds import BASELINES, KINDS
+from bert4rec.config.kinds import BASELINES, KINDS, needs_negatives
 from bert4rec.config.resolve import Facts, max_len, resolve
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config, Table
 from bert4rec.dataset.format import TEST, table_rows

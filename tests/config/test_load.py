@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from bert4rec.config.help import PREPARE_OPTIONS
 from bert4rec.config.load import (
     load_config,
     parse_command_line,
     parse_mapping,
     settings_file,
 )
-from bert4rec.config.setting_errors import PREPARE_OPTIONS
 from bert4rec.runtime.errors import SettingsError
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,7 @@ from typing import Any, get_args
 
 import pytest
 
-from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.setting_errors import (
+from bert4rec.config.help import (
     NOWHERE,
     OTHER_KEYS,
     OTHER_SOURCES,
@@ -18,6 +17,7 @@ from bert4rec.config.setting_errors import (
     nearest_values,
     shown,
 )
+from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Source
 from bert4rec.runtime.errors import SettingsError
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import tomli
 
-from bert4rec.config.help import description
+from bert4rec.config.help import all_settings, description
 from bert4rec.config.load import flat, load_config
-from bert4rec.config.setting_errors import all_settings
 from bert4rec.config.tables import (
     ALL_BASELINES_UP_TO,
     ALL_BASELINES_UP_TO_SCORES,
@@ -17,8 +16,8 @@ from bert4rec.config.tables import (
     FULL_SOFTMAX_UP_TO,
     WINDOW_LENGTHS,
     Config,
+    instant,
 )
-from bert4rec.config.values import instant
 
 ROOT = Path(__file__).parents[2]
 
