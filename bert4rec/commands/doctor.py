@@ -217,24 +217,19 @@ def time_all_reduce() -> None:
     import torch
     import torch.distributed as dist
 
-    backend, rank = os.environ[BACKEND], int(os.environ["RANK"])
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group(backend)
-    numbers = torch.ones(N_NUMBERS, device=device)
-    seconds = []
-    for _ in range(ROUNDS):
-        dist.barrier()
-        began = time.perf_counter()
-        dist.all_reduce(numbers)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - began)
-    assert float(numbers[0]) == 2**ROUNDS
-    if rank == 0:
+    from bert4rec.runtime.processes import process_group, this_process
+
+    world = this_process("cuda" if os.environ[BACKEND] == "nccl" else "cpu")
+    with process_group(world):
+        numbers, seconds = torch.ones(N_NUMBERS, device=world.device), []
+        for n_rounds in range(1, ROUNDS + 1):
+            dist.barrier()
+            began = time.perf_counter()
+            dist.all_reduce(numbers)
+            assert float(numbers[0]) == 2**n_rounds  # a GPU is waited for
+            seconds.append(time.perf_counter() - began)
+    if world.is_rank_zero:
         print(f"{FASTEST}{min(seconds)}", flush=True)
-    dist.destroy_process_group()
 
 
 def plan(config: Config, n_processes: int) -> Finding:

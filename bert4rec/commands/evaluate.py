@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
 
 from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
 from bert4rec.commands import launched
@@ -22,15 +21,6 @@ FREE = (
 )  # fmt: skip
 WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "sgd"}  # nothing is updated
 OUTPUT = "evaluation"
-
-
-class Request(NamedTuple):
-    """Hold the request: the `model` as it was typed, its settings and weights, and the folder of the results."""
-
-    model: Path
-    config: Config
-    trained: Trained
-    output: Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,27 +44,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print the metrics; return the exit status of `launched.run`."""
-    return launched.run(lambda: _request(arguments), _evaluate, resumes=False)
+
+    def find() -> tuple[Trained, Config]:
+        log_to_terminal(is_shown=launched.is_rank_zero(), stream="stderr")
+        trained = find_trained(arguments.model)
+        return trained, settings_of(trained, arguments.settings)
+
+    return launched.run(find, lambda found: _evaluate(arguments, *found), resumes=False)
 
 
-def _request(arguments: argparse.Namespace) -> Request:
-    log_to_terminal(is_shown=launched.is_rank_zero(), stream="stderr")
-    trained = find_trained(arguments.model)
-    output = arguments.output or (trained.run or Path()) / OUTPUT
-    return Request(arguments.model, settings_of(trained, arguments.settings), trained, output)
-
-
-def _evaluate(request: Request) -> None:
+def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -> None:
     with importing():
         from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
-    found = evaluate(request.config, request.trained, request.output)
+    found = evaluate(config, trained, arguments.output or (trained.run or Path()) / OUTPUT)
     if launched.is_rank_zero():
         if "ratings" in found.report:
             print(f"{ratings_line(found.report['ratings'])}\n")
         for split in ("test", "validation"):
             if split in found.report:
-                print(f"{split.capitalize()} of {request.model}\n\n{metrics_table(found.report, split)}\n")
+                print(f"{split.capitalize()} of {arguments.model}\n\n{metrics_table(found.report, split)}\n")
         if unknown := unknown_items(found.report):
             print(f"{unknown}\n")
         print(f"{rules(found.report)}\n\nReport and the ranks of all users: {found.folder}")
