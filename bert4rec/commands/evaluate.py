@@ -35,9 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)}"
     parser.set_defaults(settings=[])
-    parser.add_argument(
-        "model", metavar="RUN", type=Path, help="run folder (its best weights), a checkpoint, or a model package"
-    )
+    model = "run folder (its best weights), a checkpoint, or a model package"
+    parser.add_argument("model", metavar="RUN", type=Path, help=model)
     output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … where there are some"
     parser.add_argument("--output", metavar="FOLDER", type=Path, help=output)
 
