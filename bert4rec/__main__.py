@@ -34,7 +34,6 @@ COMMANDS = {
     "check": "whether a dataset folder is whole and leaks nothing, row by row",
 }
 OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # of other programs
-BENCHMARK = "benchmark: no such command; type: python -m benchmarks.published MODEL … --seeds=1,2,3 --config=FILE"
 OUTLIVES_READERS = ("train",)  # a closed pipe is no reason to end
 
 
@@ -140,8 +139,6 @@ def _answer(word: str) -> NoReturn:
     if word.startswith("-"):
         parser.parse_known_args([word])  # which ends the process for those that there are
         parser.refuse(word)
-    if word == "benchmark":
-        raise SettingsError(BENCHMARK)
     from bert4rec.config.help import did_you_mean, nearest_values
 
     nearest = did_you_mean(nearest_values(word, [*COMMANDS], OTHER_NAMES))
