@@ -92,7 +92,8 @@ def keep_repeats(
     if which == "keep":
         return interactions
     if which == "first_in_a_row":
-        return interactions.filter(pl.struct("user", "item").rle_id().is_first_distinct())
+        pair = pl.col("user", "item")
+        return interactions.filter(~pl.all_horizontal(pair == pair.shift()).fill_null(False))
     return interactions.unique(["user", "item"], keep=which, maintain_order=True)
 
 
