@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from bert4rec.runtime.installation import exit_for_missing, require_python
+from bert4rec.runtime.startup import exit_for_missing, require_python
 
 try:
     require_python()

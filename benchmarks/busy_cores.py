@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bert4rec.runtime.cores import usable_cores
+from bert4rec.runtime.startup import usable_cores
 
 NAMES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 

@@ -22,7 +22,7 @@ def main(target: str, began: float, settings: list[str]) -> None:
     figures = {"to_start": time.time() - began}
     from bert4rec.config.load import load_config, parse_command_line
     from bert4rec.feed.loaders.server import start_ahead
-    from bert4rec.runtime.installation import importing
+    from bert4rec.runtime.startup import importing
 
     config = load_config(*parse_command_line(settings))
     figures["to_settings"] = time.time() - began

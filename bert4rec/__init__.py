@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 # Python names a package after a room when that is first imported. Here it has been, and is not called so any more:
 # `bert4rec.prepare` is the function, `from bert4rec.prepare.… import …` finds the modules of the room all the same.
 import bert4rec.prepare  # noqa: F401
-from bert4rec.runtime.cores import set_thread_defaults
+from bert4rec.runtime.startup import set_thread_defaults
 
 if TYPE_CHECKING:
     from bert4rec.api import load, prepare, train

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bert4rec.runtime.installation import exit_for_missing, require_python
+from bert4rec.runtime.startup import exit_for_missing, require_python
 
 try:
     require_python()
@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError as error:
     exit_for_missing(error)
 
-# Name → SUMMARY of the module of that name in bert4rec/commands/, or jobs/ there, which is imported when it is chosen.
+# Name → what the module of that name in bert4rec/commands/ does; it is imported when it is chosen.
 COMMANDS = {
     "prepare": "raw interactions → dataset folder",
     "train": "dataset folder → run folder",
@@ -34,8 +34,6 @@ COMMANDS = {
     "check": "whether a dataset folder is whole and leaks nothing, row by row",
 }
 OTHER_NAMES = {"prepare": "preprocess preprocessing", "train": "fit", "recommend": "predict"}  # of other programs
-BENCHMARK = "benchmark: no such command; type: python -m benchmarks.published MODEL … --seeds=1,2,3 --config=FILE"
-JOBS = ("train", "evaluate")  # in jobs/
 OUTLIVES_READERS = ("train",)  # a closed pipe is no reason to end
 
 
@@ -63,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
     def refuse_misspelt(self, words: Sequence[str]) -> None:
         """Raise for the first of `words` that is neither a setting nor an option, but nearly one of these options."""
-        from bert4rec.config.setting_errors import SHORT_OPTIONS
+        from bert4rec.config.help import SHORT_OPTIONS
 
         short = self.get_default("short") or SHORT_OPTIONS
         for word in words:
@@ -73,7 +71,7 @@ class Parser(argparse.ArgumentParser):
                 self.refuse(word)
 
     def _suggestion(self, name: str) -> str:
-        from bert4rec.config.setting_errors import did_you_mean, nearest_values
+        from bert4rec.config.help import did_you_mean, nearest_values
 
         return did_you_mean(nearest_values(name, [*self._option_string_actions], {}))
 
@@ -114,7 +112,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "") -> int:
 def _run(name: str, words: Sequence[str], prog: str) -> int:
     if name not in COMMANDS:
         _answer(name)
-    command = import_module(f"bert4rec.commands.{'jobs.' if name in JOBS else ''}{name}")
+    command = import_module(f"bert4rec.commands.{name}")
     parser = Parser(prog=prog)
     parser.set_defaults(prog=prog)
     command.add_arguments(parser)
@@ -141,9 +139,7 @@ def _answer(word: str) -> NoReturn:
     if word.startswith("-"):
         parser.parse_known_args([word])  # which ends the process for those that there are
         parser.refuse(word)
-    if word == "benchmark":
-        raise SettingsError(BENCHMARK)
-    from bert4rec.config.setting_errors import did_you_mean, nearest_values
+    from bert4rec.config.help import did_you_mean, nearest_values
 
     nearest = did_you_mean(nearest_values(word, [*COMMANDS], OTHER_NAMES))
     raise SettingsError(f"{word}: no such command{nearest or ';'} {parser.prog} --help")

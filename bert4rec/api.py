@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.run_folder import is_package
+from bert4rec.config.help import PREPARE_OPTIONS
 from bert4rec.config.load import Overrides, load_and_recognize, parse_mapping, with_changes
-from bert4rec.config.setting_errors import PREPARE_OPTIONS
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import Interrupted, SettingsError

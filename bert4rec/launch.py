@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bert4rec.runtime.console import EVENT, EVENTS, SECONDS_BETWEEN_LINES
 from bert4rec.runtime.errors import UserError
@@ -30,33 +30,23 @@ CELL_LINES = 12  # the last lines that a cell shows
 logger = logging.getLogger(__name__)
 
 
-class View(Protocol):
-    """Show a training to a person."""
-
-    def line(self, text: str) -> None:
-        """Show a line that the training prints."""
-
-    def progress(self, done: int, total: int, figures: str) -> None:
-        """Show `figures`, and that `done` of `total` steps or batches are done."""
-
-
-class LogView:
-    """Log the lines and, now and then, the progress; `log_to_terminal` shows them."""
+class View:
+    """Log the lines of a training and, now and then, its progress; `log_to_terminal` shows them."""
 
     _shown_at = float("-inf")
 
     def line(self, text: str) -> None:
-        """Log a line."""
+        """Show a line that the training prints."""
         logger.info(text)
 
     def progress(self, done: int, total: int, figures: str) -> None:
-        """Log the progress if the last time is some seconds ago."""
+        """Show that `done` of `total` steps or batches are done, and `figures`, if the last time is seconds ago."""
         if time.monotonic() - self._shown_at >= SECONDS_BETWEEN_LINES:
             self._shown_at = time.monotonic()
             logger.info(f"{done:,}/{total:,}  {figures}")
 
 
-class CellView:
+class CellView(View):
     """Show a bar, its figures and the last lines in the output of a notebook cell, which changes in place."""
 
     def __init__(self) -> None:
@@ -89,7 +79,7 @@ class CellView:
 def make_view() -> View:
     """Return the view of a cell if this process is the kernel of a notebook, else one that logs."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return CellView() if type(shell).__name__ == "ZMQInteractiveShell" else LogView()
+    return CellView() if type(shell).__name__ == "ZMQInteractiveShell" else View()
 
 
 def train_on(words: Sequence[str], *, n_processes: int, view: View) -> Path:

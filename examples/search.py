@@ -26,16 +26,16 @@ from typing import IO, Any
 
 from bert4rec.__main__ import Parser
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, LOCK, METRICS, REPORT, found
+from bert4rec.config.help import shown
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, settings_file
-from bert4rec.config.setting_errors import shown
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, Config
 from bert4rec.launch import train_on
 from bert4rec.report.figures import read_report
 from bert4rec.runtime.console import log_to_terminal, quiet_libraries
 from bert4rec.runtime.errors import SettingsError, UserError, format_duration, pluralize
 from bert4rec.runtime.files import try_lock
-from bert4rec.runtime.installation import exit_for_missing
+from bert4rec.runtime.startup import exit_for_missing
 
 try:
     import optuna

@@ -6,8 +6,16 @@ from typing import Any
 
 import tomli
 
-from bert4rec.config.help import choices, description, summary
-from bert4rec.config.setting_errors import DATA_OPTIONS, SHORT_OPTIONS, all_settings, keys_of, shown
+from bert4rec.config.help import (
+    DATA_OPTIONS,
+    SHORT_OPTIONS,
+    all_settings,
+    choices,
+    description,
+    keys_of,
+    shown,
+    summary,
+)
 from bert4rec.config.tables import COMMON, Config
 
 ROOT = Path(__file__).parents[1]

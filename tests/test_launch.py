@@ -18,14 +18,14 @@ import pytest
 import bert4rec
 from bert4rec import launch
 from bert4rec.config.load import Overrides
-from bert4rec.launch import CellView, LogView, make_view, train_on
+from bert4rec.launch import CellView, View, make_view, train_on
 from bert4rec.runtime.errors import SettingsError, UserError
 from tests.conftest import SMALL
 from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import assert_same_results
 
 
-class Shown:
+class Shown(View):
     """What a person would have seen; `then` is called at the first progress."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
@@ -238,7 +238,7 @@ def test_elsewhere_it_is_logged(capsys: Capture, monkeypatch: Patch) -> None:
     shell.get_ipython = lambda: None
     monkeypatch.setitem(sys.modules, "IPython", shell)
     view = make_view()
-    assert isinstance(view, LogView)
+    assert not isinstance(view, CellView)
     view.line("run folder: x")
     view.progress(1000, 2000, "loss 1.5")
     assert capsys.readouterr().out == "run folder: x\n1,000/2,000  loss 1.5\n"

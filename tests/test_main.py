@@ -3,14 +3,13 @@
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import bert4rec
-from bert4rec.__main__ import COMMANDS, JOBS, main
-from bert4rec.config.setting_errors import DATA_OPTIONS, SHORT_OPTIONS, all_keys
+from bert4rec.__main__ import COMMANDS, main
+from bert4rec.config.help import DATA_OPTIONS, SHORT_OPTIONS, all_keys
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,11 +21,6 @@ def test_help_names_every_command(argv: list[str], capsys: pytest.CaptureFixture
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     assert all(f" {name} {summary} " in text for name, summary in COMMANDS.items())
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_summary_is_that_of_the_module(name: str) -> None:
-    assert COMMANDS[name] == import_module(f"bert4rec.commands.{'jobs.' if name in JOBS else ''}{name}").SUMMARY
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

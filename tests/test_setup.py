@@ -84,6 +84,13 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
+@pytest.fixture
+def installing(clone: Clone) -> Clone:
+    """A clone on a machine with a Python that installs."""
+    clone.program("python3", INSTALLING_PYTHON)
+    return clone
+
+
 def refusal(result: subprocess.CompletedProcess[str]) -> str:
     """The one line that it ends with."""
     assert result.returncode == 1, result.stdout + result.stderr
@@ -91,35 +98,28 @@ def refusal(result: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def test_another_system_than_linux_is_named(clone: Clone):
-    assert "this is Darwin: use Linux" in refusal(clone.setup(FAKE_SYSTEM="Darwin"))
-
-
-def test_a_processor_without_wheels_is_named(clone: Clone):
-    assert "x86_64 and aarch64 only and this is riscv64" in refusal(clone.setup(FAKE_MACHINE="riscv64"))
-
-
-def test_no_python_at_all_says_which_to_install(clone: Clone):
-    assert "no Python 3.11, 3.12 or 3.13 found" in refusal(clone.setup())
-
-
-@pytest.mark.parametrize("version", ["(3, 10, 4)", "(3, 14, 0)"])
-def test_a_python_out_of_range_is_not_taken(clone: Clone, version: str):
-    clone.program("python3", PRETENDING_PYTHON)
-    assert "no Python 3.11" in refusal(clone.setup(FAKE_SETUP=f"sys.version_info = {version}"))
-
-
-def test_a_missing_venv_module_names_the_package(clone: Clone):
-    clone.program("python3", PRETENDING_PYTHON)
-    without_venv = "sys.version_info = (3, 12, 1); sys.modules['ensurepip'] = None"
-    assert "Python 3.12 has no venv module: install it (Debian, Ubuntu: python3.12-venv)" in refusal(
-        clone.setup(FAKE_SETUP=without_venv)
-    )
-
-
-def test_a_python_named_by_hand_that_does_not_run_is_named(clone: Clone):
-    clone.program("python3", INSTALLING_PYTHON)
-    assert "PYTHON=python9 does not run" in refusal(clone.setup(PYTHON="python9"))
+@pytest.mark.parametrize(
+    ("python", "environment", "words"),
+    [
+        ("", {"FAKE_SYSTEM": "Darwin"}, "this is Darwin: use Linux"),
+        ("", {"FAKE_MACHINE": "riscv64"}, "x86_64 and aarch64 only and this is riscv64"),
+        ("", {}, "no Python 3.11, 3.12 or 3.13 found"),
+        (PRETENDING_PYTHON, {"FAKE_SETUP": "sys.version_info = (3, 10, 4)"}, "no Python 3.11"),
+        (PRETENDING_PYTHON, {"FAKE_SETUP": "sys.version_info = (3, 14, 0)"}, "no Python 3.11"),
+        (
+            PRETENDING_PYTHON,
+            {"FAKE_SETUP": "sys.version_info = (3, 12, 1); sys.modules['ensurepip'] = None"},
+            "Python 3.12 has no venv module: install it (Debian, Ubuntu: python3.12-venv)",
+        ),
+        (INSTALLING_PYTHON, {"PYTHON": "python9"}, "PYTHON=python9 does not run"),
+    ],
+)
+def test_a_machine_that_cannot_is_told_what_it_lacks(
+    clone: Clone, python: str, environment: dict[str, str], words: str
+):
+    if python:
+        clone.program("python3", python)
+    assert words in refusal(clone.setup(**environment))
 
 
 def test_a_name_on_the_path_that_does_not_run_is_passed_over(clone: Clone):
@@ -129,45 +129,42 @@ def test_a_name_on_the_path_that_does_not_run_is_passed_over(clone: Clone):
     assert clone.ready
 
 
-def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(clone: Clone):
-    clone.program("python3", INSTALLING_PYTHON)
-    assert clone.setup().returncode == 0
-    (call,) = clone.pip_calls()
+def test_the_cpu_build_is_asked_for_with_a_stand_in_for_fbgemm_gpu(installing: Clone):
+    assert installing.setup().returncode == 0
+    (call,) = installing.pip_calls()
     assert call.endswith("install -c requirements.lock -e .[dev,onnx] torch==2.13.0+cpu ./.venv/fbgemm-gpu")
-    alias = (clone.folder / ".venv/fbgemm-gpu/pyproject.toml").read_text()
+    alias = (installing.folder / ".venv/fbgemm-gpu/pyproject.toml").read_text()
     assert 'name = "fbgemm-gpu"\nversion = "1.8.0+cpu"\ndependencies = ["fbgemm-gpu-cpu==1.8.0"]' in alias
 
 
-def test_the_cuda_build_is_what_the_package_requires(clone: Clone):
-    clone.program("python3", INSTALLING_PYTHON)
-    assert clone.setup(TORCH_BUILD="cuda").returncode == 0
-    (call,) = clone.pip_calls()
+def test_the_cuda_build_is_what_the_package_requires(installing: Clone):
+    assert installing.setup(TORCH_BUILD="cuda").returncode == 0
+    (call,) = installing.pip_calls()
     assert call.endswith("install -c requirements.lock -e .[dev,onnx]")
 
 
-def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_changes(clone: Clone):
-    clone.program("python3", INSTALLING_PYTHON)
-    clone.setup()
-    second = clone.setup()
+def test_a_second_call_does_nothing_until_a_pin_or_the_build_or_the_place_changes(installing: Clone):
+    installing.setup()
+    second = installing.setup()
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
-    assert len(clone.pip_calls()) == 1
+    assert len(installing.pip_calls()) == 1
 
-    with open(clone.folder / "requirements.lock", "a") as lock:
+    with open(installing.folder / "requirements.lock", "a") as lock:
         lock.write("another==1.0\n")
-    clone.setup()
-    assert len(clone.pip_calls()) == 2
-    clone.setup(TORCH_BUILD="cuda")
-    assert len(clone.pip_calls()) == 3
-    project = clone.folder / "pyproject.toml"
+    installing.setup()
+    assert len(installing.pip_calls()) == 2
+    installing.setup(TORCH_BUILD="cuda")
+    assert len(installing.pip_calls()) == 3
+    project = installing.folder / "pyproject.toml"
     project.write_text(project.read_text() + "[tool.another]\n")  # what pip does not read
-    clone.setup(TORCH_BUILD="cuda")
-    assert len(clone.pip_calls()) == 3
+    installing.setup(TORCH_BUILD="cuda")
+    assert len(installing.pip_calls()) == 3
     project.write_text(project.read_text().replace('bert4rec = "bert4rec', 'bert = "bert4rec'))
-    clone.setup(TORCH_BUILD="cuda")
-    assert len(clone.pip_calls()) == 4
-    clone.folder = clone.folder.rename(clone.folder.with_name("moved"))
-    clone.setup(TORCH_BUILD="cuda")
-    assert len(clone.pip_calls()) == 5
+    installing.setup(TORCH_BUILD="cuda")
+    assert len(installing.pip_calls()) == 4
+    installing.folder = installing.folder.rename(installing.folder.with_name("moved"))
+    installing.setup(TORCH_BUILD="cuda")
+    assert len(installing.pip_calls()) == 5
 
 
 def test_another_python_than_the_one_of_a_ready_environment_makes_it_anew(clone: Clone):
@@ -182,24 +179,22 @@ def test_another_python_than_the_one_of_a_ready_environment_makes_it_anew(clone:
     assert "PYTHON=python9 does not run" in refusal(clone.setup(PYTHON="python9"))
 
 
-def test_large_downloads_are_shown_while_they_last(clone: Clone):
-    clone.program("python3", INSTALLING_PYTHON)
+def test_large_downloads_are_shown_while_they_last(installing: Clone):
     said = "Collecting torch\n  Downloading torch-2.13.0.whl (187.3 MB)\n  Downloading idna.whl (0.1 MB)\n"
-    (clone.folder / "pip-says").write_text(said + "Installing collected packages: idna, torch\n")
-    first, *shown, last = clone.setup().stdout.splitlines()
+    (installing.folder / "pip-says").write_text(said + "Installing collected packages: idna, torch\n")
+    first, *shown, last = installing.setup().stdout.splitlines()
     assert first.startswith("setup: making .venv with ")
     assert shown == ["setup: downloading torch-2.13.0.whl (187.3 MB)", "setup: installing: a minute or two"]
     assert last == "setup: .venv is ready"
-    assert said in (clone.folder / "logs/setup.log").read_text()
+    assert said in (installing.folder / "logs/setup.log").read_text()
 
 
-def test_two_at_once_install_once(clone: Clone):
-    clone.program("python3", INSTALLING_PYTHON)
+def test_two_at_once_install_once(installing: Clone):
     with ThreadPoolExecutor() as threads:
-        both = list(threads.map(lambda _: clone.setup(FAKE_SECONDS="0.5"), range(2)))
+        both = list(threads.map(lambda _: installing.setup(FAKE_SECONDS="0.5"), range(2)))
     assert [result.returncode for result in both] == [0, 0]
     assert "waiting for another one to finish" in both[0].stdout + both[1].stdout
-    assert len(clone.pip_calls()) == 1
+    assert len(installing.pip_calls()) == 1
 
 
 NO_CPU_BUILD = """ERROR: Could not find a version that satisfies torch==2.13.0+cpu (from versions: 2.12.0, 2.13.0)
@@ -207,13 +202,12 @@ ERROR: No matching distribution found for torch==2.13.0+cpu
 """
 
 
-def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(clone: Clone):
-    clone.program("python3", INSTALLING_PYTHON)
-    (clone.folder / "cpu-build-fails").write_text(NO_CPU_BUILD)
-    result = clone.setup()
+def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(installing: Clone):
+    (installing.folder / "cpu-build-fails").write_text(NO_CPU_BUILD)
+    result = installing.setup()
     assert result.returncode == 0
     assert "installing the CUDA build, several GB, which also runs on a CPU" in result.stdout
-    first, second = clone.pip_calls()
+    first, second = installing.pip_calls()
     assert "torch==2.13.0+cpu" in first
     assert second.endswith("requirements.lock -e .[dev,onnx] ./.venv/fbgemm-gpu")
 
@@ -226,24 +220,22 @@ def test_without_a_cpu_build_the_cuda_build_is_taken_and_its_size_told(clone: Cl
     ],
     ids=["retried", "no versions"],
 )
-def test_a_network_failure_is_told_and_is_not_ready(clone: Clone, pip_says: str):
-    clone.program("python3", INSTALLING_PYTHON)
-    (clone.folder / "cpu-build-fails").write_text(pip_says)
-    assert "check the network and pip's index settings" in refusal(clone.setup())
-    assert len(clone.pip_calls()) == 1
-    assert pip_says in (clone.folder / "logs/setup.log").read_text()
-    assert not clone.ready
+def test_a_network_failure_is_told_and_is_not_ready(installing: Clone, pip_says: str):
+    (installing.folder / "cpu-build-fails").write_text(pip_says)
+    assert "check the network and pip's index settings" in refusal(installing.setup())
+    assert len(installing.pip_calls()) == 1
+    assert pip_says in (installing.folder / "logs/setup.log").read_text()
+    assert not installing.ready
 
-    (clone.folder / "cpu-build-fails").unlink()
-    assert clone.setup().returncode == 0
-    assert clone.ready
+    (installing.folder / "cpu-build-fails").unlink()
+    assert installing.setup().returncode == 0
+    assert installing.ready
 
 
-def test_another_failure_of_pip_is_told_in_its_words(clone: Clone):
-    clone.program("python3", INSTALLING_PYTHON)
-    (clone.folder / "cpu-build-fails").write_text("ERROR: [Errno 28] No space left on device\n")
-    assert "pip failed: ERROR: [Errno 28] No space left on device (log: logs/setup.log)" in refusal(clone.setup())
-    assert not clone.ready
+def test_another_failure_of_pip_is_told_in_its_words(installing: Clone):
+    (installing.folder / "cpu-build-fails").write_text("ERROR: [Errno 28] No space left on device\n")
+    assert "pip failed: ERROR: [Errno 28] No space left on device (log: logs/setup.log)" in refusal(installing.setup())
+    assert not installing.ready
 
 
 def locked() -> dict[str, str]:

@@ -33,7 +33,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 FREE_TABLES = {"data", "preprocessing", "parallelism", "evaluation", "checkpoint", "run"}
 FREE_KEYS = {
     "n_epochs", "max_minutes", "patience", "num_workers", "per_device_train_batch_size", "max_skipped_steps",
-    "negatives_shared_by", "recent_share", "n_last_items", "decay", "smoothing",
+    "negatives_shared_by",
 }  # fmt: skip
 OPTIMIZERS = ("training.optimizer", "parallelism.sparse_optimizer")
 FIXED = ("evaluation.seen_items",)  # the best epoch so far was chosen by it

@@ -15,10 +15,9 @@ from typing import Any
 import tomli
 
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, CONFIG, REPORT, found, named_run, newest_run
+from bert4rec.config.help import shown
 from bert4rec.config.load import NO_FILE, Overrides, flat, load_config, settings_file
-from bert4rec.config.setting_errors import shown
-from bert4rec.config.tables import Config, Data, Preprocessing
-from bert4rec.config.values import expand_user
+from bert4rec.config.tables import Config, Data, Preprocessing, expand_user
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
 PROGRAM = ["-m", "bert4rec"]

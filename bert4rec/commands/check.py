@@ -10,8 +10,6 @@ from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.signals import log_interrupted
 
-SUMMARY = "whether a dataset folder is whole and leaks nothing, row by row"
-
 COUNTED = ("train_positions", "validation_users", "test_users", "users", "items", "rows")
 
 

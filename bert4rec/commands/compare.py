@@ -7,8 +7,6 @@ from pathlib import Path
 from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import SettingsError
 
-SUMMARY = "runs side by side: settings, metrics, paired differences with intervals and tests, cost"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs and the files to write."""
@@ -18,17 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "cost. Runs that differ only in training.seed become one column with mean and spread. A folder of `bert4rec "
         "evaluate` counts as a run."
     )
-    parser.add_argument(
-        "folders", metavar="RUN", nargs="+", type=Path, help="run folders; the others are compared with the first"
-    )
-    parser.add_argument(
-        "--split", choices=("test", "validation"), default="test",
-        help="split of the figures; choose settings on validation, and read the test once (default: test)",
-    )  # fmt: skip
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write one HTML file, with the learning curves")
-    parser.add_argument(
-        "--markdown", metavar="FILE", type=Path, help="write the same as text, with the curves beside it (.png)"
-    )
+    add = parser.add_argument
+    add("folders", metavar="RUN", nargs="+", type=Path, help="run folders; the others are compared with the first")
+    split = "split of the figures; choose settings on validation, and read the test once (default: test)"
+    add("--split", choices=("test", "validation"), default="test", help=split)
+    add("--html", metavar="FILE", type=Path, help="write one HTML file, with the learning curves")
+    add("--markdown", metavar="FILE", type=Path, help="write the same as text, with the curves beside it (.png)")
 
 
 def run(arguments: argparse.Namespace) -> int:

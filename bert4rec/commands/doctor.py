@@ -1,10 +1,10 @@
 """`bert4rec doctor …`: whether this machine can train what the settings say, a line a check."""
 
 import argparse
-import json
 import logging
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -13,9 +13,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from importlib import import_module, metadata
-from multiprocessing.shared_memory import SharedMemory
+from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 
@@ -23,11 +23,9 @@ from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.resolve import resolve
 from bert4rec.config.tables import Config
-from bert4rec.runtime.cores import usable_cores
+from bert4rec.launch import TORCHRUN
 from bert4rec.runtime.errors import SettingsError, UserError, pluralize
-from bert4rec.runtime.installation import importing
-
-SUMMARY = "whether this machine can train what the settings say: packages, devices, network, memory, plan"
+from bert4rec.runtime.startup import importing, usable_cores
 
 DISTRIBUTION = "bert4rec-torchrec"
 MATCHING = ("torch", "torchrec", "fbgemm_gpu")  # compiled against one another: modules, in the order of their imports
@@ -37,6 +35,7 @@ MIB, GB = 2**20, 1e9
 SHARED_MEMORY = 64 * MIB  # the least that batches of loader workers, gloo and NCCL need
 SHM = Path("/dev/shm")
 
+FASTEST = "seconds of the fastest all-reduce: "
 BACKEND = "BERT4REC_BACKEND"  # a variable, for the two processes of an all-reduce
 N_NUMBERS = 4 * MIB  # of 4 bytes: as many as the gradients of a large transformer
 ROUNDS = 5
@@ -116,10 +115,9 @@ def packages() -> Finding:
     for requirement in map(Requirement, texts):
         try:
             version = metadata.version(requirement.name)
-            fits = requirement.specifier.contains(version, prereleases=True)
         except metadata.PackageNotFoundError:
-            version, fits = "missing", False
-        if not fits:
+            version = "missing"
+        if version == "missing" or not requirement.specifier.contains(version, prereleases=True):
             differing.append(f"{requirement.name} {version}, expected {requirement.specifier}")
     about = f"Python {platform.python_version()}, {platform.machine()}"
     if differing:
@@ -151,14 +149,13 @@ def devices() -> Finding:
             advice = "`nvidia-smi` lists what the driver finds; --parallelism.device=cpu trains without a GPU"
             return Finding("devices", f"{cores}; no GPU, but torch is built for CUDA", advice)
         return Finding("devices", f"{cores}, no GPU (torch is built for CPUs)")
-    n_gpus = torch.cuda.device_count()
-    gpus = [torch.cuda.get_device_properties(number) for number in range(n_gpus)]
+    numbers = range(torch.cuda.device_count())
+    gpus = map(torch.cuda.get_device_properties, numbers)
     text = ", ".join(f"{gpu.name} ({gpu.total_memory / GB:.0f} GB)" for gpu in gpus)
-    for a in range(n_gpus):
-        for b in range(a + 1, n_gpus):
-            if not torch.cuda.can_device_access_peer(a, b):
-                text = f"{text}; GPUs {a} and {b} cannot reach each other's memory"
-                return Finding("devices", text, "if NCCL hangs, set NCCL_P2P_DISABLE=1: it goes through host memory")
+    for a, b in combinations(numbers, 2):
+        if not torch.cuda.can_device_access_peer(a, b):
+            text = f"{text}; GPUs {a} and {b} cannot reach each other's memory"
+            return Finding("devices", text, "if NCCL hangs, set NCCL_P2P_DISABLE=1: it goes through host memory")
     return Finding("devices", text)
 
 
@@ -172,17 +169,15 @@ def load() -> Finding:
 
 def shared_memory() -> Finding:
     """Check the shared memory, by which loader workers pass their batches on."""
-    name, advice = "shared memory", "start the container with --ipc=host or --shm-size=1g, or mount a larger /dev/shm"
     try:
-        block = SharedMemory(create=True, size=SHARED_MEMORY)
-        block.close()
-        block.unlink()
-    except OSError as error:
-        return Finding(name, f"cannot get {SHARED_MEMORY // MIB} MiB: {error.strerror}", advice)
-    free = shutil.disk_usage(SHM).free if SHM.is_dir() else SHARED_MEMORY
+        free = shutil.disk_usage(SHM).free
+    except OSError:
+        free = 0
     if free < SHARED_MEMORY:
-        return Finding(name, f"{free / MIB:,.0f} MiB free in {SHM}, less than {SHARED_MEMORY // MIB}", advice)
-    return Finding(name, f"{free / GB:.1f} GB free")
+        text = f"{free / MIB:,.0f} MiB free in {SHM}, less than {SHARED_MEMORY // MIB}"
+        advice = f"start the container with --ipc=host or --shm-size=1g, or mount a larger {SHM}"
+        return Finding("shared memory", text, advice)
+    return Finding("shared memory", f"{free / GB:.1f} GB free")
 
 
 def open_files(n_processes: int) -> Finding:
@@ -202,22 +197,17 @@ def open_files(n_processes: int) -> Finding:
 
 def all_reduce(backend: str) -> Finding:
     """Start two processes with torchrun and time an all-reduce between them."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    words = [*TORCHRUN, "--nproc_per_node=2", "-m", "bert4rec.commands.doctor"]
+    variables = os.environ | {BACKEND: backend, "OMP_NUM_THREADS": "1"}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": TIMEOUT_SECONDS, "check": False}
     try:
-        done = subprocess.run(
-            [sys.executable, *launcher, "-m", "bert4rec.commands.doctor"],
-            env=os.environ | {BACKEND: backend, "OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False,
-        )  # fmt: skip
+        done = subprocess.run([sys.executable, *words], env=variables, **options)
     except subprocess.TimeoutExpired:
-        text = f"two processes have not met within {TIMEOUT_SECONDS} s"
-        return Finding(backend, text, NETWORK_ADVICE[backend])
-    for line in done.stdout.splitlines():
-        if line.startswith("{"):
-            seconds = json.loads(line)["seconds"]
-            n_bytes = 4 * N_NUMBERS
-            speed = f"{seconds * 1000:.1f} ms, {n_bytes / seconds / GB:.2f} GB/s"
-            return Finding(backend, f"two processes sum up {n_bytes // MIB} MiB in {speed}")
+        return Finding(backend, f"two processes have not met within {TIMEOUT_SECONDS} s", NETWORK_ADVICE[backend])
+    if seconds := re.search(rf"^{FASTEST}(\S+)$", done.stdout, re.MULTILINE):
+        n_bytes, milliseconds = 4 * N_NUMBERS, 1000 * float(seconds[1])
+        speed = f"{milliseconds:.1f} ms, {n_bytes / milliseconds / 1e6:.2f} GB/s"
+        return Finding(backend, f"two processes sum up {n_bytes // MIB} MiB in {speed}")
     problem = next((line.strip() for line in done.stderr.splitlines() if "Error" in line), f"status {done.returncode}")
     return Finding(backend, f"two processes do not reach each other: {problem}", NETWORK_ADVICE[backend])
 
@@ -227,24 +217,19 @@ def time_all_reduce() -> None:
     import torch
     import torch.distributed as dist
 
-    backend, rank = os.environ[BACKEND], int(os.environ["RANK"])
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group(backend)
-    numbers = torch.ones(N_NUMBERS, device=device)
-    seconds = []
-    for _ in range(ROUNDS):
-        dist.barrier()
-        began = time.perf_counter()
-        dist.all_reduce(numbers)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - began)
-    assert float(numbers[0]) == 2**ROUNDS
-    if rank == 0:
-        print(json.dumps({"seconds": min(seconds)}), flush=True)
-    dist.destroy_process_group()
+    from bert4rec.runtime.processes import process_group, this_process
+
+    world = this_process("cuda" if os.environ[BACKEND] == "nccl" else "cpu")
+    with process_group(world):
+        numbers, seconds = torch.ones(N_NUMBERS, device=world.device), []
+        for n_rounds in range(1, ROUNDS + 1):
+            dist.barrier()
+            began = time.perf_counter()
+            dist.all_reduce(numbers)
+            assert float(numbers[0]) == 2**n_rounds  # a GPU is waited for
+            seconds.append(time.perf_counter() - began)
+    if world.is_rank_zero:
+        print(f"{FASTEST}{min(seconds)}", flush=True)
 
 
 def plan(config: Config, n_processes: int) -> Finding:

@@ -4,13 +4,11 @@ import argparse
 from pathlib import Path
 
 from bert4rec.checkpoint.run_folder import FORMATS
-from bert4rec.commands.recommend import add_model_arguments
-from bert4rec.config.setting_errors import did_you_mean, nearest_values
+from bert4rec.commands.recommend import add_model_arguments, add_seen_argument
+from bert4rec.config.help import did_you_mean, nearest_values
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
-from bert4rec.runtime.installation import importing
-
-SUMMARY = "a trained model for other programs: safetensors, item vectors, torch.export, ONNX"
+from bert4rec.runtime.startup import importing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "onnx: one for onnxruntime (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--output", metavar="FOLDER", type=Path, help="a new folder (default: RUN/export)")
-    parser.add_argument(
-        "--seen",
-        choices=("leave-out", "keep"),
-        help="items of the history itself (default: as in the evaluation of the run)",
-    )
+    add_seen_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

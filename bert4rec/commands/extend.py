@@ -26,12 +26,11 @@ from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
-from bert4rec.runtime.installation import importing
+from bert4rec.runtime.startup import importing
 
 if TYPE_CHECKING:  # imports Arrow
     from bert4rec.dataset.reader import Dataset
 
-SUMMARY = "a new run for a dataset with new items, which keeps what a run has learnt"
 
 logger = logging.getLogger(__name__)
 

@@ -49,23 +49,23 @@ def read_histories(
     `open_rows` opens a file with one row for each interaction. `with_times`: yield `TimedHistory`, for the instant `at`
     (None: that of the last item).
     """
-    forms = TIMED if with_times else FORMS
     try:
         with contextlib.ExitStack() as stack:
             if path == "-":
-                histories = _from_json_lines(sys.stdin, "standard input", with_times=with_times)
+                histories = _from_json_lines(sys.stdin, with_times=with_times)
             elif Path(path).suffix == ".parquet" and "items" in pq.read_schema(path).names:
                 histories = _from_parquet_lists(path, with_times=with_times)
             elif _has_json_lists(path):
                 file = stack.enter_context(open(path, encoding="utf-8"))
-                histories = _from_json_lines(file, path, with_times=with_times)
+                histories = _from_json_lines(file, with_times=with_times)
             else:
                 histories = _from_rows(path, open_rows(path), with_times=with_times)
             while part := list(itertools.islice(histories, AT_ONCE)):
                 yield [(user, of._replace(at=at) if isinstance(of, TimedHistory) else of) for user, of in part]
-    except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DataError(f"{path}: cannot be read: {reason}; it must be {forms}") from None
+    except (OSError, ValueError) as error:  # text that is not UTF-8 and what Arrow cannot read are values, too
+        reason = getattr(error, "strerror", None) or error
+        name, forms = "standard input" if path == "-" else path, TIMED if with_times else FORMS
+        raise DataError(f"{name}: cannot be read: {reason}; it must be {forms}") from None
 
 
 def _has_json_lists(path: str) -> bool:
@@ -81,7 +81,7 @@ def _has_json_lists(path: str) -> bool:
     return isinstance(first, list) or Path(path).suffix in JSON_LINES
 
 
-def _from_json_lines(file: TextIO, name: str, *, with_times: bool) -> Iterator[tuple[Any, History]]:
+def _from_json_lines(file: TextIO, *, with_times: bool) -> Iterator[tuple[Any, History]]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
@@ -92,8 +92,7 @@ def _from_json_lines(file: TextIO, name: str, *, with_times: bool) -> Iterator[t
             if not isinstance(items, list) or not isinstance(times, list):
                 raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError):
-            forms = TIMED if with_times else FORMS
-            raise DataError(f"{name}: line {number} is no history; it must be {forms}") from None
+            raise ValueError(f"line {number} is no history") from None
         yield user, TimedHistory(items, times) if with_times else items
 
 
@@ -101,8 +100,7 @@ def _from_parquet_lists(path: str, *, with_times: bool) -> Iterator[tuple[Any, H
     with pq.ParquetFile(path) as file:
         schema, wanted = file.schema_arrow, ["items", "times"] if with_times else ["items"]
         if any(name not in schema.names or not isinstance(schema.field(name).type, LIST_TYPES) for name in wanted):
-            forms = TIMED if with_times else FORMS
-            raise DataError(f"{path}: the column {' or '.join(wanted)} holds no lists; it must be {forms}")
+            raise ValueError(f"the column {' or '.join(wanted)} holds no lists")
         number = itertools.count(1)
         for part in file.iter_batches(AT_ONCE):
             users = part["user"].to_pylist() if "user" in schema.names else [next(number) for _ in range(len(part))]
@@ -122,7 +120,7 @@ def _from_rows(path: str, rows: "Interactions", *, with_times: bool) -> Iterator
     columns = rows.columns
     has_times = "time" in columns
     if with_times and not has_times:
-        raise DataError(f"{path}: no column with times, which this model needs; it must be {TIMED}")
+        raise ValueError("no column with times, which this model needs")
     order = "reverse order" if rows.newest_first else "order"
     order = f"in the order of {columns['time']}" if has_times else f"in the {order} of the rows"
     logger.info(f"{path}: users from the column {columns['user']}, items from {columns['item']}, {order}")

@@ -2,16 +2,17 @@
 
 import argparse
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import NO_FILE, USUAL_FILE, load_config, parse_command_line, settings_file
 from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError, SettingsError, UserError
-from bert4rec.runtime.installation import importing
+from bert4rec.runtime.startup import importing
 
 if TYPE_CHECKING:  # imports torch, which takes seconds: neither help nor an error should wait for it
     from bert4rec.config.resolve import Facts
@@ -19,7 +20,6 @@ if TYPE_CHECKING:  # imports torch, which takes seconds: neither help nor an err
     from bert4rec.runtime.memory import Memory
     from bert4rec.sharding.plan import Plan
 
-SUMMARY = "memory and embedding time of a training on any cluster, and whether it fits"
 
 GB = 1e9
 DEFAULT_GPU_GB = 80.0
@@ -41,18 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(settings=[])
     add = parser.add_argument
-    add("--world-size", type=partial(_count, "--world-size"), metavar="N", required=True, help="processes")
+
+    def add_number(option: str, kind: type[int] | type[float], about: str, **options: Any) -> None:
+        metavar = "N" if kind is int else "X"
+        add(option, type=partial(_positive, option, kind), metavar=metavar, help=about, **options)
+
+    add_number("--world-size", int, "processes", required=True)
     add("--device", choices=("cuda", "cpu"), required=True, help="of the processes")
-    items = "items in the catalogue (default: those of the dataset folder of the settings)"
-    add("--items", type=partial(_count, "--items"), metavar="N", help=items)
-    users = "users, for a model with a table of them (default: those of the dataset folder)"
-    add("--users", type=partial(_count, "--users"), metavar="N", help=users)
+    add_number("--items", int, "items in the catalogue (default: those of the dataset folder of the settings)")
+    add_number("--users", int, "users, for a model with a table of them (default: those of the dataset folder)")
     processes = f"processes a host (default: {DEFAULT_PROCESSES_PER_HOST}, or all where there are fewer)"
-    add("--local-world-size", type=partial(_count, "--local-world-size"), metavar="N", help=processes)
-    gpu_memory = f"GB (10^9 bytes) of memory of a GPU (default: {DEFAULT_GPU_GB:g})"
-    add("--memory-gb", type=partial(_gigabytes, "--memory-gb"), metavar="X", help=gpu_memory)
+    add_number("--local-world-size", int, processes)
+    add_number("--memory-gb", float, f"GB (10^9 bytes) of memory of a GPU (default: {DEFAULT_GPU_GB:g})")
     host_memory = "GB of memory of a host (default: on cpu what this host has available, on cuda no limit)"
-    add("--host-memory-gb", type=partial(_gigabytes, "--host-memory-gb"), metavar="X", help=host_memory)
+    add_number("--host-memory-gb", float, host_memory)
     add("--config", metavar="FILE", help=f"settings file (default: {USUAL_FILE}, where there is one)")
 
 
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert4rec.sharding.memory_check import refuse_unless_it_fits
     from bert4rec.sharding.plan import summary
 
-    uneven, of_popularity = _skew(config, arguments, plan)
+    uneven, of_popularity = _load_imbalance(config, arguments, plan)
     assumed = _assumptions(config, arguments, plan)
     print("\n".join([summary(plan), *assumed, *_times(plan, uneven), *of_popularity]), flush=True)
     try:
@@ -139,20 +141,14 @@ def _check_cluster(arguments: argparse.Namespace) -> None:
         )
 
 
-def _count(option: str, text: str) -> int:
-    digits = text.replace("_", "")
-    if not (digits.isascii() and digits.isdigit() and int(digits)):
-        raise SettingsError(f"{option}={text}: must be a whole number of at least 1")
-    return int(digits)
-
-
-def _gigabytes(option: str, text: str) -> float:
+def _positive(option: str, kind: type[int] | type[float], text: str) -> float:
     try:
-        value = float(text)
+        value = kind(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise SettingsError(f"{option}={text}: must be a number of GB above 0")
+        value = 0
+    if not 0 < value < math.inf:
+        what = "whole number" if kind is int else "number of GB"
+        raise SettingsError(f"{option}={text}: must be a {what} above 0")
     return value
 
 
@@ -167,18 +163,13 @@ def _memory(arguments: argparse.Namespace) -> "Memory":
     return Memory(host=None if host is None else host // arguments.local_world_size, device=int(gpu * GB))
 
 
-def _guesses_windows(config: Config, arguments: argparse.Namespace) -> bool:
-    """Return whether neither a setting nor a dataset gives the length of the windows."""
-    return bool(arguments.items) and config.model.max_len == "auto" and KINDS[config.model.kind].is_transformer
-
-
 def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") -> Iterator[str]:
     """Yield a line for each default, and one for the open files that many processes need."""
     from bert4rec.runtime.processes import open_files_needed
 
     if arguments.device == "cuda" and arguments.memory_gb is None:
         yield f"  assumed: {DEFAULT_GPU_GB:.0f} GB a GPU (--memory-gb)"
-    if _guesses_windows(config, arguments):
+    if arguments.items and config.model.max_len == "auto" and KINDS[config.model.kind].is_transformer:
         yield f"  assumed: windows of at most {plan.job.model['max_len']} items (--model.max_len)"
     if arguments.host_memory_gb is None:
         host = "this host's available memory" if arguments.device == "cpu" else "no limit of host memory"
@@ -187,7 +178,7 @@ def _assumptions(config: Config, arguments: argparse.Namespace, plan: "Plan") ->
         yield f"  assumed: each process may open {files:,} files (`ulimit -Hn`)"
 
 
-def _skew(config: Config, arguments: argparse.Namespace, plan: "Plan") -> tuple[float, list[str]]:
+def _load_imbalance(config: Config, arguments: argparse.Namespace, plan: "Plan") -> tuple[float, list[str]]:
     """Return the load imbalance, which TorchRec's estimate ignores, and the line about it."""
     if plan.sharding_types.get("item") != "row_wise" or plan.job.group_size == 1:
         return 1.0, []
@@ -198,10 +189,8 @@ def _skew(config: Config, arguments: argparse.Namespace, plan: "Plan") -> tuple[
 
     folder = config.data.folder
     uneven = load_imbalance(plan.job, open_dataset(folder, verify=False).popularity)
-    line = (
-        f"  load imbalance: the busiest process serves {uneven:.2f} times the mean lookups, for the items of {folder}"
-    )
-    return uneven, [line]
+    line = f"load imbalance: the busiest process serves {uneven:.2f} times the mean lookups, for the items of {folder}"
+    return uneven, [f"  {line}"]
 
 
 def _times(plan: "Plan", uneven: float) -> Iterator[str]:
@@ -209,6 +198,7 @@ def _times(plan: "Plan", uneven: float) -> Iterator[str]:
     if not plan.times:
         yield "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables"
         return
+    from bert4rec.sharding.footprint import message_bytes
     from bert4rec.sharding.placement import topology
     from bert4rec.sharding.plan import size
 
@@ -219,8 +209,6 @@ def _times(plan: "Plan", uneven: float) -> Iterator[str]:
         f"forward {time.forward_compute:.3g} ms of lookups, {time.forward_communication:.3g} ms of messages; "
         f"backward {time.backward_compute:.3g} and {time.backward_communication:.3g}"
     )
-    from bert4rec.sharding.footprint import message_bytes
-
     if n_bytes := message_bytes(plan.job):
         what = f"{size(n_bytes)} of vectors to a process ({plan.job.messages})"
         yield f"  messages: {what}, as many bytes of gradients back"

@@ -5,14 +5,11 @@ import shlex
 from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
-from bert4rec.config.help import usual_help
+from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
 from bert4rec.config.load import NO_FILE, parse_command_line, settings_file
-from bert4rec.config.setting_errors import DATA_OPTIONS, PREPARE_OPTIONS
 from bert4rec.config.tables import Source
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.signals import log_interrupted
-
-SUMMARY = "raw interactions → dataset folder"
 
 SCRIPT = "python preprocessing.py"
 OF_DATA = ("data", "preprocessing")  # tables that the dataset folder repeats

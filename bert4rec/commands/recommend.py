@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.tables import Data, Preprocessing
-from bert4rec.config.values import instant
+from bert4rec.config.tables import Data, Preprocessing, instant
 from bert4rec.runtime.console import BAR, NO_BAR, ProgressBar, log_to_terminal
-from bert4rec.runtime.cores import threads_of_process
 from bert4rec.runtime.errors import DataError, SettingsError, format_duration, pluralize
-from bert4rec.runtime.installation import importing
+from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
     from bert4rec.inference.histories import Histories
@@ -32,8 +30,6 @@ MOST_UNKNOWN = 0.5  # of the items of a list
 
 logger = logging.getLogger(__name__)
 
-SUMMARY = "the best next items for histories of items, with the model of a run"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run, the histories and the choice of results."""
@@ -43,36 +39,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(settings=[])
     add_model_arguments(parser)
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument(
-        "--items", metavar="ID,ID,…", help="one history, the oldest item first; empty: the most popular items"
-    )
-    asked.add_argument("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
-    asked.add_argument("--all", action="store_true", help="all users of the dataset")
-    asked.add_argument(
+    add_seen_argument(parser)
+    add_query = parser.add_mutually_exclusive_group(required=True).add_argument
+    add_query("--items", metavar="ID,ID,…", help="one history, the oldest item first; empty: the most popular items")
+    add_query("--user", metavar="ID", nargs="+", help="users of the dataset, by their own ids")
+    add_query("--all", action="store_true", help="all users of the dataset")
+    add_query(
         "--histories", metavar="FILE", help="histories as JSON lines (- from standard input), CSV or Parquet, or a "
         "file like the one that was prepared; rows are taken in the order of their times",
     )  # fmt: skip
-    parser.add_argument(
-        "--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)"
-    )
-    parser.add_argument(
-        "--seen",
-        choices=("leave-out", "keep"),
-        help="items of the history itself (default: as in the evaluation of the run)",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--output", metavar="FILE", type=Path, help=".jsonl, .csv or .parquet (default: to standard output)")
+    add(
         "--at", metavar="INSTANT", help="recommend for this instant, 2026-01-31T12:00 (UTC) or seconds, with a model "
         'that knows that of the target, model.times = "target" (default: that of the last item of each history)',
     )  # fmt: skip
-    parser.add_argument(
-        "--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column"
-    )
-    parser.add_argument(
-        "--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column"
-    )
+    add("--allow", metavar="FILE", type=Path, help="recommend only these items: one a line, or a column")
+    add("--deny", metavar="FILE", type=Path, help="never recommend these items: one a line, or a column")
     unknown = "accept a file of --allow or --deny although the model does not know most of its items"
-    parser.add_argument("--allow-unknown", action="store_true", help=unknown)
+    add("--allow-unknown", action="store_true", help=unknown)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to find for each") -> None:
@@ -81,6 +66,12 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, top: str = "items to
     parser.add_argument("run_folder", metavar="RUN", type=Path, help=what)
     parser.add_argument("--top", metavar="N", type=int, default=10, help=f"{top} (default: 10)")
     parser.add_argument("--dataset", metavar="FOLDER", type=Path, help="the dataset folder, where it was moved")
+
+
+def add_seen_argument(parser: argparse.ArgumentParser) -> None:
+    """Add whether items of a history are recommended."""
+    about = "items of the history itself (default: as in the evaluation of the run)"
+    parser.add_argument("--seen", choices=("leave-out", "keep"), help=about)
 
 
 def load_model(arguments: argparse.Namespace) -> "Recommender":

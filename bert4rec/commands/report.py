@@ -15,7 +15,6 @@ from bert4rec.report.markdown import metrics_table
 from bert4rec.report.summary import rules
 from bert4rec.runtime.errors import UserError
 
-SUMMARY = "the test metrics of a run folder, and what to type next"
 RECOMMEND = """Recommendations for all its users, or for a history of items (--items=ID,ID):
   bert4rec recommend {run} --all --output=recommendations.parquet
 """
@@ -34,9 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"Prints the test metrics of a finished run, and what to type next. {HTML_PAGE} in its folder shows all of it; "
         "where that is missing, or older than the figures, it is written again."
     )
-    parser.add_argument(
-        "folder", metavar="RUN", nargs="?", type=Path, help="run folder (default: the newest finished run under runs/)"
-    )
+    folder = "run folder (default: the newest finished run under runs/)"
+    parser.add_argument("folder", metavar="RUN", nargs="?", type=Path, help=folder)
     parser.add_argument("--open", action="store_true", help=f"show {HTML_PAGE} in the web browser")
 
 

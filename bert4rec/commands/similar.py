@@ -4,8 +4,6 @@ import argparse
 
 from bert4rec.commands.recommend import add_model_arguments, as_table, load_model
 
-SUMMARY = "the items most similar to an item, by the vectors that a run has learnt"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run and the items."""

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 
-from bert4rec.config.abilities import can_be_dense, has_kernel, supports_column_sharding
-from bert4rec.config.kinds import KINDS
-from bert4rec.config.tables import Config
-from bert4rec.config.values import instant
+from bert4rec.config.kinds import KINDS, can_be_dense, has_kernel, supports_column_sharding
+from bert4rec.config.tables import Config, instant
 
 
 def conflicts(config: Config) -> Iterator[tuple[str, str]]:
@@ -50,9 +48,6 @@ def _of_the_model(config: Config) -> Iterator[tuple[str, str]]:
         yield "training.loss", f'{reason}; valid: "sampled_softmax", "gbce", "bpr", "mse"'
     if len(training.rating_range) not in (0, 2) or training.rating_range != sorted(set(training.rating_range)):
         yield "training.rating_range", "must be two ascending numbers, such as [0, 5.5], or [] for no limits"
-    if training.rating_holdout + training.rating_validation >= 1:
-        reason = f"with rating_holdout = {training.rating_holdout} nothing is left to train on; the sum must be below 1"
-        yield "training.rating_validation", reason
 
 
 def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
@@ -66,8 +61,12 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
     if training.mask_token_share + training.random_token_share > 1:
         reason = f"with mask_token_share = {training.mask_token_share} the sum is above 1"
         yield "training.random_token_share", reason
-    if training.average_age not in (0, "auto"):
-        yield from _of_the_average(config)
+    if training.average_age not in (0, "auto") and parallelism.table_precision != "fp32":
+        reason = f'in table_precision = "{parallelism.table_precision}" most of what goes into a mean is rounded away'
+        yield "training.average_age", f"{reason}; set it to 0"
+    if training.average_age not in (0, "auto") and parallelism.compute_kernel != "fused":
+        reason = f'compute_kernel = "{parallelism.compute_kernel}" is for tables that do not fit twice'
+        yield "training.average_age", f"{reason}; set it to 0"
     if training.precision == "tf32" and device == "cpu":
         yield "training.precision", '"tf32" is an arithmetic of NVIDIA GPUs; valid on CPU: "fp32", "bf16"'
     if not has_kernel(parallelism.compute_kernel, mode, device):
@@ -86,34 +85,13 @@ def _of_the_run(config: Config) -> Iterator[tuple[str, str]]:
         reason = "fbgemm's fused updates reach only rows that a step looks up, and decay is for all of them"
         valid = 'sharding_type = "row_wise" with compute_kernel = "fused", or --mode=ddp'
         yield "parallelism.sparse_weight_decay", f"{reason}; it goes with {valid}"
-    yield from _of_the_groups(config)
+    if parallelism.sharding_group_size and mode == "ddp":
+        reason = 'with mode = "ddp" every process has a copy of the tables'
+        yield "parallelism.sharding_group_size", f"{reason}; set it to 0, or choose --mode=dmp"
+    if parallelism.sharding_group_size and parallelism.compute_kernel != "fused":
+        kernel = parallelism.compute_kernel
+        reason = f'compute_kernel = "{kernel}" keeps the tables in host memory, where copies are not kept in step'
+        yield "parallelism.sharding_group_size", f'{reason}; set it to 0, or compute_kernel to "fused"'
     if run.resume and run.init_from:
         reason = f'with run.resume = "{run.resume}" the weights are there already; choose one of them'
         yield "run.init_from", reason
-
-
-def _of_the_average(config: Config) -> Iterator[tuple[str, str]]:
-    name, parallelism = "training.average_age", config.parallelism
-    if parallelism.table_precision != "fp32":
-        reason = f'in table_precision = "{parallelism.table_precision}" most of what goes into a mean is rounded away'
-        yield name, f"{reason}; set it to 0"
-    if parallelism.compute_kernel != "fused":
-        reason = f'compute_kernel = "{parallelism.compute_kernel}" is for tables that do not fit twice'
-        yield name, f"{reason}; set it to 0"
-    if parallelism.sync_every_n_steps > 1:
-        reason = f"with sync_every_n_steps = {parallelism.sync_every_n_steps} the copies of a table differ"
-        yield name, f"{reason}; set it to 0"
-
-
-def _of_the_groups(config: Config) -> Iterator[tuple[str, str]]:
-    parallelism = config.parallelism
-    size, kernel = parallelism.sharding_group_size, parallelism.compute_kernel
-    if size and parallelism.mode == "ddp":
-        reason = 'with mode = "ddp" every process has a copy of the tables'
-        yield "parallelism.sharding_group_size", f"{reason}; set it to 0, or choose --mode=dmp"
-    if size and kernel != "fused":
-        reason = f'compute_kernel = "{kernel}" keeps the tables in host memory, where copies are not kept in step'
-        yield "parallelism.sharding_group_size", f'{reason}; set it to 0, or compute_kernel to "fused"'
-    if parallelism.sync_every_n_steps > 1 and not size:
-        reason = "without groups (sharding_group_size = 0) there are no copies to keep in step"
-        yield "parallelism.sync_every_n_steps", f"{reason}; set it to 1"

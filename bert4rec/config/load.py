@@ -13,8 +13,7 @@ import tomli
 from pydantic import ValidationError
 
 from bert4rec.config.conflicts import conflicts
-from bert4rec.config.recognition import DetectedSource, recognize, without_secrets
-from bert4rec.config.setting_errors import (
+from bert4rec.config.help import (
     ALL,
     NOWHERE,
     SHORT_OPTIONS,
@@ -28,8 +27,8 @@ from bert4rec.config.setting_errors import (
     one_line,
     shown,
 )
-from bert4rec.config.tables import GENERATED, Config
-from bert4rec.config.values import expand_user
+from bert4rec.config.recognition import DetectedSource, recognize, without_secrets
+from bert4rec.config.tables import GENERATED, Config, expand_user
 from bert4rec.runtime.errors import SettingsError
 
 USUAL_FILE = "config.toml"
@@ -49,7 +48,8 @@ class Overrides(dict[str, Any]):
     @property
     def options(self) -> list[str]:
         """Return all overrides as words of a command line."""
-        return [self.typed.get(name) or f"--{name}={_as_option(value)}" for name, value in self.items()]
+        words = {name: value if isinstance(value, str) else shown(value) for name, value in self.items()}
+        return [self.typed.get(name) or f"--{name}={word}" for name, word in words.items()]
 
 
 def load_config(path: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -69,7 +69,7 @@ def load_and_recognize(
     overrides = overrides or {}
     in_file = {f"{table}.{key}" for table, keys in tables.items() for key in keys}
     for name, value in overrides.items():
-        table, key = _split_key(name)
+        table, _, key = name.partition(".")
         tables.setdefault(table, {})[key] = value
     typed = overrides.typed if isinstance(overrides, Overrides) else {}
     origins = Origins(str(path or ""), frozenset(in_file - overrides.keys()), typed)
@@ -225,20 +225,8 @@ def _is_text(table: str, key: str) -> bool:
     return setting is not None and setting.annotation is str
 
 
-def _as_option(value: Any) -> str:
-    """Return a value as the command line has it; what `shown` writes is TOML, too."""
-    return value if isinstance(value, str) else shown(value)
-
-
 def _value(text: str) -> Any:
     try:
         return tomli.loads(f"x = {text}")["x"]
     except tomli.TOMLDecodeError:
         return text
-
-
-def _split_key(name: str) -> tuple[str, str]:
-    table, dot, key = name.partition(".")
-    if not dot or not key:
-        raise SettingsError(no_such_option(name))
-    return table, key

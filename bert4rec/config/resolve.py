@@ -4,10 +4,9 @@ import os
 import shutil
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from bert4rec.config.abilities import Updates, has_optimizer, needs_negatives, table_updates
-from bert4rec.config.kinds import KINDS
+from bert4rec.config.kinds import KINDS, Updates, has_optimizer, needs_negatives, table_updates
 from bert4rec.config.load import with_changes
 from bert4rec.config.tables import FULL_SOFTMAX_UP_TO, WINDOW_LENGTHS, Config
 from bert4rec.runtime.errors import SettingsError, pluralize
@@ -70,8 +69,7 @@ def resolve(config: Config, device_type: str, facts: Facts, world_size: int = 1)
     rate = parallelism.sparse_learning_rate
     if rate == "auto":
         rate = 0.02 if "adagrad" in optimizer else config.training.learning_rate
-    if config.training.average_age == "auto":
-        config = with_changes(config, "training", {"average_age": _average_age(config, updates)})
+    config = _decide(config, "training", average_age=_average_age(config, updates))
     changed = {"sparse_optimizer": optimizer, "sparse_learning_rate": rate, "device": device_type}
     # Checked again: what "auto" became must fit the sharding type and the kernel too.
     return with_changes(config, "parallelism", changed)
@@ -98,13 +96,8 @@ def _resolve_loss(config: Config, n_items: int) -> Config:
 
 def resolve_model(config: Config, facts: Facts) -> Config:
     """Return the settings with [model] decided, enough to evaluate any kind of model."""
-    model = config.model
-    chosen = {
-        "max_len": max_len(config, facts.typical_length),
-        "dropout": _dropout(config, facts),
-        "input_norm": KINDS[model.kind].is_causal,
-    }
-    return with_changes(config, "model", {name: chosen[name] for name in chosen if getattr(model, name) == "auto"})
+    length, is_normalized = max_len(config, facts.typical_length), KINDS[config.model.kind].is_causal
+    return _decide(config, "model", max_len=length, dropout=_dropout(config, facts), input_norm=is_normalized)
 
 
 def max_len(config: Config, typical_length: int) -> int:
@@ -120,16 +113,18 @@ def max_len(config: Config, typical_length: int) -> int:
 
 def resolve_seen_items(config: Config, facts: Facts) -> Config:
     """Return the settings with `evaluation.seen_items` decided."""
-    if config.evaluation.seen_items != "auto":
-        return config
-    return with_changes(config, "evaluation", {"seen_items": _seen_items(facts)})
+    return _decide(config, "evaluation", seen_items=_seen_items(facts))
 
 
 def resolve_batch(config: Config, facts: Facts, world_size: int) -> Config:
     """Return the settings with the batch size decided."""
-    if config.training.per_device_train_batch_size != "auto":
-        return config
-    return with_changes(config, "training", {"per_device_train_batch_size": _per_device(config, facts, world_size)})
+    return _decide(config, "training", per_device_train_batch_size=_per_device(config, facts, world_size))
+
+
+def _decide(config: Config, table: str, **values: Any) -> Config:
+    """Return `config` with these values for the settings of `table` that are "auto"."""
+    settings = getattr(config, table)
+    return with_changes(config, table, {name: values[name] for name in values if getattr(settings, name) == "auto"})
 
 
 def choices(config: Config, facts: Facts, world_size: int) -> Iterator[str]:
@@ -175,7 +170,7 @@ def _dropout(config: Config, facts: Facts) -> float:
 def _average_age(config: Config, updates: Updates) -> float:
     """Return the average's age: 0 for large tables (it doubles their memory) and for falling learning rates."""
     is_averaged = updates != "fused" and config.training.lr_schedule == "constant"
-    return AVERAGE_AGE if is_averaged and config.parallelism.sync_every_n_steps == 1 else 0.0
+    return AVERAGE_AGE if is_averaged else 0.0
 
 
 def _has_compiler() -> bool:

@@ -6,28 +6,17 @@ The text below a setting is its description: a short clause, which is all that `
 The tables are strict (pydantic). Neither torch nor Polars is imported here, so that a typing error is reported at once.
 """
 
+import os
+import re
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from bert4rec.config.kinds import KINDS, KindName, UntrainedName
-from bert4rec.config.values import (
-    Age,
-    Count,
-    DataPath,
-    Dropout,
-    MaxLen,
-    Positive,
-    Seed,
-    Share,
-    ShareOrTime,
-    Time,
-    UserPath,
-    Whole,
-    name_of_path,
-)
+from bert4rec.config.recognition import check_url, is_url, without_secrets
 
 Source: TypeAlias = Literal[
     "synthetic", "random", "ml-100k", "ml-1m", "ml-20m", "ml-25m", "ml-32m", "ml-latest-small",
@@ -40,10 +29,86 @@ OWN_DATA: tuple[Source, ...] = ("table", "sequences")  # a format of many data s
 # Above, baselines are no longer a matter of seconds beside the test of a model.
 ALL_BASELINES_UP_TO = 5_000_000  # training positions
 ALL_BASELINES_UP_TO_SCORES = 1_000_000_000  # of all test users for all items
-COUNTING = {"recent_share", "n_last_items", "decay", "smoothing"}  # settings of models that are not trained
 
 WINDOW_LENGTHS = (50, 100, 200)  # items, of which preparation chooses; the papers' models have no longer ones
 FULL_SOFTMAX_UP_TO = 100_000  # items; above, the exact softmax takes most of a step
+
+ENDINGS = (
+    ".csv", ".tsv", ".txt", ".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".ipc", ".dat",
+    ".data", ".gz", ".zst",
+)  # fmt: skip
+
+
+def instant(text: str) -> int:
+    """Return seconds since 1970 of ISO 8601 text (UTC by default) or of seconds; raise `ValueError` otherwise."""
+    try:
+        return int(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+def expand_user(path: str) -> str:
+    """Return `path` with `~` or `~user` at its beginning as that home folder; `ValueError` where that is missing."""
+    whole = os.path.expanduser(path)
+    if path.startswith("~") and whole == path:
+        raise ValueError(f"there is no home folder {path.partition('/')[0]} on this machine; write the whole path")
+    return whole
+
+
+def name_of_path(path: str) -> str:
+    """Return the name of a file, folder or pattern without endings: "logs" of `logs/*.csv`, "" of nothing."""
+    whole = without_secrets(path) if is_url(path) else os.path.abspath(path)
+    parts = whole.split(os.sep) if path else []
+    return next((name for part in reversed(parts) if (name := _plain_name(part))), "")
+
+
+def _plain_name(part: str) -> str:
+    """Return one part of a path without endings, and without what stands for other letters in a pattern."""
+    while (stem := os.path.splitext(part)[0]) != part and part.lower().endswith(ENDINGS):
+        part = stem
+    plain = re.sub(r"\[[^]]*\]|[*?]", "", part)
+    return part if plain == part else plain.strip(" .-_")
+
+
+def _on_this_machine(path: str) -> str:
+    if is_url(path):
+        raise ValueError("must be a path of this machine; only data.path and data.titles_path may be addresses")
+    return path
+
+
+def _as_text(value: Any) -> Any:
+    """Return dates and integers as text: TOML has types of its own for them."""
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _share_or_time(value: float | str) -> float | str:
+    if isinstance(value, str):
+        try:
+            instant(value)
+        except ValueError:
+            raise ValueError("must be a time: 2019-03-01, 2019-03-01T12:00:00 or seconds") from None
+    elif not 0 < value < 1:
+        raise ValueError('a share must be between 0 and 1, an instant stands in quotes: "2019-03-01"')
+    return value
+
+
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+MaxLen: TypeAlias = Annotated[int, Field(ge=2)]
+Dropout: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+Whole: TypeAlias = Annotated[int, Field(ge=0)]
+Positive: TypeAlias = Annotated[float, Field(gt=0)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Age: TypeAlias = Annotated[float, Field(ge=0, lt=0.5)]
+Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
+UserPath: TypeAlias = Annotated[str, AfterValidator(expand_user), AfterValidator(_on_this_machine)]
+DataPath: TypeAlias = Annotated[  # what is saved of a run is often shown to others
+    str, AfterValidator(expand_user), AfterValidator(check_url), PlainSerializer(without_secrets, when_used="json")
+]
+Time: TypeAlias = Annotated[str, BeforeValidator(_as_text), AfterValidator(lambda text: text and _share_or_time(text))]
+ShareOrTime: TypeAlias = Annotated[float | str, BeforeValidator(_as_text), AfterValidator(_share_or_time)]
 
 
 class Table(BaseModel):
@@ -118,8 +183,6 @@ class Preprocessing(Table):
     """drop rows before this time; ISO 8601, such as 2018-01-01, or seconds since 1970; "" = no limit"""
     time_until: Time = ""
     """drop rows at or after this time; ISO 8601 or seconds since 1970; "" = no limit"""
-    drop_consecutive_duplicates: bool = False
-    """keep only the first of consecutive rows of one user and one item"""
     min_user_interactions: Count = 1
     """drop users with fewer interactions"""
     max_user_interactions: Whole = 0
@@ -128,8 +191,9 @@ class Preprocessing(Table):
     """drop items with fewer interactions; counted before users are dropped"""
     k_core: bool = True
     """repeat the limits for items and users until all hold; false = each once, items first"""
-    repeats: Literal["keep", "first", "last"] = "keep"
-    """interactions that stay if a user repeats an item; keep = all of them"""
+    repeats: Literal["keep", "first", "last", "first_in_a_row"] = "keep"
+    """interactions that stay if a user repeats an item; keep = all of them; first_in_a_row = the first of those with
+    no other item between them"""
     reverse_file_order: bool | Literal["auto"] = "auto"
     """read rows without timestamps as newest first; auto = true for goodreads"""
     split: Literal["leave_one_out", "time", "none"] = "leave_one_out"
@@ -143,9 +207,8 @@ class Preprocessing(Table):
     n_eval_negatives: Count = 100
     """negatives per user for the sampled protocols; users with fewer unseen items are left out of these protocols"""
     max_bad_rows: Share = 0.001
-    """largest share of unusable rows before preparation fails; 0 = none"""
-    few_bad_rows: Whole = 10
-    """number of unusable rows that is always accepted; up to a tenth of all rows, and not if max_bad_rows = 0"""
+    """largest share of unusable rows before preparation fails; ten rows are accepted whatever their share, up to a
+    tenth of all rows; 0 = none"""
     memory_gb: float = Field(4.0, ge=1)
     """GB of memory that preparation may use; larger data is sorted on disk, with the same result"""
     seed: Seed = 1
@@ -154,11 +217,11 @@ class Preprocessing(Table):
     @property
     def recipe(self) -> dict[str, Any]:
         """Return the settings that the dataset depends on: a folder made with others is another dataset."""
-        return self.model_dump(mode="json", exclude={"max_bad_rows", "few_bad_rows", "memory_gb"})
+        return self.model_dump(mode="json", exclude={"max_bad_rows", "memory_gb"})
 
 
 class Model(Table):
-    """Model and its sizes; settings of the baselines that only count."""
+    """Model and its sizes."""
 
     kind: KindName = "bert4rec"
     """kind of model: bert4rec, sasrec, matrix_factorization, popularity, …; bert4rec = bidirectional, trained on masked
@@ -166,9 +229,7 @@ class Model(Table):
     other four are baselines that only count"""
     form: Literal["dot", "bias", "neural"] = "bias"
     """score of a user and an item (matrix_factorization); dot = dot product; bias = dot product plus biases of user and
-    item; neural = MLP on both vectors (mlp_layers)"""
-    mlp_layers: list[Count] = Field([64, 32], min_length=1)
-    """widths of the hidden layers (matrix_factorization, form = neural)"""
+    item; neural = MLP on both vectors, with hidden layers of 64 and 32"""
     embed_dim: int = Field(64, ge=4, multiple_of=4)
     """size of the item embeddings and hidden states; a multiple of 4"""
     n_heads: Count = 2
@@ -196,24 +257,11 @@ class Model(Table):
     catalogues"""
     output_bias: bool = True
     """add a learned bias per item to the scores"""
-    recent_share: float = Field(0.1, gt=0, le=1)
-    """newest share of the training interactions to count (recent_popularity); without timestamps, of each user"""
-    n_last_items: Count = 10
-    """last items of a history to use (transition_graph); also the largest distance between two items to count"""
-    decay: float = Field(0.7, gt=0, le=1)
-    """weight factor for each further place of distance (transition_graph)"""
-    smoothing: Positive = 100.0
-    """transitions by popularity to add per item (markov, transition_graph)"""
 
     @property
     def knows_times(self) -> bool:
         """Return whether the model uses timestamps."""
         return KINDS[self.kind].is_transformer and self.times != "none"
-
-    @property
-    def counting(self) -> dict[str, Any]:
-        """Return the settings of the kinds without training."""
-        return self.model_dump(include=COUNTING)
 
 
 class Training(Table):
@@ -241,8 +289,7 @@ class Training(Table):
     """steps of linear learning-rate warm-up"""
     average_age: Age | Literal["auto"] = "auto"
     """moving average of the weights: its mean age, as a share of all steps; the average is validated, tested and saved;
-    0 = no average; auto = 0.1, but 0 with a decaying learning rate, if fbgemm updates a table, or with
-    sync_every_n_steps above 1"""
+    0 = no average; auto = 0.1, but 0 with a decaying learning rate, or if fbgemm updates a table"""
     max_grad_norm: float = Field(1.0, ge=0)
     """largest gradient norm of the dense parameters; 0 = no clipping"""
     mask_prob: float = Field(0.2, gt=0, lt=1)
@@ -259,10 +306,9 @@ class Training(Table):
     sampled_softmax"""
     rating_range: list[float] = []
     """range of predicted ratings (mse), such as [0, 5.5]; a sigmoid is scaled to it; [] = no limits"""
-    rating_holdout: float = Field(0.1, ge=0, lt=1)
-    """share of training pairs held out for RMSE and MAE in the report (mse)"""
-    rating_validation: float = Field(0.05, ge=0, lt=1)
-    """share of training pairs held out to choose the best epoch (mse); 0 = the last weights are tested"""
+    rating_validation: float = Field(0.05, ge=0, lt=0.9)
+    """share of training pairs held out to choose the best epoch (mse); 0 = the last weights are tested; another tenth
+    is always held out for RMSE and MAE in the report"""
     n_train_negatives: Count = 256
     """negatives per step for the sampled losses, shared by all positions"""
     negatives_shared_by: Count | Literal["all"] = "all"
@@ -312,8 +358,8 @@ class Parallelism(Table):
     """learning rate of the embedding tables; auto = 0.02 for adagrad and rowwise_adagrad, else
     training.learning_rate"""
     compute_kernel: Literal["fused", "fused_uvm", "fused_uvm_caching"] = "fused"
-    """memory of the item table (dmp on CUDA); fused = GPU; fused_uvm = host; fused_uvm_caching = host, with a cache on
-    the GPU"""
+    """memory of the item table (dmp on CUDA); fused = GPU; fused_uvm = host; fused_uvm_caching = host, with a fifth
+    of the rows cached on the GPU"""
     sparse_weight_decay: float = Field(0.0, ge=0)
     """decoupled weight decay of the embedding tables; applied to all rows at each step; 0 = none"""
     table_precision: Literal["fp32", "fp16"] = "fp32"
@@ -322,11 +368,6 @@ class Parallelism(Table):
     """precision of embeddings sent between processes (dmp); with fp16 and bf16 their gradients are sent as bf16"""
     sharding_group_size: Whole = 0
     """processes that share one copy of the tables (dmp); for example the number of GPUs of a host; 0 = all processes"""
-    sync_every_n_steps: Count = 1
-    """steps between two averages of the copies of the tables; only with sharding_group_size; 1 = each step uses the
-    gradients of all groups"""
-    cache_load_factor: float = Field(0.2, gt=0, lt=1)
-    """share of the table rows to cache on the GPU (fused_uvm_caching)"""
     timeout_minutes: Positive = 30.0
     """minutes to wait for another process before the run ends"""
 

@@ -42,7 +42,7 @@ class PairExamples:
 
 
 def parts_of_pairs(
-    pairs: TrainingPairs, *, seed: int, loss: str, rating_holdout: float, rating_validation: float, **_: object
+    pairs: TrainingPairs, *, seed: int, loss: str, rating_validation: float, rating_holdout: float = 0.1, **_: object
 ) -> dict[str, PairExamples]:
     """Return the pairs to train on and, where `loss` is that of ratings, shares of all pairs held out at random.
 

@@ -115,14 +115,20 @@ UntrainedScorer: TypeAlias = PopularityScorer | TransitionScorer
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineFactory:
-    """Hold the dataset and the settings of [model] for these kinds."""
+    """Hold the dataset, and what the kinds count of it.
+
+    Recent popularity is that of the newest `recent_share`. A transition counts `decay` times as much for each further
+    place of distance; the decay leaves little weight beyond `n_last_items`. To the transitions of an item `smoothing`
+    by popularity are added: 60 to 100 are best on validation of sparse data (Amazon Sports) and as good as any on dense
+    data (MovieLens 1M).
+    """
 
     dataset: Dataset
     partition: Partition
-    recent_share: float
-    n_last_items: int
-    decay: float
-    smoothing: float
+    recent_share: float = 0.1
+    n_last_items: int = 10
+    decay: float = 0.7
+    smoothing: float = 100.0
 
     def histories(self, between: Callable[[], None] = lambda: None) -> TrainingHistories:
         """Return what is counted, of which each part is read after a call of `between`."""

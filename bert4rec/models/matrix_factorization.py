@@ -26,6 +26,7 @@ from bert4rec.models.tables.table import Table
 from bert4rec.models.transformer import append_ones
 
 NUMBERS_AT_ONCE = 2**22  # of a hidden layer, where whole tiles are scored without a gradient: 16 MiB
+MLP_LAYERS = (64, 32)  # widths of the hidden layers, halved from layer to layer as in the NCF paper
 
 
 class MatrixFactorization(RankingModel):
@@ -38,7 +39,7 @@ class MatrixFactorization(RankingModel):
     kind = KINDS["matrix_factorization"]
 
     def __init__(
-        self, *, n_items: int, n_users: int, embed_dim: int, form: str, mlp_layers: Sequence[int], dropout: float,
+        self, *, n_items: int, n_users: int, embed_dim: int, form: str, dropout: float,
         loss: LossSettings = SOFTMAX, device: torch.device | str = "meta",
     ) -> None:  # fmt: skip
         item_table = ItemTable(n_items, embed_dim, head="tied", output_bias=form == "bias", device=device)
@@ -47,7 +48,7 @@ class MatrixFactorization(RankingModel):
         self.user_table = Table(
             "user", n_rows=n_users, width=item_table.width, features=["user"], n_initialized=embed_dim, device=device
         )
-        self.mlp = MLP(embed_dim, mlp_layers, dropout, device) if form == "neural" else None
+        self.mlp = MLP(embed_dim, MLP_LAYERS, dropout, device) if form == "neural" else None
         is_rating = self.loss == "mse" and form != "neural"  # whose last layer has a bias
         self.rating_bias = nn.Parameter(torch.empty(1, device=device)) if is_rating else None
 

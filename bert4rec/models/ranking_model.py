@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bert4rec.config.abilities import needs_negatives
-from bert4rec.config.kinds import KINDS, Kind
+from bert4rec.config.kinds import KINDS, Kind, needs_negatives
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Lookup
@@ -38,7 +37,7 @@ class RankingModel(nn.Module):
     def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
         """Return what the model is trained on: the `windows`, or the pairs in their histories.
 
-        `settings`: `loss`, `rating_holdout`, `rating_validation`, and the keywords of `Masking`; `times` among them.
+        `settings`: `loss`, `rating_validation`, and the keywords of `Masking`; `times` among them.
         """
         raise NotImplementedError
 

@@ -16,8 +16,8 @@ from bert4rec.runtime.errors import DataError
 Filter: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
 
 FILTERS = (  # the settings that ask for them
-    "only_read", "min_rating", "time_from", "time_until", "repeats", "drop_consecutive_duplicates",
-    "min_item_interactions", "min_user_interactions", "max_user_interactions",
+    "only_read", "min_rating", "time_from", "time_until", "repeats", "min_item_interactions",
+    "min_user_interactions", "max_user_interactions",
 )  # fmt: skip
 
 
@@ -77,25 +77,24 @@ def keep_times(interactions: pl.DataFrame, *, start: int | None = None, end: int
     return interactions.filter(*limits, *([] if end is None else [pl.col("time") < end]))
 
 
-def keep_repeats(interactions: pl.DataFrame, *, which: Literal["keep", "first", "last"]) -> pl.DataFrame:
-    """Keep all interactions of a user with one item, or the first or the last.
+def keep_repeats(
+    interactions: pl.DataFrame, *, which: Literal["keep", "first", "last", "first_in_a_row"]
+) -> pl.DataFrame:
+    """Keep all interactions of a user with one item, the first or the last, or the first of consecutive ones.
 
     >>> frame = pl.DataFrame({"user": [7, 7, 7], "item": [1, 2, 1]})
     >>> keep_repeats(frame, which="last")["item"].to_list()
     [2, 1]
-    """
-    return interactions if which == "keep" else interactions.unique(["user", "item"], keep=which, maintain_order=True)
-
-
-def drop_consecutive_duplicates(interactions: pl.DataFrame) -> pl.DataFrame:
-    """Keep the first of consecutive rows of one user and one item.
-
     >>> frame = pl.DataFrame({"user": [7, 7, 7, 8], "item": [1, 1, 2, 2]})
-    >>> drop_consecutive_duplicates(frame).rows()
+    >>> keep_repeats(frame, which="first_in_a_row").rows()
     [(7, 1), (7, 2), (8, 2)]
     """
-    same = (pl.col("user") == pl.col("user").shift()) & (pl.col("item") == pl.col("item").shift())
-    return interactions.filter(~same.fill_null(False))
+    if which == "keep":
+        return interactions
+    if which == "first_in_a_row":
+        pair = pl.col("user", "item")
+        return interactions.filter(~pl.all_horizontal(pair == pair.shift()).fill_null(False))
+    return interactions.unique(["user", "item"], keep=which, maintain_order=True)
 
 
 def drop_rare_items(interactions: pl.DataFrame, counts: NDArray[np.int64], *, min_interactions: int) -> pl.DataFrame:

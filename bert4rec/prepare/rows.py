@@ -11,13 +11,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config.tables import Preprocessing
-from bert4rec.config.values import instant
+from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.prepare.filters import (
     FILTERS,
     Filter,
     apply,
-    drop_consecutive_duplicates,
     drop_low_ratings,
     drop_rare_items,
     drop_unread,
@@ -30,6 +28,8 @@ from bert4rec.prepare.ordering import Distinct, ExistingIds, Parts, SortedRuns, 
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.runtime.errors import DataError
+
+FEW_BAD_ROWS = 10  # that are accepted whatever their share: in a small file the share alone would allow none
 
 
 @dataclass
@@ -57,7 +57,7 @@ def read_rows(
 ) -> RawRows:  # fmt: skip
     """Read every usable row of `source`, in runs of `run_bytes` under `folder`; `known`: the ids of an older dataset.
 
-    Raises `DataError` where the share of bad rows is above `max_bad_rows`, unless there are no more than `few_bad_rows`
+    Raises `DataError` where the share of bad rows is above `max_bad_rows`, unless there are no more than `FEW_BAD_ROWS`
     and a tenth of all. That this is likely is logged as soon as it is seen; then all rows are read to count them,
     unless none of the first ones can be used.
     """
@@ -104,8 +104,8 @@ def _by_known(frame: pl.DataFrame, known: ExistingIds | None) -> tuple[pl.DataFr
 
 def _has_too_many(bad: BadRows, n_rows: float, settings: Preprocessing) -> bool:
     """Return whether `bad` rows among `n_rows` are more than the settings allow."""
-    share, few = settings.max_bad_rows, settings.few_bad_rows
-    return bad.total > max(share * n_rows, min(few, n_rows / 10) if share else 0)
+    share = settings.max_bad_rows
+    return bad.total > max(share * n_rows, min(FEW_BAD_ROWS, n_rows / 10) if share else 0)
 
 
 @dataclass
@@ -187,8 +187,6 @@ def _filters_by_row(settings: Preprocessing) -> dict[str, Filter]:
 def _filters_in_order(settings: Preprocessing) -> dict[str, Filter]:
     """Return the filters that look at a user's rows in order of time; those of users unless a rare item goes before."""
     verbs: dict[str, Filter] = {"repeats": partial(keep_repeats, which=settings.repeats)}
-    if settings.drop_consecutive_duplicates:
-        verbs["drop_consecutive_duplicates"] = drop_consecutive_duplicates
     return verbs | (filters_of_users(settings) if settings.min_item_interactions <= 1 else {})
 
 

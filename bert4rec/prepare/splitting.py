@@ -8,8 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config.tables import Preprocessing
-from bert4rec.config.values import instant
+from bert4rec.config.tables import Preprocessing, instant
 from bert4rec.dataset.format import MIN_EVALUATED, NO_TARGET
 from bert4rec.prepare.ordering import Parts
 from bert4rec.runtime.errors import DataError

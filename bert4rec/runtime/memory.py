@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from bert4rec.runtime.cores import CGROUPS, group_folders
+from bert4rec.runtime.startup import CGROUPS, group_folders
 
 SECONDS_BETWEEN_LOOKS = 2.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bert4rec.runtime.cores import threads_of_process
 from bert4rec.runtime.errors import RunInterruptedError, SettingsError, pluralize
 from bert4rec.runtime.memory import compile_few_kernels
+from bert4rec.runtime.startup import threads_of_process
 
 SECONDS_TO_COME = 1800.0  # for all processes of a run: hosts of a cluster may be minutes apart
 SECONDS_OF_SILENCE = 10.0  # before a process says that it waits

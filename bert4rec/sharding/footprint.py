@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
-from bert4rec.config.abilities import Updates, needs_negatives, table_updates
+from bert4rec.config.kinds import Updates, needs_negatives, table_updates
 from bert4rec.models.losses import SCORES_AT_ONCE, LossSettings
 from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables.table import is_of_table, set_precision
@@ -42,6 +42,7 @@ CPU_PROCESS, CPU_LIBRARIES = 275 * MIB, 130 * MIB  # interpreter and heap; pages
 GPU_CONTEXT, GPU_HOST_PROCESS = 1536 * MIB, 3072 * MIB  # CUDA and NCCL on the GPU, in host memory: not measured
 
 CACHE_SET = 32  # rows that fbgemm's cache takes together
+CACHE_LOAD_FACTOR = 0.2  # of the rows of a table, on the GPU with fused_uvm_caching; the default of TorchRec
 
 TABLES, TABLE_STATE = "table weights", "table optimizer state"
 DENSE, GRADIENTS, AVERAGE = "dense part", "table gradients", "average of the weights"
@@ -59,8 +60,8 @@ class Job:
     sequences of a process and step, `negatives_shared_by` the processes that share a draw of `n_train_negatives`.
     `sparse_optimizer` updates the tables, `optimizer` the dense part; nothing is updated where a model is only
     evaluated (`trains` is False): then there are no gradients.
-    Each group of `sharding_group_size` processes (0: all are one) has a copy of the tables; `sync_every_n_steps` as
-    the setting; `averages`: a mean of the weights is kept beside them. `window_length` is the mean of the dataset's
+    Each group of `sharding_group_size` processes (0: all are one) has a copy of the tables; `averages`: a
+    mean of the weights is kept beside them. `window_length` is the mean of the dataset's
     windows, 0 where that is not known.
     """
 
@@ -80,11 +81,9 @@ class Job:
     sharding_type: str = "row_wise"
     compute_kernel: str = "fused"
     sparse_weight_decay: float = 0.0
-    cache_load_factor: float = 0.2
     table_precision: str = "fp32"
     messages: str = "fp32"
     sharding_group_size: int = 0
-    sync_every_n_steps: int = 1
     window_length: float = 0.0
     trains: bool = True
     averages: bool = False
@@ -249,15 +248,11 @@ def resident_bytes(job: Job, shards: Sequence[Shard]) -> tuple[Bytes, Bytes]:
 def sync_bytes(job: Job, shards: Sequence[Shard]) -> int:
     """Return the bytes that synchronize the `shards` of a process with other groups' copies, per step.
 
-    Gradients of the rows that the others have looked up, or of every row, where these are trained as parameters. Where
-    the copies are averaged every few steps: weights and states, a step's share of them.
+    Gradients of the rows that the others have looked up, or of every row, where these are trained as parameters.
     """
     if job.n_groups == 1 or not job.trains:
         return 0
     all_reduced = 2 * (job.n_groups - 1) / job.n_groups  # of each byte, in a ring
-    if job.sync_every_n_steps > 1:
-        resident_bytes = sum(part.weight_bytes + part.state_bytes for part in shards)
-        return math.ceil(all_reduced * resident_bytes / job.sync_every_n_steps)
     of_every_row = sum(part.weight_bytes for part in shards if job.updates[part.table] == "dense_shards")
     gathered = _gradients_of_groups(job, shards) * (job.n_groups - 1) / job.n_groups
     return math.ceil(all_reduced * of_every_row + gathered)
@@ -275,7 +270,7 @@ def hidden_bytes(job: Job) -> int:
 
 def _gradients_of_groups(job: Job, shards: Sequence[Shard]) -> int:
     """Return rows of fused tables that all groups look up in a step of what this process holds, and their ids."""
-    if job.n_groups == 1 or job.sync_every_n_steps > 1:
+    if job.n_groups == 1:
         return 0
     n_bytes = 0.0
     for part in (part for part in shards if job.updates[part.table] == "fused"):
@@ -290,7 +285,7 @@ def _cache_bytes(job: Job, part: Shard) -> int:
     """Return fbgemm's cache of a table on the GPU: rows in whole sets, two numbers a cached row, one for every row."""
     if job.compute_kernel != "fused_uvm_caching":
         return 0
-    slots = CACHE_SET * max(1, math.ceil(int(part.n_rows * job.cache_load_factor) / CACHE_SET))
+    slots = CACHE_SET * max(1, math.ceil(int(part.n_rows * CACHE_LOAD_FACTOR) / CACHE_SET))
     return slots * (part.n_columns * BYTES[job.table_precision] + 16) + 4 * part.n_rows
 
 

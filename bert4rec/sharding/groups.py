@@ -2,13 +2,12 @@
 
 Process r of n stands in group r // size: groups are consecutive, so that one of 8 is a host of 8 GPUs, within which
 the looked-up vectors then travel. The processes that hold the same shard, one of each group, keep it in step: by the
-gradients of each step, from which all of them make the same update, or by the mean of their copies every few steps.
+gradients of each step, from which all of them make the same update.
 
-TorchRec's DMPCollection does the latter, on CUDA only; its environment for two dimensions, which shards within a
-group, is used here too.
+TorchRec's environment for two dimensions shards within a group. Its DMPCollection is not used: it averages the copies
+every few steps, on CUDA only, which is exact for SGD alone.
 """
 
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -70,13 +69,6 @@ def make_groups(size: int, timeout: timedelta) -> Groups:
         Partition(number, len(ranks), of_copies),
         Partition(rank, n_processes, place=place),
     )
-
-
-@torch.no_grad()
-def average(tensors: Iterable[Tensor], replicas: Partition) -> None:
-    """Give all copies the mean of each of the `tensors`, which are parts of tables or of their optimizers' state."""
-    for tensor in tensors:
-        replicas.mean(tensor)
 
 
 def share_gradients(kernel: Kernel, replicas: Partition) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert4rec.config.abilities import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
+from bert4rec.config.kinds import has_kernel, has_optimizer, needs_negatives, supports_column_sharding
 from bert4rec.runtime.errors import SettingsError, pluralize
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import Job
@@ -22,7 +22,6 @@ OPTIONS = {
     "compute_kernel": "--parallelism.compute_kernel",
     "sparse_optimizer": "--parallelism.sparse_optimizer",
     "sharding_group_size": "--parallelism.sharding_group_size",
-    "sync_every_n_steps": "--parallelism.sync_every_n_steps",
     "negatives_shared_by": "--training.negatives_shared_by",
     "n_train_negatives": "--training.n_train_negatives",
 }
@@ -88,7 +87,7 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
     spare = Memory(*(None if limit is None else int(SPARE * limit) for limit in (memory.host, memory.device)))
     batch_size = "--training.per_device_train_batch_size" if job.trains else "--evaluation.per_device_eval_batch_size"
     yield from _first(memory, [_changed(job, SHARDED)])
-    yield from _first(memory, [_changed(job, {"sharding_group_size": 0, "sync_every_n_steps": 1})])
+    yield from _first(memory, [_changed(job, {"sharding_group_size": 0})])
     kernels = [name for name in KERNELS if has_kernel(name, job.mode, job.device_type) and not job.sharding_group_size]
     yield from _first(memory, (_changed(job, {"compute_kernel": name}) for name in kernels))
     smaller = ((f"{batch_size}={n}", replace(job, batch_size=n)) for n in _round_numbers(job.batch_size))

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
-from bert4rec.config.abilities import Updates
+from bert4rec.config.kinds import Updates
 from bert4rec.models.tables.table import DeferredUpdate, Table, is_of_table, saved_name
-from bert4rec.sharding.groups import average
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.placement import EPSILON
 from bert4rec.sharding.torchrec_internals import (
@@ -19,7 +18,6 @@ from bert4rec.sharding.torchrec_internals import (
     ShardedTensor,
     ShardMetadata,
     kernels,
-    local_parts,
     set_step_count,
     sharded_like,
 )
@@ -76,7 +74,6 @@ class OptimizerSettings:
     sparse_weight_decay: float = 0.0
     max_grad_norm: float = 0.0
     can_skip: bool = False
-    sync_every_n_steps: int = 1
 
 
 class Optimizers:
@@ -87,16 +84,14 @@ class Optimizers:
     takes the share `sparse_weight_decay` × learning rate off all rows of tables that are not fused (decoupled, as in
     AdamW: Loshchilov and Hutter 2019).
 
-    Where each group of processes has a copy of the tables, every step is made of the gradients of all groups; or, with
-    `sync_every_n_steps` above 1, of a group's own, and after so many steps the copies become their mean.
+    Where each group of processes has a copy of the tables, every step is made of the gradients of all groups.
     """
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings, updates: Mapping[str, Updates]) -> None:
         named = {name: parameter for name, parameter in unwrap(model).named_parameters() if not is_of_table(name)}
         self._dense_names, self._dense_parameters = list(map(saved_name, named)), list(named.values())
-        self._settings, self.can_skip, self._is_in_step = settings, settings.can_skip, True
+        self._settings, self.can_skip = settings, settings.can_skip
         tables: list[Table] = unwrap(model).tables
-        self._tables, self._sync_every = tables, settings.sync_every_n_steps
         self._ordinary_tables = [table for table in tables if updates[table.config.name] != "fused"]
         fused = [table for table in tables if updates[table.config.name] == "fused"]
         self._fused: Any = model.fused_optimizer if fused else None
@@ -145,28 +140,13 @@ class Optimizers:
         if self._deferred:
             self._deferred.apply()
         self.n_updates += 1
-        if self._sync_every == 1:
-            for table in self._ordinary_tables:
-                assert table.weight.grad is not None, "every process has looked rows up"
-                table.replicas.mean(table.weight.grad)
+        for table in self._ordinary_tables:
+            assert table.weight.grad is not None, "every process has looked rows up"
+            table.replicas.mean(table.weight.grad)
         if self._settings.sparse_weight_decay and self.sparse is not None:
             self._decay(self.sparse.param_groups[0]["lr"])
         for optimizer, _ in self._rates:
             optimizer.step()
-        self._is_in_step = self._sync_every == 1
-        if self.n_updates % self._sync_every == 0:
-            self.synchronize()
-
-    def synchronize(self) -> None:
-        """Give the copies of the tables in all groups their mean, and the state of their optimizer too.
-
-        To be called before they are evaluated or saved; nothing happens where they are the same.
-        """
-        if not self._is_in_step:
-            rows = [value for table in self._tables for value in table.collection.state_dict().values()]
-            states = [value for _, value in self._table_state()]
-            average((part for value in rows + states for part in local_parts(value)), self._tables[0].replicas)
-        self._is_in_step = True
 
     @torch.no_grad()
     def _decay(self, learning_rate: float) -> None:

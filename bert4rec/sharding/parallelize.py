@@ -129,7 +129,7 @@ def parallelize(
     )
     for kernel in kernels(unwrap(sharded)):  # row-wise, the last processes have none where there are few rows
         give_a_row_to_empty_kernel(kernel)
-        if groups.replicas.n_processes > 1 and plan.job.sync_every_n_steps == 1:
+        if groups.replicas.n_processes > 1:
             share_gradients(kernel, groups.replicas)
     for table in model.tables:
         if table.partition.n_processes > 1:

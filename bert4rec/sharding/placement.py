@@ -12,9 +12,9 @@ from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.types import CacheParams, CommOp, ShardingPlan
 
-from bert4rec.config.abilities import SHARDING_TYPES, supports_column_sharding
+from bert4rec.config.kinds import SHARDING_TYPES, supports_column_sharding
 from bert4rec.runtime.memory import Memory
-from bert4rec.sharding.footprint import Job, Shard, peak_bytes, resident_bytes, shard
+from bert4rec.sharding.footprint import CACHE_LOAD_FACTOR, Job, Shard, peak_bytes, resident_bytes, shard
 from bert4rec.sharding.torchrec_internals import (
     ChosenOptions,
     Perf,
@@ -133,7 +133,7 @@ def _constraints(job: Job) -> dict[str, ParameterConstraints]:
         name: ParameterConstraints(
             sharding_types=allowed_types(job.sharding_type, job.sparse_optimizer),
             compute_kernels=[job.compute_kernel],
-            cache_params=CacheParams(load_factor=job.cache_load_factor) if cached else None,
+            cache_params=CacheParams(load_factor=CACHE_LOAD_FACTOR) if cached else None,
             min_partition=-(-table.embedding_dim // (4 * job.group_size)) * 4,
             pooling_factors=[job.lookups_per_step[feature] / job.batch_size for feature in table.feature_names],
         )

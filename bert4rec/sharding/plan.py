@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ShardingPlan
 
-from bert4rec.config.abilities import needs_negatives
+from bert4rec.config.kinds import needs_negatives
 from bert4rec.runtime.errors import SettingsError, pluralize
 from bert4rec.runtime.memory import Memory
 from bert4rec.sharding.footprint import (

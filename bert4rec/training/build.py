@@ -11,8 +11,7 @@ from torch import nn
 
 from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
 from bert4rec.checkpoint.run_folder import CHECKPOINTS
-from bert4rec.config.abilities import needs_negatives
-from bert4rec.config.kinds import BASELINES, KINDS
+from bert4rec.config.kinds import BASELINES, KINDS, needs_negatives
 from bert4rec.config.resolve import Facts, max_len, resolve
 from bert4rec.config.tables import ALL_BASELINES_UP_TO, ALL_BASELINES_UP_TO_SCORES, Config, Table
 from bert4rec.dataset.format import TEST
@@ -42,7 +41,7 @@ from bert4rec.training.step import Step
 from bert4rec.training.trainer import Trainer, TrainerSettings
 
 OF_EXAMPLES = (
-    "seed", "loss", "rating_holdout", "rating_validation", "mask_prob", "last_item_mask_prob", "mask_token_share",
+    "seed", "loss", "rating_validation", "mask_prob", "last_item_mask_prob", "mask_token_share",
     "random_token_share",
 )  # fmt: skip
 
@@ -170,7 +169,7 @@ def make_evaluator(config: Config, world: Processes, dataset: Dataset) -> Evalua
         max_len=config.max_len,
         precision=config.training.precision,
         baselines=baselines,
-        counting=BaselineFactory(dataset=dataset, partition=partition, **config.model.counting),
+        counting=BaselineFactory(dataset=dataset, partition=partition),
         leaves_out_seen=settings.seen_items == "leave_out",
         left_out=left_out,
         pairs=make_pairs(config, dataset) if config.training.loss == "mse" else {},

@@ -30,8 +30,7 @@ from bert4rec.checkpoint.run_folder import (
     step_folder,
 )
 from bert4rec.checkpoint.store import verify
-from bert4rec.config.abilities import needs_negatives
-from bert4rec.config.kinds import KINDS
+from bert4rec.config.kinds import KINDS, needs_negatives
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import choices
 from bert4rec.config.tables import Config

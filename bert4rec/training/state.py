@@ -198,7 +198,6 @@ class Checkpoints:
         state = self.state
         if self._manager.last_step == state.step and self._saved == state.without_timers():
             return
-        self._optimizers.synchronize()
         if not all_agree(are_finite(self._weights.local_parts())):
             raise DivergenceError(f"weights are not finite after {pluralize(state.step, 'step')}")
         with self._interruption.busy():

@@ -261,7 +261,6 @@ class Trainer:
 
     def _validate(self) -> None:
         """Measure, and compare with the best so far."""
-        self._step.optimizers.synchronize()
         try:
             with self.checkpoints.using_average():
                 metrics = self.evaluate(self._measure)

@@ -158,8 +158,8 @@ def test_a_log_that_was_torn_is_gone_on_with(make: Make, whole: Path) -> None:
 
 
 def test_a_setting_that_the_run_does_not_know_has_not_changed() -> None:
-    of_model = {"embed_dim": 8, "smoothing": 3.0}
-    saved = {"facts_version": METADATA_VERSION, "fingerprint": "x", "config": {"model": of_model, "training": {}}}
-    settings = {"model": {"embed_dim": 8, "smoothing": 4.0, "decay": 0.7}, "training": {"optimizer": "adamw"}}
-    assert changes(saved, settings) == {"model.smoothing": [3.0, 4.0]}
+    of_run = {"model": {"embed_dim": 8}, "training": {"patience": 3}}
+    saved = {"facts_version": METADATA_VERSION, "fingerprint": "x", "config": of_run}
+    settings = {"model": {"embed_dim": 8, "n_heads": 2}, "training": {"optimizer": "adamw", "patience": 4}}
+    assert changes(saved, settings) == {"training.patience": [3, 4]}
     check_settings(saved, settings, "x", reset_optimizer=False)  # it is no part of the model that is trained

@@ -179,5 +179,5 @@ def test_a_dataset_folder_says_all_about_the_data(make: Make, log_folder: Path) 
 
 
 def test_it_is_known_without_torch() -> None:
-    program = "import sys, bert4rec.commands.jobs.train; sys.exit('torch' in sys.modules)"
+    program = "import sys, bert4rec.commands.train; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from bert4rec.__main__ import main
-from bert4rec.commands.jobs import launched
+from bert4rec.commands import launched
 from bert4rec.report.markdown import metrics_table
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, SettingsError, UserError
 from tests.fixture_types import Capture, Patch
@@ -97,7 +97,7 @@ def test_an_evaluation_prints_the_tables_of_the_report(whole: Path, capsys: Capt
 
 def test_a_signal_is_one_line(made: Path, monkeypatch: Patch, capsys: Capture) -> None:
     interrupted = Mock(side_effect=Interrupted(15, "nothing was written"))
-    monkeypatch.setattr("bert4rec.commands.jobs.evaluate._evaluate", interrupted)
+    monkeypatch.setattr("bert4rec.commands.evaluate._evaluate", interrupted)
     monkeypatch.setattr(os, "_exit", Mock(side_effect=SystemExit(143)))
     with pytest.raises(SystemExit):
         main(["evaluate", str(made)])

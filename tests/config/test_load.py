@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from bert4rec.config.help import PREPARE_OPTIONS
 from bert4rec.config.load import (
     load_config,
     parse_command_line,
     parse_mapping,
     settings_file,
 )
-from bert4rec.config.setting_errors import PREPARE_OPTIONS
 from bert4rec.runtime.errors import SettingsError
 
 ROOT = Path(__file__).parents[2]
@@ -93,14 +93,14 @@ def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: str, name
     assert "\n" not in str(caught.value)
 
 
-def test_a_conflict_names_the_file_unless_the_option_was_typed(tmp_path: Path) -> None:
-    file = tmp_path / "short.toml"
-    file.write_text("[model]\nmax_len = 10\n")
-    typed = parse_command_line(["--training.sliding_step=11"])[1]
-    for overrides, start in (
-        (typed, "--training.sliding_step=11: "),
-        ({"training.sliding_step": 11}, f"{file}: training.sliding_step = 11: "),
+def test_a_conflict_names_the_option_or_else_the_file_that_takes_part_in_it(tmp_path: Path) -> None:
+    file, step = tmp_path / "short.toml", {"training.sliding_step": 11}
+    for content, overrides, start in (
+        ("max_len = 10", parse_command_line(["--training.sliding_step=11"])[1], "--training.sliding_step=11: "),
+        ("max_len = 10", step, f"{file}: training.sliding_step = 11: "),
+        ("n_heads = 2", step | {"model.max_len": 10}, "training.sliding_step = 11: "),
     ):
+        file.write_text(f"[model]\n{content}\n")
         with pytest.raises(SettingsError) as caught:
             load_config(file, overrides)
         assert str(caught.value).startswith(start)

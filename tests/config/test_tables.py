@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import tomli
 
-from bert4rec.config.help import description
+from bert4rec.config.help import all_settings, description
 from bert4rec.config.load import flat, load_config
-from bert4rec.config.setting_errors import all_settings
 from bert4rec.config.tables import (
     ALL_BASELINES_UP_TO,
     ALL_BASELINES_UP_TO_SCORES,
@@ -17,8 +16,8 @@ from bert4rec.config.tables import (
     FULL_SOFTMAX_UP_TO,
     WINDOW_LENGTHS,
     Config,
+    instant,
 )
-from bert4rec.config.values import instant
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +46,7 @@ def test_descriptions_have_the_limits_of_the_code() -> None:
 def test_how_many_bad_rows_may_be_is_not_what_a_dataset_is_made_of() -> None:
     recipes = [
         load_config(None, {f"preprocessing.{name}": value}).preprocessing.recipe
-        for name, value in (("seed", 1), ("few_bad_rows", 0), ("max_bad_rows", 0.5), ("memory_gb", 1.0))
+        for name, value in (("seed", 1), ("max_bad_rows", 0.5), ("memory_gb", 1.0))
     ]
     assert all(recipe == recipes[0] for recipe in recipes)
 

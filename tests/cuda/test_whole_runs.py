@@ -12,7 +12,7 @@ from torch import Tensor
 from bert4rec.api import load
 from bert4rec.checkpoint.run_folder import find_trained, found
 from bert4rec.checkpoint.stored_tensors import StoredTensors
-from bert4rec.commands.jobs.evaluate import settings_of
+from bert4rec.commands.evaluate import settings_of
 from bert4rec.report.log import read_records
 from bert4rec.training.evaluate import evaluate
 from tests.cuda.conftest import Train, losses

@@ -18,7 +18,7 @@ import pytest
 import tomli
 
 from bert4rec.__main__ import COMMANDS, main
-from bert4rec.config.setting_errors import all_keys
+from bert4rec.config.help import all_keys
 from scripts import settings
 
 ROOT = Path(__file__).parents[2]

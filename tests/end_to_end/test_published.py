@@ -12,7 +12,6 @@ import pytest
 import bert4rec
 from benchmarks import published
 from benchmarks.published import earlier_run, main, parse_models, tables
-from bert4rec.__main__ import main as bert4rec_command
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.config.load import load_config
 from bert4rec.evaluation.intervals import mean_interval
@@ -107,7 +106,7 @@ def test_only_the_same_settings_dataset_and_processes_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
     make(tmp_path / "x", finished=finished)
-    make(tmp_path / "x-2", finished=finished, **{"model.smoothing": 3.0})
+    make(tmp_path / "x-2", finished=finished, **{"preprocessing.seed": 3})
     make(tmp_path / "x-3", finished=finished, fingerprint="def")
     make(tmp_path / "x-4", finished=finished, processes=2)
     make(tmp_path / "x-seed5", finished=finished)
@@ -139,11 +138,6 @@ def test_wrong_settings_are_found_before_the_first_training(
 ) -> None:
     assert main(["markov", word, "--seeds=1"]) == 2
     assert token in capsys.readouterr().err
-
-
-def test_the_command_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bert4rec_command(["benchmark", "bert4rec"]) == 2
-    assert "python -m benchmarks.published" in capsys.readouterr().err
 
 
 def test_several_seeds_have_a_spread_and_the_interval_of_their_mean(tmp_path: Path) -> None:

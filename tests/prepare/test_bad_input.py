@@ -115,7 +115,7 @@ def test_a_bad_line_is_refused_or_counted_and_left_out(
     (tmp_path / name).write_bytes(b"".join([*lines[:3], line, *lines[3:]]))
     arguments = [f"--data.source={source}", f"--data.path={tmp_path}", *settings]
     place = f"{tmp_path / name}, line 4: "
-    strict = [*arguments, "--preprocessing.few_bad_rows=0"]
+    strict = [*arguments, "--preprocessing.max_bad_rows=0"]
     assert_refused(tmp_path, capsys, strict, f"error: {place}", message)
     assert run(tmp_path, *arguments) == 0
     (shown,) = [text for text in capsys.readouterr().out.splitlines() if "unusable: " + place in text]

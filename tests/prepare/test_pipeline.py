@@ -63,7 +63,7 @@ def histories(rows: Sequence[Row], s: dict[str, Any]) -> dict[str, list[Row]]:
             mine = [row for i, row in enumerate(mine) if row.item not in {later.item for later in mine[i + 1 :]}]
         elif s["repeats"] == "first":
             mine = [row for i, row in enumerate(mine) if row.item not in {earlier.item for earlier in mine[:i]}]
-        if s["drop_consecutive_duplicates"]:
+        elif s["repeats"] == "first_in_a_row":
             mine = [row for i, row in enumerate(mine) if i == 0 or row.item != mine[i - 1].item]
         found[user] = mine
     return limited(found, s)
@@ -112,8 +112,9 @@ SETTINGS = st.fixed_dictionaries(
     {
         "n_validated": st.integers(1, 4),
         "min_rating": st.sampled_from([0.0, 2.0]), "time_from": st.sampled_from([0, 3]),
-        "time_until": st.sampled_from([9, 10**6]), "repeats": st.sampled_from(["keep", "first", "last"]),
-        "drop_consecutive_duplicates": st.booleans(), "k_core": st.booleans(), "min_item": st.integers(1, 3),
+        "time_until": st.sampled_from([9, 10**6]),
+        "repeats": st.sampled_from(["keep", "first", "last", "first_in_a_row"]), "k_core": st.booleans(),
+        "min_item": st.integers(1, 3),
         "min_user": st.integers(1, 3), "max_user": st.sampled_from([0, 5]),
         "split": st.sampled_from(["leave_one_out", "time", "none"]), "split_at": st.integers(2, 9),
         "many_runs": st.booleans(),
@@ -137,7 +138,6 @@ def test_the_splits_are_those_of_the_reference(rows: list[Row], s: dict[str, Any
         "preprocessing.time_from": instant(s["time_from"]) if s["time_from"] else "",
         "preprocessing.time_until": instant(s["time_until"]) if s["time_until"] < 60 else "",
         "preprocessing.repeats": s["repeats"],
-        "preprocessing.drop_consecutive_duplicates": str(s["drop_consecutive_duplicates"]).lower(),
         "preprocessing.k_core": str(s["k_core"]).lower(), "preprocessing.min_item_interactions": s["min_item"],
         "preprocessing.min_user_interactions": s["min_user"], "preprocessing.max_user_interactions": s["max_user"],
         "preprocessing.split": s["split"], "preprocessing.split_at": instant(s["split_at"]),

@@ -339,7 +339,7 @@ def rank_with_model(config: Config, split: str) -> Ranks:
 def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
     """The ranks that a kind without training gives."""
     dataset, partition = _open(config), Partition(dist.get_rank(), dist.get_world_size())
-    counting = BaselineFactory(dataset=dataset, partition=partition, **config.model.counting)
+    counting = BaselineFactory(dataset=dataset, partition=partition)
     scorer = counting.scorer(kind, dist.barrier)
     with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):  # some tiles for every process
         return Ranker(scorer, batch_size=16, device=CPU).rank(dataset.splits[split], PROTOCOLS)

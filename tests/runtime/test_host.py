@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert4rec.runtime import cores, memory
-from bert4rec.runtime.cores import _limits, threads_of_process, usable_cores
+from bert4rec.runtime import memory, startup
 from bert4rec.runtime.memory import (
     Memory,
     _free_of_group,
@@ -18,6 +17,7 @@ from bert4rec.runtime.memory import (
     proportional_set_size,
     release_free_memory,
 )
+from bert4rec.runtime.startup import _limits, threads_of_process, usable_cores
 from tests.fixture_types import Patch
 
 MIB = 2**20
@@ -138,7 +138,7 @@ def test_the_cpu_limits_of_control_groups_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("limits", "expected"), [([], 8), ([1.5], 2), ([0.5], 1), ([16.0, 3.0], 3)])
 def test_usable_cores(monkeypatch: Patch, limits: list[float], expected: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(cores, "_limits", lambda: iter(limits))
+    monkeypatch.setattr(startup, "_limits", lambda: iter(limits))
     assert usable_cores() == expected
 
 
@@ -156,14 +156,14 @@ def test_threads_of_a_process(monkeypatch: Patch, variables: dict[str, str], exp
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cores, "usable_cores", lambda: 8)
+    monkeypatch.setattr(startup, "usable_cores", lambda: 8)
     assert threads_of_process(2) == expected
     assert threads_of_process(100) == (None if expected is None else 1)
 
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
-    [({}, cores.SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
+    [({}, startup.SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
 )
 def test_threads_spin_for_a_short_time_unless_the_user_says_otherwise(variables: dict[str, str], expected: str) -> None:
     names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")

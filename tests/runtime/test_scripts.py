@@ -17,7 +17,7 @@ from bert4rec.runtime.errors import (
     SettingsError,
     UserError,
 )
-from bert4rec.runtime.installation import exit_for_missing
+from bert4rec.runtime.startup import exit_for_missing
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = [["preprocessing.py"], ["train.py"], ["-m", "bert4rec", "report"]]
@@ -91,7 +91,7 @@ def test_torchx_finds_the_torchrun_of_an_environment_that_is_not_activated(tmp_p
 
 WHILE_IMPORTING = """
 import gc, sys, types
-from bert4rec.runtime.installation import importing
+from bert4rec.runtime.startup import importing
 
 try:
     with importing():

@@ -50,9 +50,9 @@ CASES: list[tuple[Job, Memory, list[str]]] = [
      gpu(8),
      [f"{BATCH}=32", "--training.negatives_shared_by=1 --training.n_train_negatives=45056", "--model.max_len=24"]),
     # More processes are no advice for groups, nor is host memory.
-    (make_job(10**8, 64, "cuda", sparse_optimizer="adam", sharding_group_size=8, sync_every_n_steps=4, **SAMPLED),
+    (make_job(10**8, 64, "cuda", sparse_optimizer="adam", sharding_group_size=8, **SAMPLED),
      gpu(4),
-     ["--parallelism.sharding_group_size=0 --parallelism.sync_every_n_steps=1", "--model.embed_dim=8"]),
+     ["--parallelism.sharding_group_size=0", "--model.embed_dim=8"]),
     # With Adam on CPU alone the run would be refused.
     (make_job(20_000_000, 2, sparse_optimizer="adam", n_train_negatives=256), HOST,
      ["4 processes, 2 a host", "--training.loss=sampled_softmax --parallelism.sparse_optimizer=rowwise_adagrad",

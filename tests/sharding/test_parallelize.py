@@ -220,7 +220,7 @@ WEIGHTS = ["item_table.embeddings.item.weight", "user_table.embeddings.user.weig
     ("changes", "ways_to_train"),
     [
         ({}, [(1, "dmp"), (2, "dmp"), (3, "dmp"), (2, "ddp"), (3, "ddp")]),  # Adam and decay of all rows
-        ({"model.form": "neural", "model.mlp_layers": [8, 4]}, [(2, "dmp")]),
+        ({"model.form": "neural"}, [(2, "dmp")]),
         ({"parallelism.sparse_optimizer": "rowwise_adagrad", "parallelism.sparse_weight_decay": 0.0}, [(3, "dmp")]),
         ({"training.loss": "softmax", "model.form": "dot"}, [(2, "dmp")]),
         ({"training.loss": "bpr"}, [(2, "dmp")]),

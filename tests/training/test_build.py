@@ -36,8 +36,7 @@ def test_a_job_to_the_last_field() -> None:
         },
         mode="dmp", device_type="cpu", world_size=6, local_world_size=3, sparse_optimizer="rowwise_adagrad",
         optimizer="sgd", batch_size=5, mask_prob=0.3, loss="gbce", n_train_negatives=7, negatives_shared_by=2,
-        sharding_type="table_wise", compute_kernel="fused", cache_load_factor=0.2,
-        averages=True,
+        sharding_type="table_wise", compute_kernel="fused", averages=True,
     )  # fmt: skip
     assert job(config, Sizes(items=98), device_type="cpu", world_size=6, local_world_size=3) == expected
 

@@ -13,7 +13,7 @@ import pytest
 
 import preprocessing
 from bert4rec.checkpoint.run_folder import find_trained
-from bert4rec.commands.jobs.evaluate import settings_of
+from bert4rec.commands.evaluate import settings_of
 from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
 from bert4rec.export.export import export

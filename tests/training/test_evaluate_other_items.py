@@ -11,7 +11,7 @@ import pytest
 from bert4rec import load
 from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_folder import find_trained
-from bert4rec.commands.jobs.evaluate import settings_of
+from bert4rec.commands.evaluate import settings_of
 from bert4rec.config.load import load_config
 from bert4rec.evaluation.lists import Lists
 from bert4rec.export.export import export

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,7 @@ import pytest
 
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Preprocessing
+from bert4rec.prepare import rows
 from bert4rec.prepare.engine import describe_rows
 from bert4rec.prepare.ordering import Parts, SortedRuns
 from bert4rec.prepare.progress import BadRows, Progress
@@ -49,8 +51,8 @@ ALIKE = pl.DataFrame({"user": [1] * 1000, "item": [1] * 1000})
 
 def test_the_share_of_bad_rows_is_that_of_all_rows_read_so_far() -> None:
     def run(*parts: tuple[int, int, int], few: int = 0, share: float = 0.002) -> int:
-        with tempfile.TemporaryDirectory() as place:
-            return len(read(Path(place), Source(ALIKE, *parts), max_bad_rows=share, few_bad_rows=few))
+        with tempfile.TemporaryDirectory() as place, patch.object(rows, "FEW_BAD_ROWS", few):
+            return len(read(Path(place), Source(ALIKE, *parts), max_bad_rows=share))
 
     assert run((2, 3, 100), (0, 997, 100)) == 1000  # two bad rows before a quote that nothing closes, and all others
     assert run((10, 90, 100), few=10) == 90  # ten rows pass, as a tenth of all

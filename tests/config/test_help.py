@@ -1,23 +1,19 @@
 """One line for a setting that is unknown or has an impossible value: the setting, the value, what is valid."""
 
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
-from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.config.setting_errors import (
-    NOWHERE,
+from bert4rec.config.help import (
     OTHER_KEYS,
     OTHER_SOURCES,
     PREPARE_OPTIONS,
     SHORT_OPTIONS,
-    Origins,
     all_keys,
-    did_you_mean,
     nearest_keys,
     nearest_values,
-    shown,
 )
+from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Source
 from bert4rec.runtime.errors import SettingsError
 
@@ -57,8 +53,7 @@ AUTO = '"auto"'
         ("--evaluation.ks=[0]", ["--evaluation.ks=[0]:", "1"]),
         ("--preprocessing.validation_users=0", ["validation_users=0:", "1", '"all"']),
         ("--parallelism.sparse_learning_rate=0", ["sparse_learning_rate=0:", "greater than 0", AUTO]),
-        ("--parallelism.cache_load_factor=1", ["cache_load_factor=1:", "less than 1"]),
-        ("--parallelism.cache_load_factor=0", ["cache_load_factor=0:", "greater than 0"]),
+        ("--training.rating_validation=0.9", ["rating_validation=0.9:", "less than 0.9"]),
         ("--run.dir=~no-such-user/runs", ["--run.dir=", "~no-such-user "]),
         ("--data.dataset_dir=s3://b/dataset", ["--data.dataset_dir=s3://b/dataset:", "data.path", "data.titles_path"]),
         ("--data.titles_path=ftp://ann:pw@host/titles.csv", ["=ftp://host/titles.csv:", "s3://", "https://"]),
@@ -75,27 +70,6 @@ def test_an_error_names_the_option_and_what_is_valid(argument: str, named: list[
     assert [text for text in named if text not in line] == [], line
     assert "\n" not in line
     assert "pw@" not in line
-
-
-@pytest.mark.parametrize(
-    ("origins", "blamed"),
-    [
-        (NOWHERE, "training.sliding_step = 11"),
-        (Origins("my.toml", frozenset({"model.n_heads"})), "training.sliding_step = 11"),
-        (Origins("my.toml", frozenset({"model.max_len"})), "my.toml: training.sliding_step = 11"),
-        (Origins(typed={"training.sliding_step": "--training.sliding_step 11"}),
-         "--training.sliding_step 11"),
-    ],
-)  # fmt: skip
-def test_an_error_names_the_file_or_the_option(origins: Origins, blamed: str) -> None:
-    assert origins.format_error("training.sliding_step", 11, "above model.max_len") == f"{blamed}: above model.max_len"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(True, "true"), (7, "7"), (0.5, "0.5"), ("a b", '"a b"'), ("", '""'), ([1, 5], "[1, 5]")]
-)
-def test_a_value_is_written_as_in_the_file(value: Any, text: str) -> None:
-    assert shown(value) == text
 
 
 def test_every_setting_is_named_as_people_write_it() -> None:
@@ -119,6 +93,7 @@ def test_other_names_are_those_of_settings_and_sources_that_exist() -> None:
         ("model.hidden_size", ["model.embed_dim"]),
         ("training.max_len", ["model.max_len"]),  # of another table
         ("seed", ["preprocessing.seed", "training.seed"]),
+        ("negatives", ["training.n_train_negatives", "preprocessing.n_eval_negatives"]),
         ("preprocessing.seeed", ["preprocessing.seed"]),  # the same table comes first
         ("dataset", ["data.dataset_dir", "data.source", "data.path"]),
         ("n_epoch", ["training.n_epochs"]),
@@ -143,9 +118,3 @@ def test_the_nearest_settings(name: str, keys: list[str]) -> None:
 )
 def test_the_nearest_sources(value: str, sources: list[str]) -> None:
     assert nearest_values(value, get_args(Source), OTHER_SOURCES) == sources
-
-
-def test_at_most_three_names_are_suggested() -> None:
-    assert nearest_keys("x", [f"{table}.x" for table in "abcde"]) == ["a.x", "b.x", "c.x"]
-    assert did_you_mean([]) == ""
-    assert "a, b or c?" in did_you_mean(["a", "b", "c"])

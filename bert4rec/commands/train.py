@@ -4,17 +4,14 @@ import argparse
 import logging
 
 from bert4rec.checkpoint.run_settings import load_run_settings
-from bert4rec.commands.jobs import launched
-from bert4rec.config.help import usual_help
+from bert4rec.commands import launched
+from bert4rec.config.help import SHORT_OPTIONS, usual_help
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import parse_command_line, take_folder
-from bert4rec.config.setting_errors import SHORT_OPTIONS
 from bert4rec.config.tables import Config
 from bert4rec.feed.loaders.server import start_ahead
 from bert4rec.runtime.console import log_to_terminal
-from bert4rec.runtime.installation import importing
-
-SUMMARY = "dataset folder → run folder"
+from bert4rec.runtime.startup import importing
 
 logger = logging.getLogger("bert4rec")
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.config.abilities import needs_negatives, table_updates
-from bert4rec.config.kinds import KINDS
+from bert4rec.config.kinds import KINDS, needs_negatives, table_updates
 
 EXACT: dict[str, Any] = {
     "mode": "dmp", "device_type": "cpu", "loss": "softmax", "is_scored": True, "sharding_type": "row_wise",

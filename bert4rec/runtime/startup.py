@@ -1,14 +1,66 @@
-"""How many cores this process may use, and how long its threads wait by spinning. Nothing here imports torch."""
+"""What is done before a package is imported: the check of the installation, and the threads of the libraries.
 
+Imports the standard library alone, so that a Python that cannot run a script is named in one line.
+"""
+
+from __future__ import annotations  # for a Python that is too old, which is to be told so
+
+import gc
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
+from typing import NoReturn
 
+ACTIVATE = "type `source .venv/bin/activate` first (`make setup` makes .venv), then the same command again"
 CGROUPS = Path("/sys/fs/cgroup")
 # Between two parallel regions a thread of libgomp spins, by default some milliseconds: on cores that other programs use
 # too it takes the time of those that it waits for. benchmarks/busy_cores.py has both conditions.
 SPIN_COUNT = "1000"
+
+
+def require_python() -> None:
+    """End the process with status 2 where this Python is older than 3.11."""
+    if sys.version_info < (3, 11):  # noqa: UP036
+        _exit(f"{_this_python()} is too old, 3.11 to 3.13 are supported")
+
+
+def exit_for_missing(error: ModuleNotFoundError) -> NoReturn:
+    """End the process with status 2 for a package that is not installed; raise `error` for a module of this one."""
+    name = (error.name or "").partition(".")[0]
+    if name in ("", "bert4rec"):
+        raise error
+    _exit(f"{_this_python()} does not have the package {name}")
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import TorchRec and other packages in a block a fifth faster, without garbage collection.
+
+    The imports create a million objects that stay; afterwards they are never looked at again.
+    """
+    if "torchrec" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _this_python() -> str:
+    return "{} (Python {}.{}.{})".format(sys.executable, *sys.version_info[:3])
+
+
+def _exit(problem: str) -> NoReturn:
+    advice = ACTIVATE if os.path.exists("train.py") else "activate the .venv of the project first"
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # once a host, where a launcher has started several
+        print(f"error: {problem}: {advice}", file=sys.stderr)
+    sys.exit(2)
 
 
 def set_thread_defaults() -> None:

@@ -4,35 +4,23 @@ import argparse
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
 
 from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
-from bert4rec.commands.jobs import launched
+from bert4rec.commands import launched
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options, take_folder
 from bert4rec.config.tables import Config
 from bert4rec.report.markdown import metrics_table
 from bert4rec.report.summary import ratings_line, rules, unknown_items
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError
-from bert4rec.runtime.installation import importing
-
-SUMMARY = "the metrics of a trained model again, on its own or another dataset, and the ranks of all users"
+from bert4rec.runtime.startup import importing
 
 FREE = (
     "evaluation.*", "parallelism.mode", "parallelism.device", "parallelism.sharding_type",
-    "parallelism.compute_kernel", "parallelism.cache_load_factor", "training.precision", "training.compile",
+    "parallelism.compute_kernel", "training.precision", "training.compile",
 )  # fmt: skip
 WITHOUT_STATE = {"parallelism.sparse_optimizer": "sgd", "training.optimizer": "sgd"}  # nothing is updated
 OUTPUT = "evaluation"
-
-
-class Request(NamedTuple):
-    """Hold the request: the `model` as it was typed, its settings and weights, and the folder of the results."""
-
-    model: Path
-    config: Config
-    trained: Trained
-    output: Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,36 +35,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = f"--table.key=value: as `bert4rec train` takes it, over the settings of the run: {', '.join(FREE)}"
     parser.set_defaults(settings=[])
-    parser.add_argument(
-        "model", metavar="RUN", type=Path, help="run folder (its best weights), a checkpoint, or a model package"
-    )
+    model = "run folder (its best weights), a checkpoint, or a model package"
+    parser.add_argument("model", metavar="RUN", type=Path, help=model)
     output = f"folder of the results (default: {OUTPUT} in the run folder); -2, -3, … where there are some"
     parser.add_argument("--output", metavar="FOLDER", type=Path, help=output)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print the metrics; return the exit status of `launched.run`."""
-    return launched.run(lambda: _request(arguments), _evaluate, resumes=False)
+
+    def find() -> tuple[Trained, Config]:
+        log_to_terminal(is_shown=launched.is_rank_zero(), stream="stderr")
+        trained = find_trained(arguments.model)
+        return trained, settings_of(trained, arguments.settings)
+
+    return launched.run(find, lambda found: _evaluate(arguments, *found), resumes=False)
 
 
-def _request(arguments: argparse.Namespace) -> Request:
-    log_to_terminal(is_shown=launched.is_rank_zero(), stream="stderr")
-    trained = find_trained(arguments.model)
-    output = arguments.output or (trained.run or Path()) / OUTPUT
-    return Request(arguments.model, settings_of(trained, arguments.settings), trained, output)
-
-
-def _evaluate(request: Request) -> None:
+def _evaluate(arguments: argparse.Namespace, trained: Trained, config: Config) -> None:
     with importing():
         from bert4rec.training.evaluate import evaluate  # imports torch, after the libraries are quiet
 
-    found = evaluate(request.config, request.trained, request.output)
+    found = evaluate(config, trained, arguments.output or (trained.run or Path()) / OUTPUT)
     if launched.is_rank_zero():
         if "ratings" in found.report:
             print(f"{ratings_line(found.report['ratings'])}\n")
         for split in ("test", "validation"):
             if split in found.report:
-                print(f"{split.capitalize()} of {request.model}\n\n{metrics_table(found.report, split)}\n")
+                print(f"{split.capitalize()} of {arguments.model}\n\n{metrics_table(found.report, split)}\n")
         if unknown := unknown_items(found.report):
             print(f"{unknown}\n")
         print(f"{rules(found.report)}\n\nReport and the ranks of all users: {found.folder}")

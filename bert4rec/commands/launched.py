@@ -13,8 +13,8 @@ from typing import NoReturn, TypeVar
 from bert4rec.checkpoint.run_settings import how_to_continue
 from bert4rec.runtime.console import emit_event
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, UserError
-from bert4rec.runtime.installation import exit_for_missing, importing
 from bert4rec.runtime.signals import log_interrupted
+from bert4rec.runtime.startup import exit_for_missing, importing
 
 LOST_ANOTHER = "lost another process of this run; if it printed no error it was probably out of memory (see `dmesg`)"
 NO_ANSWER = (
