@@ -14,10 +14,8 @@ import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import TYPED_NAMES, Format
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
-from bert4rec.prepare.text import text_blocks
-from bert4rec.prepare.text.csv_rows import NOT_UTF_8, Layout, parse, read_layout
-from bert4rec.prepare.text.json_lines import json_columns, json_rows
-from bert4rec.prepare.text.text_blocks import Block, blocks
+from bert4rec.prepare.text_blocks import Block, blocks
+from bert4rec.prepare.text_rows import NOT_UTF_8, Layout, json_columns, json_rows, parse, read_layout
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_FRAME = 1 << 20
@@ -145,11 +143,11 @@ class Table:
             yield from islice(typed_rows(self.path, self.format, columns, size), 1 if only_first else None)
             return
         quoted = self.format == "text" and self._layout.quoted
-        blocks = text_blocks.blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first)
+        found = blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first)
         if self.format == "json lines":
-            yield from json_rows(columns, bad, blocks)
+            yield from json_rows(columns, bad, found)
             return
-        for block in blocks:
+        for block in found:
             if self._layout.header and block.first_line == 1:
                 end = block.text.find(b"\n") + 1 or len(block.text)
                 block = replace(block, text=block.text[end:], first_line=2)

@@ -7,7 +7,7 @@ import pytest
 
 from bert4rec.prepare.progress import BadRows
 from bert4rec.prepare.tables import Words
-from bert4rec.prepare.text.text_blocks import Block
+from bert4rec.prepare.text_blocks import Block
 from tests.checks import one_line
 
 FILE = Path("a.txt")

@@ -14,10 +14,9 @@ import pytest
 
 import preprocessing
 from bert4rec.config.recognition import format_of
-from bert4rec.prepare import tables
+from bert4rec.prepare import tables, text_blocks
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.tables import Table
-from bert4rec.prepare.text import text_blocks
 from tests.checks import one_line
 from tests.prepare.files.log import COLUMNS, ROWS, content, in_batches, opened, stream
 
