@@ -20,8 +20,6 @@ from bert4rec.runtime.errors import DataError
 
 ROWS_PER_FRAME = 1 << 20
 
-Batch: TypeAlias = tuple[Any, float, float]  # a record batch, which share of the file was read before it, and with it
-
 
 def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
     """Return the columns of the file at `path`, and of each whether it can be a field: no list or record. `DataError`
@@ -40,11 +38,9 @@ def typed_rows(
     They have `LINE`, the number of the row from 1, and the values of `columns`: new name → name in the file. Raises
     `DataError` for a damaged file.
     """
-    seen, n_bytes = 0, path.stat().st_size
-    names = [*{*columns.values()}]
+    seen, before, n_bytes = 0, 0.0, path.stat().st_size
     with _readable(path, kind):
-        batches = _parquet_batches(path, names, size) if kind == "parquet" else _ipc_batches(path, kind, names)
-        for whole, before, after in batches:
+        for whole, after in _batches(path, kind, [*{*columns.values()}], size):
             for first in range(0, whole.num_rows, size):
                 batch = whole.slice(first, size)
                 batch.validate(full=True)  # these formats have no checksums, and Polars trusts what it is given
@@ -52,6 +48,7 @@ def typed_rows(
                 seen += len(frame)
                 share = before + (after - before) * (first + len(frame)) / whole.num_rows
                 yield frame, int(n_bytes * share)
+            before = after
 
 
 def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
@@ -60,26 +57,21 @@ def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
     return pl.DataFrame(pl.from_arrow(pa.RecordBatch.from_arrays([batch.column(i) for i in places], [*columns])))
 
 
-def _parquet_batches(path: Path, names: Sequence[str], size: int) -> Iterator[Batch]:
-    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-    seen, n_rows = 0, max(1, file.metadata.num_rows)
-    for batch in file.iter_batches(batch_size=size, columns=names):
-        yield batch, seen / n_rows, (seen + batch.num_rows) / n_rows
-        seen += batch.num_rows
-
-
-def _ipc_batches(path: Path, kind: Format, names: Sequence[str]) -> Iterator[Batch]:
+def _batches(path: Path, kind: Format, names: Sequence[str], size: int) -> Iterator[tuple[Any, float]]:
+    """Yield record batches, and which share of the file has been read with each."""
+    if kind == "parquet":
+        rows, seen = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20), 0
+        for batch in rows.iter_batches(batch_size=size, columns=names):
+            seen += batch.num_rows
+            yield batch, seen / rows.metadata.num_rows
+        return
     file, reader = _open(path, kind, names)
     if kind == "arrow stream":
-        before = 0.0
         for batch in reader:
-            after = file.tell() / file.size()
-            yield batch, before, after
-            before = after
+            yield batch, file.tell() / file.size()
         return
-    n = reader.num_record_batches
-    for index in range(n):
-        yield reader.get_batch(index), index / n, (index + 1) / n
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index), (index + 1) / reader.num_record_batches
 
 
 def _open(path: Path, kind: Format, names: Sequence[str] | None) -> tuple[Any, Any]:

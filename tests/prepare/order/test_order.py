@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.filters import apply, drop_users, keep_repeats, keep_times
 from bert4rec.prepare.ordering import Chunks, Distinct, Parts, SortedRuns, chunked, in_time_order, item_ids
+from bert4rec.prepare.rows import apply, drop_users, keep_repeats, keep_times
 from bert4rec.runtime.errors import DataError
 
 ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at": [0, 1, 2, 3, 4, 5]})

@@ -10,8 +10,7 @@ import pytest
 
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.prepare.first_look import first_of_other_columns, first_rows
-from bert4rec.prepare.interactions import Interactions, read_titles
-from bert4rec.prepare.sources import open_histories
+from bert4rec.prepare.sources import Interactions, open_histories, read_titles
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 from tests.prepare.files.log import opened

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare import splitting
-from bert4rec.prepare.splitting import instant_of_share, validation_sample
+from bert4rec.prepare import histories
+from bert4rec.prepare.histories import instant_of_share, validation_sample
 
 
 @settings(max_examples=50, deadline=None)
@@ -20,7 +20,7 @@ def test_the_instant_of_a_share_is_the_first_that_leaves_no_more(
     parts: list[list[int]], share: float, bins: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splitting, "N_BINS", bins)
+        patch.setattr(histories, "N_BINS", bins)
         found = instant_of_share(lambda: [pl.Series(part, dtype=pl.Int64) for part in parts], share)
     every = [time for part in parts for time in part]
     assert sum(time >= found for time in every) <= share * len(every) < sum(time >= found - 1 for time in every)

@@ -13,11 +13,17 @@ import pytest
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Preprocessing
 from bert4rec.prepare.engine import describe_rows
+from bert4rec.prepare.histories import (
+    HistoryStats,
+    NumberedHistories,
+    choose_split,
+    history_stats,
+    item_table,
+    leave_one_out,
+)
 from bert4rec.prepare.ordering import Parts, SortedRuns
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
-from bert4rec.prepare.splitting import choose_split, leave_one_out
-from bert4rec.prepare.survey import HistoryStats, NumberedHistories, history_stats, item_table
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.prepare.writer import in_order
 from bert4rec.runtime.errors import DataError
