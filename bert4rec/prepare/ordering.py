@@ -52,7 +52,8 @@ class SortedRuns:
         rows, user = pl.scan_parquet(self._runs, glob=False), pl.col("user")
         bounds = self._bounds()
         for low, high in zip([None, *bounds], [*bounds, None], strict=True):
-            limits = [limit for bound, limit in ((low, user >= low), (high, user < high)) if bound is not None]
+            limits = [user >= low] if low is not None else []
+            limits += [user < high] if high is not None else []
             yield (rows.filter(*limits) if limits else rows).collect()
 
     def remove(self) -> None:
