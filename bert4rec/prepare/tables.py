@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from bert4rec.config.recognition import TYPED_NAMES, Format
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
 from bert4rec.prepare.text_blocks import Block, blocks
-from bert4rec.prepare.text_rows import NOT_UTF_8, Layout, json_columns, json_rows, parse, read_layout
+from bert4rec.prepare.text_rows import NOT_UTF_8, Layout, json_columns, parse, parse_json, read_layout
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_FRAME = 1 << 20
@@ -135,16 +135,16 @@ class Table:
             yield from islice(typed_rows(self.path, self.format, columns, size), 1 if only_first else None)
             return
         quoted = self.format == "text" and self._layout.quoted
-        found = blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first)
-        if self.format == "json lines":
-            yield from json_rows(columns, bad, found)
-            return
-        for block in found:
+        fields = {field: pl.col(name) for field, name in columns.items()}
+        for block in blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first):
+            if self.format == "json lines":
+                yield from ((rows, block.done) for rows in parse_json(block, columns, bad))
+                continue
             if self._layout.header and block.first_line == 1:
                 end = block.text.find(b"\n") + 1 or len(block.text)
                 block = replace(block, text=block.text[end:], first_line=2)
             for rows in parse(block, self._layout, bad) if block.text else ():
-                yield rows.select(LINE, **{field: pl.col(name) for field, name in columns.items()}), block.done
+                yield rows.select(LINE, **fields), block.done
 
     @cached_property
     def _layout(self) -> Layout:
@@ -166,9 +166,8 @@ class Words:
         words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
         count = pl.col("words").list.len()
         for line, n in words.filter(count < 2).select(LINE, count).iter_rows():
-            bad.add_line(
-                block.path, line, *(("item is missing", "item is missing") if n else ("empty line", "is empty"))
-            )
+            problem = ("item is missing", "item is missing") if n else ("empty line", "is empty")
+            bad.add_line(block.path, line, *problem)
         words = words.filter(count >= 2)
         self._n_lines += len(words)
         long = words.filter(count > 2).head(1)

@@ -7,9 +7,10 @@ again and again, until the few lines in question are looked at one by one.
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from itertools import accumulate
 from operator import xor
 from pathlib import Path
@@ -56,12 +57,8 @@ def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
 
     Lines with too many or too few fields, without UTF-8, with an open quote, or with the header again go to `bad`.
     """
-    return parsed(
-        block,
-        lambda part: _at_once(part, layout, bad),
-        lambda part: _one_by_one(part, layout, bad),
-        quoted=layout.quoted,
-    )
+    how = {"layout": layout, "bad": bad}
+    return parsed(block, partial(_at_once, **how), partial(_one_by_one, **how), quoted=layout.quoted)
 
 
 def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
@@ -269,20 +266,13 @@ def json_columns(path: Path) -> dict[str, bool]:
     return found
 
 
-def json_rows(columns: Mapping[str, str], bad: BadRows, blocks: Iterable[Block]) -> Iterator[tuple[pl.DataFrame, int]]:
-    """Yield frames of the rows of the `blocks`, and how many bytes of the file have been read with each.
+def parse_json(block: Block, columns: Mapping[str, str], bad: BadRows) -> Iterator[pl.DataFrame]:
+    """Yield `LINE` and, as text, the values of `columns`: new name → key of the objects; null where one lacks the key.
 
-    They have `LINE` and, as text, the values of `columns`: new name → key of the objects; null where an object lacks
-    the key. Lines that are no objects go to `bad`, and those with an object, a list, true or false as a value.
+    Lines that are no objects go to `bad`, and those with an object, a list, true or false as a value.
     """
-    for block in blocks:
-        for rows in parsed(
-            block,
-            lambda part: _json_at_once(part, columns),
-            lambda part: _json_one_by_one(part, columns, bad),
-            quoted=False,
-        ):
-            yield rows, block.done
+    one_by_one = partial(_json_one_by_one, columns=columns, bad=bad)
+    return parsed(block, partial(_json_at_once, columns=columns), one_by_one, quoted=False)
 
 
 def _json_at_once(block: Block, columns: Mapping[str, str]) -> pl.DataFrame | None:

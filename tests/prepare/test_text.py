@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bert4rec.prepare import text_blocks, text_rows
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.text_blocks import Block, blocks, head, inside_quotes
-from bert4rec.prepare.text_rows import Layout, json_rows, parse, read_layout, split_fields
+from bert4rec.prepare.text_rows import Layout, parse, parse_json, read_layout, split_fields
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 
@@ -323,7 +323,7 @@ JSON_LINES = st.one_of(
 
 def json_rows_of(block: Block) -> tuple[list[tuple[Any, ...]], BadRows]:
     bad = BadRows()
-    frames = [rows for rows, _ in json_rows(KEYS, bad, [block])]
+    frames = [*parse_json(block, KEYS, bad)]
     assert all(rows.schema == {LINE: pl.Int64, "user": pl.String, "title": pl.String} for rows in frames)
     return [row for rows in frames for row in rows.rows()], bad
 
