@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bert4rec.prepare import text_blocks, text_rows
 from bert4rec.prepare.progress import LINE, BadRows
-from bert4rec.prepare.text_blocks import Block, blocks, head, inside_quotes
+from bert4rec.prepare.text_blocks import Block, blocks, head
 from bert4rec.prepare.text_rows import Layout, parse, parse_json, read_layout, split_fields
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
@@ -122,13 +122,6 @@ def test_numbers_parsed_as_such_are_those_of_their_text(number: str, other: str)
     assert found[0][1:] == wanted
 
 
-def test_only_a_block_without_a_missing_number_has_numbers() -> None:
-    typed = Layout(("a", "b"), b",", quoted=True, header=("a", "b"), types={"a": pl.Int64})
-    for content, dtype in ((b"1,2\n", pl.Int64), (b"1,2\n,3\n", pl.String)):
-        (frame,) = parse(Block(FILE, content, 1, 0), typed, BadRows())
-        assert frame.schema == {LINE: pl.Int64, "a": dtype, "b": pl.String}
-
-
 def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
     """What `split_fields` says, found without `csv`."""
     fields, at, is_strict = [], 0, True
@@ -159,11 +152,6 @@ def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
 @given(st.text(alphabet='a,"\n\r', max_size=14))
 def test_the_fields_of_a_row_are_those_found_letter_by_letter(text: str) -> None:
     assert split_fields(text.split("\n"), ",", quoted=True) == fields_letter_by_letter(text)
-
-
-def test_many_quotes_take_no_longer_than_few() -> None:
-    text = '"' + 'a""' * 50_000  # never closed: what gives back letter by letter would take hours
-    assert split_fields([text], ",", quoted=True) == ([], 1)
 
 
 PIECES = st.sampled_from(
@@ -298,11 +286,6 @@ def test_the_first_block_has_the_whole_lines_of_the_first_bytes(
     path = tmp_path / "t.csv"
     path.write_bytes(b'ab\n"c\nd"\ne')
     assert list(blocks(path, size=1, quoted=quoted, only_first=True)) == [Block(path, *block)]
-
-
-def test_which_bytes_stand_inside_of_quotes() -> None:
-    assert inside_quotes(b'a"b"c').tolist() == [0, 1, 1, 0, 0]
-    assert inside_quotes(b'"' * 259).tolist() == [1, 0] * 129 + [1]  # more than a byte can count
 
 
 KEYS = {"user": "who", "title": "name"}
