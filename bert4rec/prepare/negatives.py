@@ -186,7 +186,7 @@ class HeldOutCounts:
             is_repeated = items.list.head(place).list.contains(items.list.get(place))
             counts.users[name] = len(held_out)
             counts.repeated[name] = held_out.select(is_repeated.sum()).item()
-            counts.left_out[name] = held_out["is_left_out"].sum()
+            counts.left_out[name] = held_out.filter("is_left_out").height
         return counts
 
     def add(self, other: "HeldOutCounts") -> None:

@@ -57,8 +57,8 @@ def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
 
     Lines with too many or too few fields, without UTF-8, with an open quote, or with the header again go to `bad`.
     """
-    how = {"layout": layout, "bad": bad}
-    return parsed(block, partial(_at_once, **how), partial(_one_by_one, **how), quoted=layout.quoted)
+    one_by_one = partial(_one_by_one, layout=layout, bad=bad)
+    return parsed(block, partial(_at_once, layout=layout, bad=bad), one_by_one, quoted=layout.quoted)
 
 
 def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
@@ -182,17 +182,20 @@ def split_fields(lines: list[str], separator: str, *, quoted: bool) -> tuple[lis
     if not quoted:
         return lines[0].removesuffix("\r").split(separator), 1
     csv.field_size_limit(1 << 31)  # of the whole process: a text may be longer than the usual 128 KB
-    texts = [line[:-1].replace("\r", RETURN) + line[-1:] + "\n" for line in lines]
-    reader = csv.reader(texts, delimiter=separator, strict=True)
+    reader = csv.reader(map(_as_csv_line, lines), delimiter=separator, strict=True)
     try:
         fields = next(reader)
         n_lines = reader.line_num
-    except csv.Error:
-        reader = csv.reader([texts[0], ""], delimiter=separator)  # text behind a closing quote belongs to the field
+    except csv.Error:  # not strict: text behind a closing quote belongs to the field
+        reader = csv.reader([_as_csv_line(lines[0]), ""], delimiter=separator)
         fields, n_lines = next(reader), 1
         if reader.line_num > 1:
             return [], 1
     return [field.replace(RETURN, "\r") for field in fields] or [""], n_lines
+
+
+def _as_csv_line(line: str) -> str:
+    return line[:-1].replace("\r", RETURN) + line[-1:] + "\n"
 
 
 def _problem(fields: list[str], layout: Layout) -> Problem | None:
