@@ -53,7 +53,7 @@ def make_dataset(file: str | None, overrides: Overrides, *, download: bool) -> C
     if download:
         if config.data.source in GENERATED:
             config = with_changes(config, "data", {"source": DOWNLOADED})
-        from bert4rec.prepare.download import fetch_movielens
+        from bert4rec.prepare.remote import fetch_movielens
 
         config = with_changes(config, "data", {"path": str(fetch_movielens(config.data.source, RAW))})
     elif recognized:

@@ -19,7 +19,7 @@ from bert4rec.inference.recommender import Recommendation
 from bert4rec.runtime.errors import DataError, pluralize
 
 if TYPE_CHECKING:
-    from bert4rec.prepare.interactions import Interactions
+    from bert4rec.prepare.sources import Interactions
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 FORMS = (

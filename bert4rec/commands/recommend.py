@@ -226,7 +226,7 @@ def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]
     """Return the items that a file lists and the column that has them, "" for a file with an item a line."""
     from bert4rec.config.recognition import format_of
     from bert4rec.inference.item_ids import UNKNOWN
-    from bert4rec.prepare.column_inference import ITEMS, name_words
+    from bert4rec.prepare.columns import ITEMS, name_words
     from bert4rec.prepare.progress import BadRows
     from bert4rec.prepare.tables import Table
 

@@ -25,17 +25,14 @@ from bert4rec.dataset.format import (
     lengths_of,
     order_line,
 )
-from bert4rec.prepare.fields import DECIMAL
-from bert4rec.prepare.filters import FILTERS
+from bert4rec.prepare.columns import DECIMAL
 from bert4rec.prepare.first_look import first_look
-from bert4rec.prepare.interactions import Interactions
+from bert4rec.prepare.histories import HistoryStats, NumberedHistories, choose_split, history_stats, item_table
 from bert4rec.prepare.ordering import ExistingIds, item_ids, read_known
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.remote import LocalFiles, local_files
-from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
-from bert4rec.prepare.sources import open_source
-from bert4rec.prepare.splitting import choose_split
-from bert4rec.prepare.survey import HistoryStats, NumberedHistories, history_stats, item_table
+from bert4rec.prepare.rows import FILTERS, OrderedRows, RawRows, limit_rows, order_rows, read_rows
+from bert4rec.prepare.sources import Interactions, open_source
 from bert4rec.prepare.synthetic import GeneratedSource, oracle_ranks
 from bert4rec.prepare.writer import (
     FolderWriter,

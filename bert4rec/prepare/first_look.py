@@ -8,16 +8,16 @@ from typing import Any
 import polars as pl
 
 from bert4rec.dataset.format import order_line
-from bert4rec.prepare.column_inference import (
+from bert4rec.prepare.columns import (
     NEARLY_ALL,
     are_columns_swapped,
     find_excel_days,
     looks_like_time,
     needs_format,
 )
-from bert4rec.prepare.interactions import Interactions
+from bert4rec.prepare.sources import Interactions
 from bert4rec.prepare.tables import FIRST_ROWS
-from bert4rec.prepare.times import matching_time_formats
+from bert4rec.prepare.times import matching_time_formats, moment
 from bert4rec.runtime.errors import DataError
 
 SHOWN = ("user", "item", "time", "rating", "title")
@@ -94,7 +94,7 @@ def _of_the_times(interactions: Interactions, rows: pl.DataFrame) -> Iterator[st
     n_early = int((times < YEAR).sum())
     if not n_early or n_early < NEARLY_ALL * len(times):
         return
-    first = ", ".join(_moment(time) for time in times.head(SHOWN_ROWS))
+    first = ", ".join(moment(time) for time in times.head(SHOWN_ROWS))
     column, unit = interactions.columns["time"], interactions.times.unit
     doubt = "" if unit == "auto" else f', or data.time_unit = "{unit}" wrong'
     yield (
@@ -121,10 +121,6 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name == "time":
-        return _moment(value)
+        return moment(value)
     text = f"{value:g}" if name == "rating" else " ".join(str(value).split())
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
-
-
-def _moment(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -178,17 +178,16 @@ class HeldOutCounts:
     @classmethod
     def of(cls, histories: pl.DataFrame, unseen: Ints, n_negatives: int) -> "HeldOutCounts":
         """Return the counts of `histories` with targets, each of which has so many `unseen` items [users]."""
-        is_left_out = pl.Series("is_left_out", unseen < n_negatives)
-        counts: dict[str, tuple[int, int, int]] = {}
+        counts = cls(n_negatives, unseen=Counter(np.minimum(unseen, n_negatives).tolist()))
+        histories = histories.with_columns(is_left_out=pl.Series(unseen < n_negatives))
         for name in EVALUATED:
             items, place = pl.col("items"), pl.col(name)
-            held_out = histories.with_columns(is_left_out).filter(place >= 0)
+            held_out = histories.filter(place >= 0)
             is_repeated = items.list.head(place).list.contains(items.list.get(place))
-            counts[name] = held_out.select(pl.len(), repeated=is_repeated.sum(), left=pl.col("is_left_out").sum()).row(
-                0
-            )
-        users, repeated, left_out = (Counter({name: row[at] for name, row in counts.items()}) for at in range(3))
-        return cls(n_negatives, users, repeated, left_out, Counter(np.minimum(unseen, n_negatives).tolist()))
+            counts.users[name] = len(held_out)
+            counts.repeated[name] = held_out.select(is_repeated.sum()).item()
+            counts.left_out[name] = held_out.filter("is_left_out").height
+        return counts
 
     def add(self, other: "HeldOutCounts") -> None:
         """Add the counts of another part."""

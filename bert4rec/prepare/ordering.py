@@ -17,7 +17,7 @@ ROWS_PER_SAMPLE = 1 << 10  # rows for each of which a user is remembered, to cut
 
 
 class SortedRuns:
-    """Hold rows with the column `user` under `folder`, in runs of about `run_bytes` of memory."""
+    """Hold rows with the column `user` under `folder`, in runs of about `run_bytes` of memory; of them the `schema`."""
 
     def __init__(self, folder: Path, *, run_bytes: int) -> None:
         folder.mkdir(parents=True)
@@ -25,21 +25,16 @@ class SortedRuns:
         self._pending: list[pl.DataFrame] = []
         self._runs: list[Path] = []
         self._samples: list[pl.Series] = []
-        self._schema: dict[str, pl.DataType] = {}
+        self.schema: dict[str, pl.DataType] = {}
         self.n_rows = self.n_bytes = 0
-
-    @property
-    def schema(self) -> dict[str, pl.DataType]:
-        """Return the columns and their types."""
-        return self._schema
 
     def add(self, frame: pl.DataFrame) -> None:
         """Keep the rows of `frame`, which come after all before. Ids that become text here become so in all rows."""
         if not len(frame):
             return
-        if self._schema != frame.schema and self._schema:
+        if self.schema != frame.schema and self.schema:
             self._become(dict(frame.schema))
-        self._schema = dict(frame.schema)
+        self.schema = dict(frame.schema)
         self._pending.append(frame)
         self.n_rows += len(frame)
         self.n_bytes += int(frame.estimated_size())
@@ -114,8 +109,7 @@ class Parts:
         new.replace(self._paths[index])
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
-        for path in self._paths:
-            yield pl.read_parquet(path, glob=False)
+        return self.read()
 
     @property
     def columns(self) -> list[str]:
@@ -123,9 +117,9 @@ class Parts:
         return list(pl.read_parquet_schema(self._paths[0]))
 
     def read(self, *names: str) -> Iterator[pl.DataFrame]:
-        """Yield the frames with only the columns `names`."""
+        """Yield the frames with only the columns `names`, without a name with all."""
         for path in self._paths:
-            yield pl.read_parquet(path, columns=list(names), glob=False)
+            yield pl.read_parquet(path, columns=list(names) or None, glob=False)
 
 
 class Chunks:

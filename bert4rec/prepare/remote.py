@@ -1,8 +1,14 @@
-"""Data at an address: fetched, checked, and what keeps them away."""
+"""Data from elsewhere: files at an address are copied, MovieLens sets downloaded; what keeps them away is one line."""
 
 import glob
+import logging
+import os
 import re
+import shutil
+import sys
 import warnings
+import zipfile
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +16,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import polars as pl
+import pooch
 import pyarrow as pa
+import requests
 
 from bert4rec.config.recognition import (
     LISTED,
@@ -20,12 +28,13 @@ from bert4rec.config.recognition import (
     is_url,
     refuse_unsupported_format,
     without_secrets,
-)
+)  # fmt: skip
 from bert4rec.config.tables import Data
 from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.sources import named_columns
+from bert4rec.prepare.sources import SOURCES, named_columns
 from bert4rec.prepare.tables import FIRST_ROWS
 from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.files import try_lock
 
 LOGIN = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys that may read it; for public data "
@@ -34,6 +43,13 @@ LOGIN = {
     "GOOGLE_SKIP_SIGNATURE=true",
     "hf": "set HF_TOKEN to a token that may read it",
     **dict.fromkeys(("https", "http"), "it needs a login, or a signature in the address that is still valid"),
+}
+CONTENT = {  # words of an error → what is wrong with what the server has
+    "expanded paths were empty": "no file fits this pattern; correct the address",
+    "Range request not supported": "the server does not send parts of a file (HTTP ranges); copy the file here and "
+    "name the copy",
+    "invalid utf8": "not UTF-8 text (the name of a Parquet file must end with .parquet); convert it, or copy it here "
+    "and name the copy: of a local file only the lines with other bytes are left out",
 }
 STATUS = re.compile(r"(?:status code: |status client error \(|status server error \()(\d{3})")
 NO_LOGIN = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")  # asked for a login if no variable is set
@@ -63,27 +79,14 @@ def _problem(error: Exception, url: str, kind: Format | None) -> str:
         return f"access denied ({status or 403}); {LOGIN[scheme]}"
     if status:
         return f"the server answers with status {status}; correct the address, or repeat the command later"
-    if problem := _of_the_content(error, text, kind):
-        return problem
+    for words, problem in CONTENT.items():
+        if words in text:
+            return problem
+    if kind is not None and not isinstance(error, OSError) and "error sending request" not in text:
+        return f"not {TYPED_NAMES[kind]}, or damaged: {_reason(text)}"
     if any(words in text for words in UNREACHED):
         return f"cannot be reached ({_reason(text)}); correct the address, or repeat the command later"
     return f"interrupted ({_reason(text)}); nothing was written: repeat the command"
-
-
-def _of_the_content(error: Exception, text: str, kind: Format | None) -> str:
-    """Return what is wrong with what the server has; "" where nothing is."""
-    if "expanded paths were empty" in text:
-        return "no file fits this pattern; correct the address"
-    if "Range request not supported" in text:
-        return "the server does not send parts of a file (HTTP ranges); copy the file here and name the copy"
-    if "invalid utf8" in text:
-        return (
-            "not UTF-8 text (the name of a Parquet file must end with .parquet); convert it, or copy it here and name "
-            "the copy: of a local file only the lines with other bytes are left out"
-        )
-    if kind is not None and not isinstance(error, OSError) and "error sending request" not in text:
-        return f"not {TYPED_NAMES[kind]}, or damaged: {_reason(text)}"
-    return ""
 
 
 def _reason(text: str) -> str:
@@ -228,3 +231,123 @@ def _copied(
     pattern = f"{glob.escape(str(folder))}/*"
     names[pattern] = without_secrets(url)
     return pattern
+
+
+BASE_URL = "https://files.grouplens.org/datasets/movielens"
+TERMS = "https://grouplens.org/datasets/movielens/"
+TIMEOUT = 30.0  # seconds without a byte
+ARCHIVES = {  # set → published MD5; None: GroupLens replaces it now and then, the MD5 beside the file counts
+    "ml-100k": "0e33842e24a9c977be4e0107933c0723",
+    "ml-1m": "c4d9eecfca2ab87c1945afe126590906",
+    "ml-20m": "cd245b17a1ae2cc31bb14903e1204af3",
+    "ml-25m": "6b51fb2759a8657d3bfcbfc42b592ada",
+    "ml-32m": "d472be332d4daa821edc399621853b57",
+    "ml-latest-small": None,
+}
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)  # of zipfile, for a file that is no sound zip
+
+logger = logging.getLogger(__name__)
+
+
+def fetch_movielens(source: str, folder: Path) -> Path:
+    """Return the folder of the MovieLens set `source`, which is downloaded into `folder` unless it is there.
+
+    `<folder>/<source>` is used as it is if it exists, else `<folder>/<source>.zip` if it has the published MD5, else
+    the zip is downloaded. Raises `DataError` for an unknown set and for failures of the network or the disk.
+    """
+    if source not in ARCHIVES:
+        raise DataError(f'"{source}" cannot be downloaded; choose one of {", ".join(ARCHIVES)}')
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _only_process(folder):
+            return _fetch(source, folder)
+    except requests.RequestException as error:
+        raise DataError(
+            f"{BASE_URL}/{source}.zip: cannot be downloaded ({_request_reason(error)}); try again later, or get the "
+            f"zip some other way, put it at {folder.absolute() / source}.zip and repeat the command"
+        ) from None
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or folder}: {error.strerror or error}; correct that and repeat the command"
+        ) from None
+
+
+@contextmanager
+def _only_process(folder: Path) -> Iterator[None]:
+    """Wait until no other process downloads into `folder`, and keep others out."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if not try_lock(handle):
+            logger.info(f"{folder}: waiting for another process that downloads into it")
+            try_lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _fetch(source: str, folder: Path) -> Path:
+    unpacked, archive, url = folder / source, folder / f"{source}.zip", f"{BASE_URL}/{source}.zip"
+    ratings = SOURCES[source].names[0]
+    if unpacked.exists():
+        if not (unpacked / ratings).is_file():
+            raise DataError(f"{unpacked}: exists, but without {ratings}; remove it and repeat the command")
+        logger.info(f"{unpacked}: exists, used as it is")
+        return unpacked
+    logger.info(f"{archive}: exists, is compared with the published MD5" if archive.exists() else f"{url}: downloading")
+    md5 = ARCHIVES[source] or _published_md5(url, is_needed=not archive.exists())
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        pooch.retrieve(
+            url,
+            md5 and f"md5:{md5}",
+            fname=archive.name,
+            path=folder,
+            downloader=pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT),
+        )
+    except ValueError:  # of pooch, which has deleted the file
+        raise DataError(f"{url}: the downloaded file has another MD5 than {md5}; repeat the command") from None
+    _unpack(archive, unpacked, ratings)
+    readme = next(iter(sorted(unpacked.glob("README*"))), TERMS)
+    logger.info(f"{unpacked}: unpacked. GroupLens' terms of use: {readme}")
+    return unpacked
+
+
+def _published_md5(url: str, *, is_needed: bool) -> str | None:
+    """Return the MD5 that is published beside the zip; None without a network, unless it `is_needed`."""
+    try:
+        response = requests.get(f"{url}.md5", timeout=TIMEOUT)
+        response.raise_for_status()
+    except requests.RequestException:
+        if is_needed:
+            raise
+        logger.info(f"{url}.md5: cannot be read; only the CRCs of the zip are checked")
+        return None
+    if not (found := re.search(r"\b[0-9a-f]{32}\b", response.text.lower())):
+        raise DataError(f"{url}.md5: has no MD5; try again later")
+    return found[0]
+
+
+def _unpack(archive: Path, target: Path, ratings: str) -> None:
+    """Unpack `<set>/` of the zip as the folder `target`. Raises `DataError` for a damaged zip or another set."""
+    new = target.with_name(f".{target.name}.new")
+    shutil.rmtree(new, ignore_errors=True)  # of a killed run
+    try:
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(new)
+        if not (new / target.name / ratings).is_file():
+            raise DataError(f"{archive}: has no {target.name}/{ratings}; delete it and repeat the command")
+        (new / target.name).rename(target)
+    except DAMAGED as error:
+        raise DataError(f"{archive}: is no sound zip file ({error}); delete it and repeat the command") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _request_reason(error: requests.RequestException) -> str:
+    """Return the HTTP status, or the innermost cause: requests wraps it several times."""
+    if error.response is not None:
+        return f"HTTP {error.response.status_code} {error.response.reason}"
+    cause: BaseException = error
+    while cause.__context__:
+        cause = cause.__context__
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

@@ -14,15 +14,11 @@ import pyarrow.parquet as pq
 
 from bert4rec.config.recognition import TYPED_NAMES, Format
 from bert4rec.prepare.progress import LINE, BadRows, line_numbers
-from bert4rec.prepare.text import text_blocks
-from bert4rec.prepare.text.csv_rows import NOT_UTF_8, Layout, parse, read_layout
-from bert4rec.prepare.text.json_lines import json_columns, json_rows
-from bert4rec.prepare.text.text_blocks import Block, blocks
+from bert4rec.prepare.text_blocks import Block, blocks
+from bert4rec.prepare.text_rows import NOT_UTF_8, Layout, json_columns, parse, parse_json, read_layout
 from bert4rec.runtime.errors import DataError
 
 ROWS_PER_FRAME = 1 << 20
-
-Batch: TypeAlias = tuple[Any, float, float]  # a record batch, which share of the file was read before it, and with it
 
 
 def typed_columns(path: Path, kind: Format) -> dict[str, bool]:
@@ -42,11 +38,9 @@ def typed_rows(
     They have `LINE`, the number of the row from 1, and the values of `columns`: new name → name in the file. Raises
     `DataError` for a damaged file.
     """
-    seen, n_bytes = 0, path.stat().st_size
-    names = [*{*columns.values()}]
+    seen, before, n_bytes = 0, 0.0, path.stat().st_size
     with _readable(path, kind):
-        batches = _parquet_batches(path, names, size) if kind == "parquet" else _ipc_batches(path, kind, names)
-        for whole, before, after in batches:
+        for whole, after in _batches(path, kind, [*{*columns.values()}], size):
             for first in range(0, whole.num_rows, size):
                 batch = whole.slice(first, size)
                 batch.validate(full=True)  # these formats have no checksums, and Polars trusts what it is given
@@ -54,6 +48,7 @@ def typed_rows(
                 seen += len(frame)
                 share = before + (after - before) * (first + len(frame)) / whole.num_rows
                 yield frame, int(n_bytes * share)
+            before = after
 
 
 def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
@@ -62,26 +57,21 @@ def _frame(batch: Any, columns: Mapping[str, str]) -> pl.DataFrame:
     return pl.DataFrame(pl.from_arrow(pa.RecordBatch.from_arrays([batch.column(i) for i in places], [*columns])))
 
 
-def _parquet_batches(path: Path, names: Sequence[str], size: int) -> Iterator[Batch]:
-    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-    seen, n_rows = 0, max(1, file.metadata.num_rows)
-    for batch in file.iter_batches(batch_size=size, columns=names):
-        yield batch, seen / n_rows, (seen + batch.num_rows) / n_rows
-        seen += batch.num_rows
-
-
-def _ipc_batches(path: Path, kind: Format, names: Sequence[str]) -> Iterator[Batch]:
+def _batches(path: Path, kind: Format, names: Sequence[str], size: int) -> Iterator[tuple[Any, float]]:
+    """Yield record batches, and which share of the file has been read with each."""
+    if kind == "parquet":
+        rows, seen = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20), 0
+        for batch in rows.iter_batches(batch_size=size, columns=names):
+            seen += batch.num_rows
+            yield batch, seen / rows.metadata.num_rows
+        return
     file, reader = _open(path, kind, names)
     if kind == "arrow stream":
-        before = 0.0
         for batch in reader:
-            after = file.tell() / file.size()
-            yield batch, before, after
-            before = after
+            yield batch, file.tell() / file.size()
         return
-    n = reader.num_record_batches
-    for index in range(n):
-        yield reader.get_batch(index), index / n, (index + 1) / n
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index), (index + 1) / reader.num_record_batches
 
 
 def _open(path: Path, kind: Format, names: Sequence[str] | None) -> tuple[Any, Any]:
@@ -145,16 +135,16 @@ class Table:
             yield from islice(typed_rows(self.path, self.format, columns, size), 1 if only_first else None)
             return
         quoted = self.format == "text" and self._layout.quoted
-        blocks = text_blocks.blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first)
-        if self.format == "json lines":
-            yield from json_rows(columns, bad, blocks)
-            return
-        for block in blocks:
+        fields = {field: pl.col(name) for field, name in columns.items()}
+        for block in blocks(self.path, size=block_bytes, quoted=quoted, only_first=only_first):
+            if self.format == "json lines":
+                yield from ((rows, block.done) for rows in parse_json(block, columns, bad))
+                continue
             if self._layout.header and block.first_line == 1:
                 end = block.text.find(b"\n") + 1 or len(block.text)
                 block = replace(block, text=block.text[end:], first_line=2)
             for rows in parse(block, self._layout, bad) if block.text else ():
-                yield rows.select(LINE, **{field: pl.col(name) for field, name in columns.items()}), block.done
+                yield rows.select(LINE, **fields), block.done
 
     @cached_property
     def _layout(self) -> Layout:
@@ -176,9 +166,8 @@ class Words:
         words = lines.select(LINE, words=pl.col("text").str.extract_all(r"[^ \t\r]+"))
         count = pl.col("words").list.len()
         for line, n in words.filter(count < 2).select(LINE, count).iter_rows():
-            bad.add_line(
-                block.path, line, *(("item is missing", "item is missing") if n else ("empty line", "is empty"))
-            )
+            problem = ("item is missing", "item is missing") if n else ("empty line", "is empty")
+            bad.add_line(block.path, line, *problem)
         words = words.filter(count >= 2)
         self._n_lines += len(words)
         long = words.filter(count > 2).head(1)

@@ -18,48 +18,18 @@ LARGEST_SECONDS = 10**11  # the year 5138; a time from 1973 on, in milliseconds,
 DECIDING_ROWS = 1000  # the first ones, which show the unit of times that are numbers
 WISH = "must be a time: a number from 0, or text like 2024-03-19T10:27:00"
 DATES = (
-    "%d/%m/%Y",
-    "%m/%d/%Y",
-    "%Y/%m/%d",
-    "%d.%m.%Y",
-    "%Y.%m.%d",
-    "%d-%m-%Y",
-    "%m-%d-%Y",
-    "%Y-%m-%d",
-    "%d/%m/%y",
-    "%m/%d/%y",
-    "%d.%m.%y",
-    "%d-%m-%y",
-    "%d %b %Y",
-    "%d %B %Y",
-    "%b %d, %Y",
-    "%B %d, %Y",
-    "%b %d %Y",
-    "%d-%b-%Y",
+    "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y", "%Y.%m.%d", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%d/%m/%y",
+    "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%d-%b-%Y",
     "%d-%b-%y",
-)
+)  # fmt: skip
 CLOCKS = (
-    "",
-    " %H:%M",
-    " %H:%M:%S",
-    " %H:%M:%S.%f",
-    " %I:%M %p",
-    " %I:%M:%S %p",
-    "T%H:%M",
-    "T%H:%MZ",
-    "T%H:%M:%S",
-    " %H:%M %z",
-    " %H:%M:%S %z",
-)
-FORMS = (
-    *[date + clock for date in DATES for clock in CLOCKS],
-    "%d/%b/%Y:%H:%M:%S %z",
-    "%a %b %d %H:%M:%S %Y",
-    "%a %b %d %H:%M:%S %z %Y",
-    "%a %b %d %H:%M:%S UTC %Y",
-    "%a, %d %b %Y %H:%M:%S GMT",
-    "%a, %d %b %Y %H:%M:%S %z",
-)  # that are offered where they fit
+    "", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", "T%H:%M", "T%H:%MZ", "T%H:%M:%S",
+    " %H:%M %z", " %H:%M:%S %z",
+)  # fmt: skip
+FORMS = (  # that are offered where they fit
+    *[date + clock for date in DATES for clock in CLOCKS], "%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %Y",
+    "%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S UTC %Y", "%a, %d %b %Y %H:%M:%S GMT", "%a, %d %b %Y %H:%M:%S %z",
+)  # fmt: skip
 MOST = 0.9  # of the first times must be read by a form that is offered
 EXAMPLE = "%d/%m/%Y %H:%M"
 PROBE = datetime(2011, 12, 13, 14, 15, 16, tzinfo=UTC)
@@ -140,6 +110,15 @@ class Times:
             iso = pl.coalesce("seconds", *_iso_8601(pl.col("text")))
             seconds = pl.DataFrame({"text": column, "seconds": seconds}).select(iso).to_series()
         return seconds
+
+
+def moment(seconds: int) -> str:
+    """Return the time, in UTC, as ISO 8601 has it.
+
+    >>> moment(1_000_000_000)
+    '2001-09-09T01:46:40Z'
+    """
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def stripped(column: pl.Series) -> pl.Series:

@@ -37,11 +37,10 @@ from bert4rec.dataset.format import (
     STATE,
     history_columns,
 )
+from bert4rec.prepare.histories import HistoryStats, NumberedHistories, SplitRule, with_offsets
 from bert4rec.prepare.negatives import USERS_PER_BLOCK, HeldOutCounts, SeenItems, count_unseen, draw_negatives
 from bert4rec.prepare.ordering import Chunks, chunked
 from bert4rec.prepare.progress import Progress
-from bert4rec.prepare.splitting import SplitRule, with_offsets
-from bert4rec.prepare.survey import HistoryStats, NumberedHistories
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import put_back, replace_directory, sample_sha256, sha256, try_lock
 

@@ -8,7 +8,7 @@ import pytest
 import preprocessing
 from bert4rec.__main__ import main
 from bert4rec.commands.prepare import SETS
-from bert4rec.prepare.download import ARCHIVES
+from bert4rec.prepare.remote import ARCHIVES
 from tests.conftest import LOG
 from tests.fixture_types import Capture, Patch
 

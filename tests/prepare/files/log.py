@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.prepare import sources
-from bert4rec.prepare.interactions import Interactions
+from bert4rec.prepare.sources import Interactions
 
 ROWS = pd.DataFrame(
     {

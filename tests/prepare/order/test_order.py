@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.filters import apply, drop_users, keep_repeats, keep_times
-from bert4rec.prepare.ordering import Chunks, Distinct, Parts, SortedRuns, chunked, in_time_order, item_ids
+from bert4rec.prepare.ordering import Chunks, Distinct, SortedRuns, chunked, in_time_order, item_ids
+from bert4rec.prepare.rows import apply, drop_users, keep_repeats, keep_times
 from bert4rec.runtime.errors import DataError
 
 ROWS = pl.DataFrame({"user": [1, 1, 1, 1, 2, 2], "item": [7, 7, 8, 7, 7, 7], "at": [0, 1, 2, 3, 4, 5]})
@@ -61,16 +61,6 @@ def test_rows_come_back_user_by_user_in_the_order_in_which_they_came(
     users = [set(part["user"]) for part in parts]
     assert sum(map(len, users)) == len({user for user, _ in wanted})  # no user stands in two parts
     assert spool.n_rows == len(rows)
-
-
-def test_parts_are_replaced_and_read_by_columns(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "parts")
-    for rows in ([(1, 2)], [(3, 4), (5, 6)]):
-        parts.add(frame_of(rows))
-    parts.replace(0, frame_of([(7, 8)]))
-    assert [part.rows() for part in parts] == [[(7, 8)], [(3, 4), (5, 6)]]
-    assert [part.rows() for part in parts.read("item")] == [[(8,)], [(4,), (6,)]]
-    assert (len(parts), parts.columns) == (2, ["user", "item"])
 
 
 def rows_of(frame: pl.DataFrame) -> list[int]:

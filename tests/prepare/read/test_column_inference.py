@@ -13,7 +13,7 @@ import pytest
 
 import preprocessing
 from bert4rec.config.load import load_config, parse_command_line
-from bert4rec.prepare.column_inference import are_columns_swapped, column_advice, looks_like_time, needs_format
+from bert4rec.prepare.columns import are_columns_swapped, column_advice, looks_like_time, needs_format
 
 NOW = 1_700_000_000
 PARSED = [datetime(2024, 3, 19, tzinfo=UTC)]

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert4rec.prepare import download
-from bert4rec.prepare.download import ARCHIVES, fetch_movielens
+from bert4rec.prepare import remote
+from bert4rec.prepare.remote import ARCHIVES, fetch_movielens
 from bert4rec.prepare.sources import SOURCES
 from tests.checks import Patch, one_line
 from tests.prepare.files.log import opened
@@ -43,7 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> Iterat
         for name, content in files.items():
             site.write(name, content)
         monkeypatch.setenv("no_proxy", "*")
-        monkeypatch.setattr(download, "BASE_URL", site.http)
+        monkeypatch.setattr(remote, "BASE_URL", site.http)
         publish(monkeypatch, SET)
         yield site
 
@@ -106,7 +106,7 @@ def test_nothing_is_left_of_a_failed_download_and_the_next_one_succeeds(
     with monkeypatch.context() as patch:
         for name, value in how.items() if isinstance(how, dict) else ():
             patch.setattr(site, name, value)
-        refused(tmp_path, download.BASE_URL, *words)
+        refused(tmp_path, remote.BASE_URL, *words)
     assert names(tmp_path) == []
     site.write("ml-1m.zip", SET)
     fetch(tmp_path)
@@ -124,17 +124,17 @@ def test_an_interrupted_download_leaves_nothing(tmp_path: Path, site: Storage, m
 
 @pytest.mark.parametrize("kind", ["refused", "silent", "no certificate"])
 def test_a_server_that_does_not_answer(tmp_path: Path, site: Storage, monkeypatch: Patch, kind: str) -> None:
-    monkeypatch.setattr(download, "TIMEOUT", 0.1)
+    monkeypatch.setattr(remote, "TIMEOUT", 0.1)
     monkeypatch.chdir(tmp_path)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         if kind == "silent":
             other.listen()
         if kind == "no certificate":
-            monkeypatch.setattr(download, "BASE_URL", download.BASE_URL.replace("http:", "https:"))
+            monkeypatch.setattr(remote, "BASE_URL", remote.BASE_URL.replace("http:", "https:"))
         else:
-            monkeypatch.setattr(download, "BASE_URL", f"http://127.0.0.1:{other.getsockname()[1]}")
-        refused(Path("data"), f"{download.BASE_URL}/ml-1m.zip", f"{tmp_path}/data/ml-1m.zip")
+            monkeypatch.setattr(remote, "BASE_URL", f"http://127.0.0.1:{other.getsockname()[1]}")
+        refused(Path("data"), f"{remote.BASE_URL}/ml-1m.zip", f"{tmp_path}/data/ml-1m.zip")
     assert names(tmp_path) == ["data"]
 
 
@@ -219,7 +219,7 @@ def test_two_processes_at_once_download_once(tmp_path: Path, site: Storage, monk
             while not lines:  # pytest's own time limit ends a test that waits in vain
                 time.sleep(0.005)
 
-    monkeypatch.setattr(download, "logger", SimpleNamespace(info=info))
+    monkeypatch.setattr(remote, "logger", SimpleNamespace(info=info))
     fetch_movielens("ml-1m", tmp_path)
     other.join()
     assert [line.partition(": ")[0] for line in lines] == [str(tmp_path), str(tmp_path / "ml-1m")]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert4rec.prepare.fields import Fields, all_decimal
+from bert4rec.prepare.columns import Fields, all_decimal
 from bert4rec.prepare.progress import LINE, BadRows
 from bert4rec.prepare.times import FORMS, LARGEST_SECONDS, Times, matching_time_formats
 from bert4rec.runtime.errors import DataError

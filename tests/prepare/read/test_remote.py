@@ -214,13 +214,6 @@ def test_columns_that_cannot_be_meant_are_refused_before_anything_travels(tmp_pa
         pass
 
 
-def test_what_lies_here_stays_as_it_is(tmp_path: Path) -> None:
-    data = Data(source="table", path="log.csv", titles_path="titles.csv")
-    with local_files(data, tmp_path / "copies", Progress()) as local:
-        assert (local.data, local.names, local.named("log.csv, line 2")) == (data, {}, "log.csv, line 2")
-    assert not (tmp_path / "copies").exists()
-
-
 def test_data_and_titles_are_copied_and_named_by_their_addresses(
     storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from bert4rec.config.tables import Data, Preprocessing
 from bert4rec.prepare.first_look import first_of_other_columns, first_rows
-from bert4rec.prepare.interactions import Interactions, read_titles
-from bert4rec.prepare.sources import open_histories
+from bert4rec.prepare.sources import Interactions, open_histories, read_titles
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 from tests.prepare.files.log import opened
@@ -133,11 +132,6 @@ def test_ids_are_decimals_in_all_files_or_text(tmp_path: Path) -> None:
     write(tmp_path / "log-3.csv", "user,item\n9,d\n")
     found = opened("table", path=str(tmp_path / "log-*.csv"))
     assert content(found)["user"] == ["7.0", "-12.0", "8.0", "9"]
-
-
-def test_ids_that_stay_as_they_are_written(tmp_path: Path) -> None:
-    found = opened("table", path=write(tmp_path / "t.csv", "user,item\n7.0,1.0\n"), text_ids={"item"})
-    assert content(found) == {"user": [7], "item": ["1.0"]}
 
 
 def test_bad_lines_do_not_count_twice_where_the_ids_are_looked_at_beforehand(tmp_path: Path) -> None:
@@ -304,17 +298,6 @@ def test_columns_that_are_named_are_the_only_ones(tmp_path: Path) -> None:
     for field in ("user", "time"):
         with one_line("", f"buyer ({field})", " user, item, time, customer"):
             history_rows(path, is_named=True, source="table", **{f"{field}_column": "buyer"})
-
-
-def test_what_is_met_while_reading_stands_beside_the_rows(tmp_path: Path) -> None:
-    write(tmp_path / "t.csv", "user,item,name\n1,2,Two\n,3,Three\n")
-    found = opened("table", path=str(tmp_path), title_column="name")
-    assert found.first_of({"title": "name"})["title"].to_list() == ["Two", "Three"]
-    assert [rows.rows() for rows, _ in found.again().usable()] == [[(1, 2, "Two")]]
-    assert found.bad.total == 0
-    assert [rows.rows() for rows, _ in found] == [[(1, 2)]]
-    assert found.bad.counts == {"user is missing": 1}
-    assert found.order == {"by": "file", "column": None, "newest_first": False}
 
 
 TITLES = {"item": [3, 9], "title": ["Amélie (2001)", "Heat, The: a::b"]}

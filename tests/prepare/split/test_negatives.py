@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert4rec.prepare import negatives
+from bert4rec.prepare.histories import HistoryStats, leave_one_out
 from bert4rec.prepare.negatives import HeldOutCounts, SeenItems, count_unseen, draw_negatives
-from bert4rec.prepare.splitting import leave_one_out
-from bert4rec.prepare.survey import HistoryStats
 from bert4rec.prepare.writer import HistorySplitter
 from tests.conftest import LOG, prepare_log
 

@@ -1,30 +1,49 @@
-"""Each stage by hand: rows read, ordered, limited, numbered, surveyed, split and described."""
+"""Each stage by hand: rows read, ordered, limited, numbered, split, surveyed and described."""
 
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Preprocessing
-from bert4rec.prepare import rows
+from bert4rec.prepare import histories, rows
 from bert4rec.prepare.engine import describe_rows
+from bert4rec.prepare.histories import (
+    HistoryStats,
+    NumberedHistories,
+    choose_split,
+    history_stats,
+    instant_of_share,
+    item_table,
+    leave_one_out,
+    validation_sample,
+)
 from bert4rec.prepare.ordering import Parts, SortedRuns
 from bert4rec.prepare.progress import BadRows, Progress
 from bert4rec.prepare.rows import OrderedRows, RawRows, limit_rows, order_rows, read_rows
-from bert4rec.prepare.splitting import choose_split, leave_one_out
-from bert4rec.prepare.survey import HistoryStats, NumberedHistories, history_stats, item_table
 from bert4rec.prepare.synthetic import GeneratedSource
 from bert4rec.prepare.writer import in_order
 from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
-from tests.prepare.stages.rows import ordered
+
+
+def ordered(folder: Path, *parts: list[tuple[object, list[int]]], n_known: int = 0) -> OrderedRows:
+    """Rows of four items: of each part its users with the codes of their items."""
+    rows = Parts(folder)
+    for users in parts:
+        cells = [(user, code) for user, codes in users for code in codes]
+        kind = pl.Int64 if all(isinstance(user, int) for user, _ in cells) else pl.String
+        rows.add(pl.DataFrame(cells, {"user": kind, "item": pl.Int32}, orient="row"))
+    codes = [code for users in parts for _, some in users for code in some]
+    return OrderedRows(rows, pl.Series(["a", "b", "c", "d"]), np.bincount(codes, minlength=4), n_known)
 
 
 class Source:
@@ -204,3 +223,31 @@ def test_rows_add_up_and_filters_stand_in_the_order_in_which_they_work(tmp_path:
     assert (found["users"], found["items"], found["density"]) == (3, 3, 4 / 9)
     assert (found["lengths"]["max"], found["time_span"], found["train_positions"]) == (3, [5, 9], 2)
     assert (found["order"], found["has_times"], found["extends"]) == (source.order, False, False)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 2_000_000), max_size=9), min_size=1, max_size=4).filter(any),
+    st.floats(0.01, 0.99),
+    st.sampled_from([4, 1 << 16]),
+)
+def test_the_instant_of_a_share_is_the_first_that_leaves_no_more(
+    parts: list[list[int]], share: float, bins: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(histories, "N_BINS", bins)
+        found = instant_of_share(lambda: [pl.Series(part, dtype=pl.Int64) for part in parts], share)
+    every = [time for part in parts for time in part]
+    assert sum(time >= found for time in every) <= share * len(every) < sum(time >= found - 1 for time in every)
+
+
+def test_the_validation_sample_is_seeded() -> None:
+    users = np.arange(1, 40, 2)
+
+    def sample(n_users: int | Literal["all"], seed: int) -> list[int]:
+        return validation_sample(users, n_users=n_users, seed=seed).tolist()
+
+    assert sample("all", 1) == sample(100, 1) == users.tolist()
+    assert len(set(sample(5, 1))) == 5
+    assert set(sample(5, 1)) < set(users.tolist())
+    assert sample(5, 1) == sample(5, 1) != sample(5, 2)

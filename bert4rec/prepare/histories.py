@@ -1,21 +1,143 @@
-"""Numbered histories, what they are like, and the table of items."""
+"""Numbered histories, how they are split, what they are like, and the table of items."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bert4rec.config.tables import Preprocessing
-from bert4rec.dataset.format import MIN_EVALUATED, NO_ITEM
+from bert4rec.config.tables import Preprocessing, instant
+from bert4rec.dataset.format import MIN_EVALUATED, NO_ITEM, NO_TARGET
 from bert4rec.prepare.negatives import Ints, train_counts
-from bert4rec.prepare.ordering import to_histories
+from bert4rec.prepare.ordering import Parts, to_histories
 from bert4rec.prepare.progress import Progress
 from bert4rec.prepare.rows import OrderedRows
-from bert4rec.prepare.splitting import SplitRule, is_tested, validation_sample
+from bert4rec.prepare.times import moment
 from bert4rec.runtime.errors import DataError, pluralize
+
+SplitRule: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+
+DAY = 86_400  # seconds: local times are up to 14 hours ahead of UTC
+N_BINS = 1 << 16  # of the times, to find an instant: two or three looks at all of them
+
+
+def leave_one_out(histories: pl.DataFrame) -> pl.DataFrame:
+    """Mark the last interaction of every history of 3 or more as the target of its test; it may be validated, too.
+
+    >>> leave_one_out(pl.DataFrame({"items": [[5, 2, 3], [2, 3]]})).select("before", "eligible").rows()
+    [(2, True), (2, False)]
+    """
+    length = pl.col("items").list.len().cast(pl.Int64)
+    eligible = length >= MIN_EVALUATED
+    return histories.with_columns(before=length - eligible, eligible=eligible)
+
+
+def by_time(histories: pl.DataFrame, *, instant: int) -> pl.DataFrame:
+    """Mark the first interaction from `instant` (seconds) on as the target; with 2 or more before it, it may be
+    validated.
+
+    One instant for all users: nothing that anybody trains on is later than anything that is tested (see Ji et al.,
+    "A critical study on data leakage in recommender system offline evaluation", 2023).
+
+    >>> frame = by_time(pl.DataFrame({"times": [[1, 3, 9], [6]]}), instant=5)
+    >>> frame.select("before", "eligible").rows()
+    [(2, True), (0, False)]
+    """
+    before = pl.col("times").list.eval(pl.element() < instant).list.sum().cast(pl.Int64)
+    return histories.with_columns(before=before, eligible=before >= 2)
+
+
+def all_for_training(histories: pl.DataFrame) -> pl.DataFrame:
+    """Mark all of every history for training.
+
+    >>> all_for_training(pl.DataFrame({"items": [[5, 2, 3]]})).select("before", "eligible").rows()
+    [(3, False)]
+    """
+    return histories.with_columns(before=pl.col("items").list.len().cast(pl.Int64), eligible=False)
+
+
+def instant_of_share(times: Callable[[], Iterable[pl.Series]], share: float) -> int:
+    """Return the first instant (seconds) from which on no more than `share` of all rows are; `times` reads those of
+    all rows.
+
+    >>> instant_of_share(lambda: [pl.Series([10, 20]), pl.Series([30, 40])], 0.5)
+    21
+    """
+    spans: list[Any] = [(part.min(), part.max(), len(part)) for part in times() if len(part)]
+    low, high = min(first for first, *_ in spans), 1 + max(last for _, last, _ in spans)
+    n_after, later = share * sum(n for *_, n in spans), 0
+    while high - low > 1:  # of bins of equal width, continue in the one in which the share is reached
+        width = -(-(high - low) // N_BINS)
+        counts = np.zeros(N_BINS, np.int64)
+        for part in times():
+            inside = part.filter((part >= low) & (part < high))
+            counts += np.bincount(((inside - low) // width).to_numpy(), minlength=N_BINS)
+        from_bin = later + np.append(counts[::-1].cumsum()[::-1], 0)
+        reached = int(np.flatnonzero(from_bin > n_after).max())
+        later = int(from_bin[reached + 1])
+        low, high = low + reached * width, min(low + (reached + 1) * width, high)
+    return high
+
+
+def is_tested() -> pl.Expr:
+    """Return whether a history with `before` has something before its target, and the target.
+
+    >>> frame = pl.DataFrame({"items": [[5, 2], [5, 2], [5, 2]], "before": [0, 1, 2]})
+    >>> frame.select(is_tested()).to_series().to_list()
+    [False, True, False]
+    """
+    return (pl.col("before") > 0) & (pl.col("before") < pl.col("items").list.len())
+
+
+def validation_sample(users: Ints, *, n_users: int | Literal["all"], seed: int) -> Ints:
+    """Return `n_users` of `users`, seeded, or all of them.
+
+    >>> validation_sample(np.array([4, 7]), n_users=5, seed=1).tolist()
+    [4, 7]
+    """
+    if n_users == "all" or n_users >= len(users):
+        return users
+    return np.random.default_rng([seed, 2]).choice(users, n_users, replace=False)
+
+
+def with_offsets(histories: pl.DataFrame) -> pl.DataFrame:
+    """Return histories with `before` and `validated` (a Boolean) with the columns `OFFSETS` of a dataset folder.
+
+    Test: the target is the interaction at `before`. Validation, of the validated ones: the last before it. Training:
+    what comes before both.
+
+    >>> frame = pl.DataFrame({"items": [[5, 2, 3], [5, 2]], "before": [2, 2], "validated": [True, False]})
+    >>> with_offsets(frame).select("n_train", "validation", "test").rows()
+    [(1, 1, 2), (2, -1, -1)]
+    """
+    before = pl.col("before")
+    offsets = {
+        "n_train": before - pl.col("validated"),
+        "validation": pl.when("validated").then(before - 1).otherwise(NO_TARGET),
+        "test": pl.when(is_tested()).then(before).otherwise(NO_TARGET),
+    }
+    return histories.with_columns(**{name: place.cast(pl.Int32) for name, place in offsets.items()})
+
+
+def choose_split(settings: Preprocessing, parts: Parts) -> tuple[SplitRule, int | None]:
+    """Return the rule, and the second from which on a split by time tests, None of another one; `parts`: all rows.
+
+    Raises `DataError` for a split by time of rows without times.
+    """
+    if settings.split == "none":
+        return all_for_training, None
+    if settings.split == "leave_one_out":
+        return leave_one_out, None
+    if "time" not in parts.columns:
+        raise DataError('preprocessing.split = "time": the source has no times; choose "leave_one_out" or "none"')
+    at = settings.split_at
+    second = (
+        instant(at) if isinstance(at, str) else instant_of_share(lambda: (p["time"] for p in parts.read("time")), at)
+    )
+    return partial(by_time, instant=second), second
 
 
 class NumberedHistories:
@@ -74,9 +196,6 @@ class NumberedHistories:
                 first += int(frame["user"].rle_id()[-1]) + 1
 
 
-DAY = 86_400  # seconds: local times are up to 14 hours ahead of UTC
-
-
 @dataclass(frozen=True)
 class HistoryStats:
     """Hold the results of one look at all histories.
@@ -97,14 +216,14 @@ class HistoryStats:
         first, last = self.time_span or (0, 0)
         found = []
         if last > now + DAY:
-            until = _moment(int(now)).partition("T")[0]
+            until = moment(int(now)).partition("T")[0]
             found.append(
-                f"times go up to {_moment(last)}, which is in the future: a wrong clock, or another unit than "
+                f"times go up to {moment(last)}, which is in the future: a wrong clock, or another unit than "
                 f"data.time_unit says; later rows are left out with --preprocessing.time_until={until}"
             )
         if self.time_span and first == last and n_rows > 1:
             advice = "; if another column has the times: --data.time_column=…" if is_table else ""
-            found.append(f"all times are {_moment(first)}: the order of the file's rows counts{advice}")
+            found.append(f"all times are {moment(first)}: the order of the file's rows counts{advice}")
         advice = "; if another column has the users: --data.user_column=…" if is_table else ""
         if n_users == 1:
             found.append(f"all {pluralize(n_rows, 'row')} are of one user: one test target tells nothing{advice}")
@@ -136,49 +255,25 @@ def history_stats(
             last = pl.col("items").list.get(pl.col("before") - 1, null_on_oob=True)
             eligible.append(marked.filter("eligible").select("user", target=last))
             n_tested += marked.filter(is_tested()).height
-            times += _span(marked)
+            if "times" in marked.columns:
+                times += marked.select(pl.col("times").list.min().min(), last=pl.col("times").list.max().max()).row(0)
             if are_alike and len(marked):
-                first_items = marked["items"][0].to_numpy() if first_items is None else first_items
-                are_alike = _are_all(marked["items"], first_items)
+                first_items = marked["items"][0].to_list() if first_items is None else first_items
+                are_alike = bool((marked["items"] == pl.Series([first_items], dtype=pl.List(pl.Int32))).all())
             stage.advance(stage.n_rows + int(here.sum()), int(here.sum()))
     if not n_tested and settings.split != "none":
-        raise DataError(_no_test(settings.split, n_users))
+        if settings.split == "time":
+            lacks = "interactions both before and after preprocessing.split_at"
+            advice = "choose another instant or share"
+        else:
+            lacks = f"{MIN_EVALUATED} interactions, as leave-one-out needs"
+            advice = 'bring longer histories, relax the filters of [preprocessing], or train on all with split = "none"'
+        raise DataError(f"none of the {n_users} users has {lacks}: no test could be made; {advice}")
     users, targets = (pl.concat(eligible)[name].to_numpy() for name in ("user", "target"))
     validated = np.zeros(n_users, bool)
     validated[validation_sample(users.astype(np.int64), n_users=settings.validation_users, seed=settings.seed)] = True
     counts -= np.bincount(targets[validated[users]], minlength=n_items)
     return HistoryStats(lengths, counts, validated, (min(times), max(times)) if times else None, are_alike)
-
-
-def _are_all(histories: pl.Series, items: NDArray[np.int32]) -> bool:
-    """Return whether each of the `histories` has these `items`, in their order."""
-    if not (histories.list.len() == len(items)).all():
-        return False
-    return bool((histories.explode().to_numpy().reshape(-1, len(items)) == items).all())
-
-
-def _moment(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _span(histories: pl.DataFrame) -> list[int]:
-    """Return the first and the last time of all; none where times are not known."""
-    if "times" not in histories.columns:
-        return []
-    low, high = histories.select(low=pl.col("times").list.min().min(), high=pl.col("times").list.max().max()).row(0)
-    return [low, high]
-
-
-def _no_test(split: str, n_users: int) -> str:
-    if split == "time":
-        return (
-            f"none of the {n_users} users has interactions both before and after preprocessing.split_at: no test could "
-            "be made; choose another instant or share"
-        )
-    return (
-        f"none of the {n_users} users has {MIN_EVALUATED} interactions, as leave-one-out needs: no test could be made; "
-        'bring longer histories, relax the filters of [preprocessing], or train on all with split = "none"'
-    )
 
 
 def item_table(

@@ -1,17 +1,25 @@
-"""Lines become rows of fields: what is kept, what is refused with its line; where the text is cut plays no role."""
+"""Text is cut into blocks of whole lines, and lines become rows of fields; where the text is cut plays no role."""
 
+import gzip
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import polars as pl
+import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
+from bert4rec.prepare import text_blocks, text_rows
 from bert4rec.prepare.progress import LINE, BadRows
-from bert4rec.prepare.text import text_blocks
-from bert4rec.prepare.text.csv_rows import Layout, parse, read_layout, split_fields
-from bert4rec.prepare.text.text_blocks import Block
+from bert4rec.prepare.text_blocks import Block, blocks, head
+from bert4rec.prepare.text_rows import Layout, parse, parse_json, read_layout, split_fields
+from bert4rec.runtime.errors import DataError
 from tests.checks import one_line
 
 FILE = Path("t.csv")
@@ -22,27 +30,17 @@ Found = list[tuple[Any, ...]]
 def parsed(content: str | bytes, layout: Layout = CSV, *, size: int = 1 << 20) -> tuple[Found, BadRows]:
     """The rows of a text that is read in blocks of `size` bytes, "" where nothing stands, and the bad rows."""
     bad, frames = BadRows(), []
-    for block in in_blocks(content if isinstance(content, bytes) else content.encode(), size, layout.quoted):
+    for block in blocks_of(content if isinstance(content, bytes) else content.encode(), size, layout.quoted):
         frames += parse(block, layout, bad)
     return [row for frame in frames for row in frame.with_columns(pl.col(pl.String).fill_null("")).rows()], bad
 
 
-def in_blocks(content: bytes, size: int, quoted: bool) -> list[Block]:
-    found, line, rest = [], 1, b""
-    for start in range(0, len(content), size):
-        rest += content[start : start + size]
-        line, rest = whole_lines(Block(FILE, rest, line, 0), quoted, False, found)
-    whole_lines(Block(FILE, rest, line, 0), quoted, True, found)
-    return found
-
-
-def whole_lines(block: Block, quoted: bool, is_last: bool, found: list[Block]) -> tuple[int, bytes]:
-    cut = text_blocks._whole_lines(block, quoted, is_last=is_last)
-    try:
-        while True:
-            found.append(next(cut))
-    except StopIteration as end:
-        return end.value
+def blocks_of(text: bytes, size: int, quoted: bool) -> Iterator[Block]:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "t.csv"
+        path.write_bytes(text)
+        for block in blocks(path, size=size, quoted=quoted):
+            yield replace(block, path=FILE)
 
 
 @pytest.mark.parametrize(
@@ -124,16 +122,9 @@ def test_numbers_parsed_as_such_are_those_of_their_text(number: str, other: str)
     assert found[0][1:] == wanted
 
 
-def test_only_a_block_without_a_missing_number_has_numbers() -> None:
-    typed = Layout(("a", "b"), b",", quoted=True, header=("a", "b"), types={"a": pl.Int64})
-    for content, dtype in ((b"1,2\n", pl.Int64), (b"1,2\n,3\n", pl.String)):
-        (frame,) = parse(Block(FILE, content, 1, 0), typed, BadRows())
-        assert frame.schema == {LINE: pl.Int64, "a": dtype, "b": pl.String}
-
-
 def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
-    """What `split_fields` says, found without `re`."""
-    fields, at = [], 0
+    """What `split_fields` says, found without `csv`."""
+    fields, at, is_strict = [], 0, True
     while True:
         within, behind, is_quoted = "", "", text[at : at + 1] == '"'
         if is_quoted:
@@ -148,9 +139,10 @@ def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
             behind, at = behind + text[at], at + 1
         is_last = text[at : at + 1] != ","
         behind = behind.removesuffix("\r") if is_last else behind
-        if behind and "\n" in within:
-            return [], 1
+        is_strict &= not (is_quoted and behind)
         fields.append(within + behind)
+        if is_last and "\n" in text[:at] and not is_strict:
+            return [], 1
         if is_last:
             return fields, 1 + text.count("\n", 0, at)
         at += 1
@@ -160,11 +152,6 @@ def fields_letter_by_letter(text: str) -> tuple[list[str], int]:
 @given(st.text(alphabet='a,"\n\r', max_size=14))
 def test_the_fields_of_a_row_are_those_found_letter_by_letter(text: str) -> None:
     assert split_fields(text.split("\n"), ",", quoted=True) == fields_letter_by_letter(text)
-
-
-def test_many_quotes_take_no_longer_than_few() -> None:
-    text = '"' + 'a""' * 50_000  # never closed: what gives back letter by letter would take hours
-    assert split_fields([text], ",", quoted=True) == ([], 1)
 
 
 PIECES = st.sampled_from(
@@ -190,7 +177,10 @@ def test_where_the_text_is_cut_does_not_change_the_rows(
         patch.setattr(text_blocks, "LONGEST_QUOTED", longest)
         at_once, bad = parsed(raw, layout)
         patch.setattr(text_blocks, "SMALL", small)
-        in_parts, also_bad = parsed(raw, layout, size=size)
+        try:
+            in_parts, also_bad = parsed(raw, layout, size=size)
+        except DataError:
+            reject()  # a line that is too long
     assert in_parts == at_once
     assert (also_bad.counts, also_bad.shown) == (bad.counts, bad.shown)
 
@@ -222,3 +212,130 @@ def test_a_first_line_that_tells_nothing_is_refused(tmp_path: Path, text: str, p
     (tmp_path / "t.csv").write_text(text)
     with one_line(f"{tmp_path / 't.csv'}{place}"):
         read_layout(tmp_path / "t.csv", separator="auto", has_header=True)
+
+
+def found_in(path: Path, *, size: int, quoted: bool = False) -> list[tuple[bytes, int, bool]]:
+    return [(block.text, block.first_line, block.unclosed) for block in blocks(path, size=size, quoted=quoted)]
+
+
+def test_blocks_end_with_a_line_and_know_the_number_of_their_first(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"\xef\xbb\xbfab\ncde\nf\n\nghi")
+    wanted = [(b"ab\n", 1, False), (b"cde\nf\n\n", 2, False), (b"ghi", 5, False)]
+    assert found_in(path, size=8) == wanted
+    assert [block.done for block in blocks(path, size=8, quoted=False)] == [8, 16, 16]
+
+
+@pytest.mark.parametrize("name", ["gzip", "zstd"])
+def test_packed_text_is_unpacked_whatever_its_file_is_called(tmp_path: Path, name: str) -> None:
+    text = b"ab\ncde\n" * 3
+    packed = gzip.compress(text) if name == "gzip" else pa.compress(text, codec="zstd", asbytes=True)
+    (tmp_path / "t.csv").write_bytes(packed)
+    assert found_in(tmp_path / "t.csv", size=1 << 20) == [(text, 1, False)]
+    assert head(tmp_path / "t.csv", size=9) == b"ab\ncde\nab"
+
+
+def test_a_quoted_field_of_several_lines_is_not_cut_and_an_open_quote_costs_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'1,"a\nb"\n2,"c\n3,d\n')
+    wanted = [(b'1,"a\nb"\n', 1, False), (b'2,"c\n', 3, True), (b"3,d\n", 4, False)]
+    assert found_in(path, size=6, quoted=True) == wanted
+    assert [text for text, *_ in found_in(path, size=6)] == [b'1,"a\n', b'b"\n', b'2,"c\n3,d\n']
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from([b"a", b'"', b"\n", b"\r\n", b"xyz,"]), max_size=30), st.integers(1, 20), st.booleans())
+def test_nothing_is_lost_between_blocks_of_any_size(pieces: list[bytes], size: int, quoted: bool) -> None:
+    text = b"".join(pieces)
+    found = [(block.text, block.first_line) for block in blocks_of(text, size, quoted)]
+    assert b"".join(part for part, _ in found) == text
+    assert all(part.endswith(b"\n") for part, _ in found[:-1])
+    ends = [part.count(b"\n") for part, _ in found]
+    assert [line for _, line in found] == [1 + sum(ends[:place]) for place in range(len(found))]
+
+
+def test_a_line_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_blocks, "LONGEST_QUOTED", 10)
+    (tmp_path / "t.csv").write_bytes(b"1,2\n" + b"x" * 60)
+    with pytest.raises(DataError, match=r"t\.csv, line 2: .*20 bytes"):
+        found_in(tmp_path / "t.csv", size=20)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("a,b\n".encode("utf-16"), "UTF-16"), (gzip.compress(b"a,b\n" * 99, mtime=0)[:20], "damaged")],
+)
+def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    for read in (lambda path: found_in(path, size=99), lambda path: head(path, size=999)):
+        with pytest.raises(DataError, match=rf"t\.csv: .*{message}"):
+            read(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("size", "quoted", "block"),
+    [
+        (9, True, (b'ab\n"c\nd"\n', 1, 9)), (7, True, (b"ab\n", 1, 3)), (7, False, (b'ab\n"c\n', 1, 6)),
+        (2, True, (b"", 1, 0)), (99, True, (b'ab\n"c\nd"\ne', 1, 10)),
+    ],
+)  # fmt: skip
+def test_the_first_block_has_the_whole_lines_of_the_first_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, quoted: bool, block: tuple[bytes, int, int]
+) -> None:
+    monkeypatch.setattr(text_blocks, "FIRST_BYTES", size)
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'ab\n"c\nd"\ne')
+    assert list(blocks(path, size=1, quoted=quoted, only_first=True)) == [Block(path, *block)]
+
+
+KEYS = {"user": "who", "title": "name"}
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**30), 10**30), st.integers(-20, 20).map(float),
+    st.floats(-1e6, 1e6, width=32),
+    st.sampled_from(["[REC] (2007)", "{x}", "true", "truth", "falsely", "", " ", "7", "7.0", "é\n", "\0"]),
+    st.text(max_size=3),
+)  # fmt: skip
+VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=2), st.dictionaries(st.text(max_size=2), SCALARS, max_size=2))
+RECORDS = st.dictionaries(st.sampled_from(["who", "name", "other"]), VALUES)
+JSON_LINES = st.one_of(
+    RECORDS.map(lambda record: json.dumps(record).encode()),
+    RECORDS.map(lambda record: json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass")),
+    st.sampled_from([b"", b" \r", b"[1]", b"null", b"{}\r", b'{"who": 1', b'{"who": "\xe9"}', b'{"who": 1, "who": 2}']),
+)  # fmt: skip
+
+
+def json_rows_of(block: Block) -> tuple[list[tuple[Any, ...]], BadRows]:
+    bad = BadRows()
+    frames = [*parse_json(block, KEYS, bad)]
+    assert all(rows.schema == {LINE: pl.Int64, "user": pl.String, "title": pl.String} for rows in frames)
+    return [row for rows in frames for row in rows.rows()], bad
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(JSON_LINES, min_size=1, max_size=12), st.integers(1, 10**9), st.booleans())
+def test_at_once_and_line_by_line_are_the_same(lines: list[bytes], first: int, ends: bool) -> None:
+    block = Block(Path("log.jsonl"), b"\n".join(lines) + b"\n" * ends, first, 0)
+    if not block.text:
+        return
+    with patch.object(text_blocks, "SMALL", 1):
+        found, bad = json_rows_of(block)
+    with patch.object(text_rows, "_json_at_once", return_value=None):
+        one_by_one, also_bad = json_rows_of(block)
+    assert found == one_by_one
+    assert bad.counts == also_bad.counts
+    assert sorted(bad.shown) == sorted(also_bad.shown)
+    assert len(found) + bad.total == len(block.text.removesuffix(b"\n").split(b"\n"))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        ("7", "7"), ("7.0", "7"), ("-7.0", "-7"), ("7.5", "7.5"), ("1e3", "1000"), ("1e-7", "0.0000001"), ("-0", "0"),
+        ("1600000000.25", "1600000000.25"), ("9007199254740993", "9007199254740993"), ("9" * 50, "9" * 50),
+        ("1e22", "1" + 22 * "0"), ('"7.0"', "7.0"), ('"007"', "007"), ("null", None), ("NaN", None),
+    ],
+)  # fmt: skip
+def test_a_number_is_text_as_in_a_csv_file(number: str, text: str | None) -> None:
+    line = f'{{"who": {number}}}'.encode()
+    for lines in ([line], [line, b"broken"]):
+        assert json_rows_of(Block(Path("log.jsonl"), b"\n".join(lines), 1, 0))[0] == [(1, text, None)]

@@ -1,29 +1,36 @@
-"""Lines of text → rows of text fields; lines that do not have the fields of the others are bad rows.
+"""Lines of CSV or JSON → rows of text fields; lines of which no row can be made are bad rows.
 
 A block is parsed by Polars at once. Only where that fails, or does not give one row for each line, the block is halved
 again and again, until the few lines in question are looked at one by one.
 """
 
+import csv
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from itertools import accumulate
+from operator import xor
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from bert4rec.config.recognition import infer_separator
-from bert4rec.prepare.progress import LINE, BadRows
-from bert4rec.prepare.text import text_blocks
-from bert4rec.prepare.text.text_blocks import NEWLINE, QUOTE, Block, inside_quotes, parsed
+from bert4rec.prepare.progress import LINE, BadRows, line_numbers
+from bert4rec.prepare.text_blocks import NEWLINE, QUOTE, Block, head, inside_quotes, parsed
 from bert4rec.runtime.errors import DataError
 
+HEAD = 1 << 20  # bytes in which the header is, or the lines that show which keys there are
 UNIT_SEPARATOR = b"\x1f"  # stands in for a separator of several characters, which Polars does not know
 NOT_UTF_8 = "is not UTF-8 text; convert the file, for instance with iconv -f ISO-8859-1 -t UTF-8"
 HEADER_AGAIN = ("header line again", "is the header line again")
 UNCLOSED = ("unclosed quote", 'has a quote (") that nothing closes')
+RETURN = "\udc0d"  # stands in for a carriage return amid a line, where `csv` would end the row; no decoded text has it
 
 Problem: TypeAlias = tuple[str, str]  # what kind, and what to say of the line
 
@@ -50,12 +57,8 @@ def parse(block: Block, layout: Layout, bad: BadRows) -> Iterator[pl.DataFrame]:
 
     Lines with too many or too few fields, without UTF-8, with an open quote, or with the header again go to `bad`.
     """
-    return parsed(
-        block,
-        lambda part: _at_once(part, layout, bad),
-        lambda part: _one_by_one(part, layout, bad),
-        quoted=layout.quoted,
-    )
+    one_by_one = partial(_one_by_one, layout=layout, bad=bad)
+    return parsed(block, partial(_at_once, layout=layout, bad=bad), one_by_one, quoted=layout.quoted)
 
 
 def _at_once(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame | None:
@@ -149,68 +152,55 @@ def _without_headers(frame: pl.DataFrame, block: Block, layout: Layout, bad: Bad
 
 
 def _one_by_one(block: Block, layout: Layout, bad: BadRows) -> pl.DataFrame:
+    """Return the rows as `csv` reads them, of which a stray quote costs only its line."""
     rows: list[tuple[int, *tuple[str | None, ...]]] = []
-    for line, fields, problem in _fields(block, layout):
-        if problem:
-            bad.add_line(block.path, line, *problem)
-        else:
-            rows.append((line, *(field or None for field in fields)))
-    return pl.DataFrame(rows, {LINE: pl.Int64, **dict.fromkeys(layout.columns, pl.String)}, orient="row")
-
-
-def _fields(block: Block, layout: Layout) -> Iterator[tuple[int, list[str], Problem | None]]:
-    """Yield for each row its first line, its fields and its problem (kind and text)."""
     lines = block.text.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
-    separator, line = layout.separator.decode(), block.first_line
-    for unit in _units(lines) if layout.quoted else ([line] for line in lines):
-        at = 0
-        while at < len(unit):
-            fields, n_lines = split_fields(unit[at:], separator, quoted=layout.quoted)
-            problem = _problem(fields, layout) if fields else UNCLOSED
-            if n_lines > 1 and len(fields) != len(layout.columns):
-                problem, n_lines = UNCLOSED, 1  # a stray quote: it costs its line only
-            yield line + at, fields, problem
-            at += n_lines
-        line += len(unit)
-
-
-def _units(lines: list[str]) -> Iterator[list[str]]:
-    """Yield the lines in groups with an even number of quotes each: no block of text ends within a group."""
-    first, is_inside = 0, False
-    for number, line in enumerate(lines, 1):
-        is_inside ^= line.count('"') % 2 == 1
-        if not is_inside:
-            yield lines[first:number]
-            first = number
-    if is_inside:
-        yield lines[first:]
+    # A row ends before the number of quotes is even again, as every block does.
+    is_inside = [*accumulate((layout.quoted and line.count('"') % 2 for line in lines[:-1]), xor), False]
+    at = 0
+    while at < len(lines):
+        group = lines[at : is_inside.index(False, at) + 1]
+        fields, n_lines = split_fields(group, layout.separator.decode(), quoted=layout.quoted)
+        if n_lines > 1 and len(fields) != len(layout.columns):
+            fields, n_lines = [], 1
+        if problem := _problem(fields, layout):
+            bad.add_line(block.path, block.first_line + at, *problem)
+        else:
+            rows.append((block.first_line + at, *(field or None for field in fields)))
+        at += n_lines
+    return pl.DataFrame(rows, {LINE: pl.Int64, **dict.fromkeys(layout.columns, pl.String)}, orient="row")
 
 
 def split_fields(lines: list[str], separator: str, *, quoted: bool) -> tuple[list[str], int]:
     """Return the fields of the row that begins the `lines`, and on how many of them it stands.
 
-    No field: a quote stays open, or is closed on a later line amid other text.
+    No field: a quote stays open, or text stands behind a closing one in a row of several lines.
 
     >>> split_fields(['1,"a', 'b ""c"" ",5"', "2,d,6"], ",", quoted=True)
     (['1', 'a\\nb "c" ', '5"'], 2)
     """
     if not quoted:
         return lines[0].removesuffix("\r").split(separator), 1
-    text, bar = "\n".join(lines), re.escape(separator)
-    fields: list[str] = []
-    # No possessive quantifier: around groups they are wrong before Python 3.11.5.
-    for match in re.finditer(rf'(?:"([^"]*(?:""[^"]*)*)"(?!"))?([^{bar}\n]*)({bar}|\n|\Z)', text):
-        within, behind, end = match.groups()
-        behind = behind if end == separator else behind.removesuffix("\r")
-        if (within is None and behind.startswith('"')) or (behind and "\n" in (within or "")):
+    csv.field_size_limit(1 << 31)  # of the whole process: a text may be longer than the usual 128 KB
+    reader = csv.reader(map(_as_csv_line, lines), delimiter=separator, strict=True)
+    try:
+        fields = next(reader)
+        n_lines = reader.line_num
+    except csv.Error:  # not strict: text behind a closing quote belongs to the field
+        reader = csv.reader([_as_csv_line(lines[0]), ""], delimiter=separator)
+        fields, n_lines = next(reader), 1
+        if reader.line_num > 1:
             return [], 1
-        fields.append((within or "").replace('""', '"') + behind)
-        if end != separator:
-            break
-    return fields, 1 + text.count("\n", 0, match.end() - len(end))
+    return [field.replace(RETURN, "\r") for field in fields] or [""], n_lines
+
+
+def _as_csv_line(line: str) -> str:
+    return line[:-1].replace("\r", RETURN) + line[-1:] + "\n"
 
 
 def _problem(fields: list[str], layout: Layout) -> Problem | None:
+    if not fields:
+        return UNCLOSED
     if any("\udc80" <= letter <= "\udcff" for field in fields for letter in field):
         return "not UTF-8", NOT_UTF_8
     if layout.header and fields == list(layout.header):
@@ -224,9 +214,6 @@ def _problem(fields: list[str], layout: Layout) -> Problem | None:
     return None
 
 
-LINE_LIMIT = 1 << 20  # bytes of a header
-
-
 def read_layout(
     path: Path, *, separator: str, has_header: bool, types: Mapping[str, type[pl.DataType]] | None = None
 ) -> Layout:
@@ -234,10 +221,7 @@ def read_layout(
 
     Raises `DataError` for an empty file, or a header with an open quote.
     """
-    start = text_blocks.head(path, size=LINE_LIMIT)
-    if not start.strip():
-        raise DataError(f"{path}: is empty; name another file in data.path")
-    lines = start.decode("utf-8", "replace").split("\n")
+    lines = _first_text(path).decode("utf-8", "replace").split("\n")
     bar = infer_separator(lines[0]) if separator == "auto" else separator.replace("\\t", "\t")
     quoted = len(bar) == 1
     cells, n_lines = split_fields(lines, bar, quoted=quoted)
@@ -251,3 +235,108 @@ def read_layout(
 def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names, a later one of the same as nothing that a setting could name."""
     return tuple(name if columns.index(name) == i else f"{name} {i + 1}" for i, name in enumerate(columns))
+
+
+def _first_text(path: Path) -> bytes:
+    start = head(path, size=HEAD)
+    if not start.strip():
+        raise DataError(f"{path}: is empty; name another file in data.path")
+    return start
+
+
+LONGEST_SHOWN = 40  # characters of a value in a message
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair is no text
+NO_FIELD = r"^(?:true|false|[\[{])"  # as text, a value that may be no text or number
+
+
+class _UnusableError(ValueError):
+    """A line of which no row can be made: what kind of problem it has, and what to say of it."""
+
+
+def json_columns(path: Path) -> dict[str, bool]:
+    """Return the keys of the first objects, in their order, and of each whether it can be a field: no object or list.
+
+    Raises `DataError` for an empty file.
+    """
+    found: dict[str, bool] = {}
+    for line in _first_text(path).split(b"\n"):
+        try:
+            record = _record(line)
+        except _UnusableError:
+            continue
+        for name, value in record.items():
+            found[name] = found.get(name, True) and not isinstance(value, dict | list)
+    return found
+
+
+def parse_json(block: Block, columns: Mapping[str, str], bad: BadRows) -> Iterator[pl.DataFrame]:
+    """Yield `LINE` and, as text, the values of `columns`: new name → key of the objects; null where one lacks the key.
+
+    Lines that are no objects go to `bad`, and those with an object, a list, true or false as a value.
+    """
+    one_by_one = partial(_json_one_by_one, columns=columns, bad=bad)
+    return parsed(block, partial(_json_at_once, columns=columns), one_by_one, quoted=False)
+
+
+def _json_at_once(block: Block, columns: Mapping[str, str]) -> pl.DataFrame | None:
+    """Return the rows as Polars reads them; None where they are not one for each line, or a value may be no field."""
+    if SURROGATE.search(block.text):
+        return None
+    try:
+        frame = pl.read_ndjson(block.text, schema=dict.fromkeys(columns.values(), pl.String))
+    except pl.exceptions.PolarsError:
+        return None
+    n_lines = block.text.count(NEWLINE) + (not block.text.endswith(NEWLINE))
+    if len(frame) != n_lines or frame.select(pl.any_horizontal(pl.all().str.contains(NO_FIELD).any())).item():
+        return None
+    return frame.select(line_numbers(block.first_line), **{new: pl.col(name) for new, name in columns.items()})
+
+
+def _json_one_by_one(block: Block, columns: Mapping[str, str], bad: BadRows) -> pl.DataFrame:
+    rows: list[tuple[int | str | None, ...]] = []
+    for number, line in enumerate(block.text.removesuffix(NEWLINE).split(NEWLINE), block.first_line):
+        try:
+            rows.append((number, *_values(_record(line), columns)))
+        except _UnusableError as error:
+            bad.add_line(block.path, number, *error.args)
+    return pl.DataFrame(rows, {LINE: pl.Int64, **dict.fromkeys(columns, pl.String)}, orient="row")
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        decoded = line.decode()
+    except UnicodeDecodeError:
+        raise _UnusableError("not UTF-8", NOT_UTF_8) from None
+    if not decoded.strip():
+        raise _UnusableError("empty line", "is empty")
+    try:
+        record = json.loads(decoded, object_pairs_hook=_first_of_each)
+        if SURROGATE.search(line):
+            json.dumps(record, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise _UnusableError("not a JSON object", "is not a JSON object")
+    return record
+
+
+def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs as a dict; of a repeated key the first value counts, as for Polars."""
+    return dict(reversed(pairs)) if len({key for key, _ in pairs}) < len(pairs) else dict(pairs)
+
+
+def _values(record: Mapping[str, Any], columns: Mapping[str, str]) -> Iterator[str | None]:
+    for new, name in columns.items():
+        value = record.get(name)
+        if isinstance(value, dict | list | bool):
+            shown = json.dumps(value, ensure_ascii=False)
+            shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[: LONGEST_SHOWN - 1]}…"
+            raise _UnusableError(f"{new} is neither text nor number", f"{name} is {shown}: must be text or a number")
+        yield _as_text(value)
+
+
+def _as_text(value: str | float | None) -> str | None:
+    """Return the value as Polars writes it: without exponent or fraction of a whole number. NaN is a missing value."""
+    if value is None or value != value:
+        return None
+    return f"{Decimal(repr(value)):f}".removesuffix(".0") if isinstance(value, float) else str(value)

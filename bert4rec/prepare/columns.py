@@ -1,0 +1,328 @@
+"""Columns of a log: what they hold is guessed, to advise; fields become numbers or text, and every row is checked."""
+
+import difflib
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from bert4rec.prepare.progress import LINE, BadRows
+from bert4rec.prepare.times import PER_SECOND, SINCE, UNTIL, Times, stripped
+from bert4rec.runtime.errors import DataError
+
+IDS = ("user", "item")
+OPTIONAL = ("title",)  # a row without it is as good as others
+FIELDS = (*IDS, "time", "rating", "is_read", *OPTIONAL)
+EXPECTED = {"rating": "must be a number", "is_read": "must be 0 or 1", "title": "must be text"}
+KINDS = {"time": "is not a time", "rating": "is not a number", "is_read": "is not 0 or 1"}
+EXACT = ((pl.Float64, 2**53), (pl.Float32, 2**24), (pl.Float16, 2**11))  # below it, whole numbers keep every digit
+DECIMAL = ".0"
+NO_ID = ("nan", "NaN", "NAN", "null", "Null", "NULL", "None", "<NA>", "\\N")  # what programs write for a missing value
+LONGEST_NO_ID = max(map(len, NO_ID))
+
+
+@dataclass
+class Fields:
+    """Casts the fields of a source, part by part.
+
+    `names`: what the source calls each of `FIELDS` that it has; `whole_number_ids`: an id of text is a bad row.
+    Ids are Int64 as long as every id of the column is written as a whole number ("7", not "07") that fits, and from
+    the first other one on String. Floating-point ids must be whole numbers: pandas makes such of a column where some
+    are missing. As text it writes them as "7.0": those of the fields `decimal_ids`, all of which are so, are 7.
+    """
+
+    names: Mapping[str, str]
+    whole_number_ids: bool
+    times: Times = field(default_factory=Times)
+    decimal_ids: Collection[str] = ()
+    as_text: set[str] = field(default_factory=set)
+
+    def cast(self, raw: pl.DataFrame, path: Path, bad: BadRows, *, unit: str = "line") -> pl.DataFrame:
+        """Return the usable rows of `raw` (`LINE` and the fields as they stand): ids, Int64 seconds, Float32 ratings,
+        titles.
+
+        Rows with a field that is missing or cannot be cast go to `bad`, named by their `unit`: "line" or "row" of the
+        file `path`. Raises `DataError` for a type that is no field at all.
+        """
+        for name in self.names:
+            if expected := self._expected_type(name, raw.schema[name]):
+                raise DataError(f'{path}: column "{self.names[name]}" has type {raw.schema[name]}: {expected}')
+        floats = [name for name in IDS if name in self.names and raw.schema[name].is_float()]
+        raw = raw.with_columns(pl.col(floats).fill_nan(None)) if floats else raw
+        frame = raw.select(self._field(name, raw[name]) for name in self.names)
+        needed = [name for name in self.names if name not in OPTIONAL]
+        if not any(frame.select(needed).null_count().row(0)):
+            return frame
+        self._report(raw, frame.select(needed), path, unit, bad)
+        return frame.drop_nulls(needed)
+
+    def _field(self, name: str, column: pl.Series) -> pl.Series:
+        if name in IDS:
+            return self._id(name, column)
+        if name == "time":
+            return self.times.seconds(column)
+        if name in OPTIONAL:
+            return _text(stripped(column.cast(pl.String)))
+        number = stripped(column).cast(pl.Float32, strict=False)
+        if name == "is_read":
+            return (number == 1).set((number != 0) & (number != 1), None).alias(name)
+        return number.set(~number.is_finite(), None)
+
+    def _id(self, name: str, column: pl.Series) -> pl.Series:
+        if column.dtype.is_float():
+            column = _whole(column)
+        text = None if column.dtype.is_integer() else _text(column)
+        if text is not None and name in self.decimal_ids:
+            text = text.str.strip_suffix(DECIMAL)
+        if name in self.as_text:
+            return _text(column.cast(pl.String)) if text is None else _without_no_ids(text)
+        if self.whole_number_ids and text is not None:
+            return stripped(text).cast(pl.Int64, strict=False)
+        whole = (column if text is None else text).cast(pl.Int64, strict=False)
+        same = whole.is_not_null() | column.is_null() if text is None else whole.cast(pl.String).eq_missing(text)
+        if same.all():
+            return whole
+        if text is not None and (known := _without_no_ids(text)).null_count() > text.null_count():
+            return self._id(name, known)
+        self.as_text.add(name)
+        return self._id(name, column)
+
+    def _report(self, raw: pl.DataFrame, frame: pl.DataFrame, path: Path, unit: str, bad: BadRows) -> None:
+        """Count the bad rows by their first bad field, and show the first rows."""
+        flags = frame.select(pl.all().is_null())
+        first = pl.coalesce(pl.when(pl.col(name)).then(pl.lit(name)) for name in frame.columns).alias("bad field")
+        found = raw.with_columns(flags.select(first)).filter(pl.col("bad field").is_not_null())
+        for row in found.head(max(bad.room, 0)).iter_rows(named=True):
+            name = row["bad field"]
+            bad.show(path, unit, row[LINE], self._problem(name, row[name], raw[name]))
+        missing = pl.coalesce(
+            pl.when(pl.col("bad field") == name).then(pl.col(name).cast(pl.String).fill_null("").is_in(_missing(name)))
+            for name in frame.columns
+        )
+        for name, is_missing, n in (
+            found.group_by("bad field", missing.alias("missing")).len().sort(pl.all()).iter_rows()
+        ):
+            bad.add(f"{name} {'is missing' if is_missing else KINDS.get(name, 'is not a whole number')}", n)
+
+    def _problem(self, name: str, value: object, column: pl.Series) -> str:
+        if value in (None, ""):
+            return f"{self.names[name]} is missing"
+        if value in _missing(name):
+            expected = "stands for a missing id; write the id, or drop the row"
+        elif name == "time":
+            expected = self.times.expected_value(value, column)
+        elif name in IDS and isinstance(value, float) and value.is_integer():
+            expected = "a floating-point number of this size has lost its last digits; write the ids as whole numbers"
+        else:
+            expected = self._expected(name)
+        return f'{self.names[name]} "{value}": {expected}'
+
+    def _expected(self, name: str) -> str:
+        if name in IDS:
+            return "must be a whole number" if self.whole_number_ids else "must be a whole number or text"
+        return EXPECTED[name]
+
+    def _expected_type(self, name: str, dtype: pl.DataType) -> str:
+        """Return what the field must be instead of `dtype`; "" where it can be read."""
+        if name == "time":
+            return self.times.expected_type(dtype)
+        if name in IDS:
+            is_readable = dtype.is_integer() or dtype.is_float() or dtype in (pl.String, pl.Categorical, pl.Enum)
+        elif name in OPTIONAL:
+            is_readable = not dtype.is_nested()
+        else:
+            is_readable = dtype.is_numeric() or dtype in (pl.String, pl.Boolean)
+        return "" if is_readable else self._expected(name)
+
+
+def all_decimal(ids: pl.Series) -> bool:
+    """Return whether every id that is there is a whole number written as "7.0"; numbers are what they are.
+
+    >>> all_decimal(pl.Series(["7.0", None, "-12.0"])), all_decimal(pl.Series(["7.0", "7"]))
+    (True, False)
+    """
+    if ids.dtype.is_numeric():
+        return True
+    text = _without_no_ids(_text(ids))
+    whole = text.str.strip_suffix(DECIMAL).cast(pl.Int64, strict=False)
+    return bool((whole.cast(pl.String) + DECIMAL).eq_missing(text).all())
+
+
+def _whole(ids: pl.Series) -> pl.Series:
+    """Return floating-point ids as Int64; null for other than whole numbers, and for one that may stand for several."""
+    limit = next(limit for dtype, limit in EXACT if ids.dtype == dtype)
+    is_exact = (ids == ids.floor()) & (ids.abs() < limit)
+    return ids.set(~is_exact, None).cast(pl.Int64, strict=False)
+
+
+def _missing(name: str) -> tuple[str, ...]:
+    """Return the texts that stand for no value of the field `name`."""
+    return ("", *NO_ID) if name in IDS else ("",)
+
+
+def _without_no_ids(text: pl.Series) -> pl.Series:
+    """Return `text` with null for what stands for a missing id."""
+    is_short = text.str.len_bytes() <= LONGEST_NO_ID  # quickly told, and true of few long ids
+    return text.set(is_short & text.is_in(NO_ID), None) if is_short.any() else text
+
+
+def _text(column: pl.Series) -> pl.Series:
+    text = column.cast(pl.String)
+    return text.set(text == "", None)
+
+
+TIMES = {"time", "timestamp", "date", "datetime", "ts", "at", "when", "day", "moment", "instant", "epoch", "unixtime"}
+SESSIONS = {"session", "visit"}
+USERS = {
+    *SESSIONS, "user", "customer", "member", "visitor", "client", "account", "person", "reader", "viewer", "buyer",
+    "shopper", "reviewer", "listener", "player", "subscriber",
+}  # fmt: skip
+ITEMS = {
+    "item", "sku", "product", "movie", "film", "book", "article", "isbn", "asin", "song", "track", "artist", "video",
+    "game", "page", "url", "offer", "anime", "recipe", "goods",
+}  # fmt: skip
+EXCEL_SINCE, EXCEL_UNTIL = 34_700, 50_424  # days since 1899-12-30: from 1995 to 2038
+NEARLY_ALL = 0.9
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+DATE = r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:[T ,]|$)"
+WORDS = {"user": USERS, "item": ITEMS, "time": TIMES, "rating": {"rating", "star", "score", "overall", "grade"}}
+CLOSE = 0.75  # of 1, as difflib measures how much of two names is the same
+
+
+def name_words(name: str) -> set[str]:
+    """Return the words in a column's name, in the singular and without "id" at the end.
+
+    >>> sorted(name_words("customerIds")), sorted(name_words("movieid")), sorted(name_words("created_at"))
+    (['customer', 'id'], ['movie'], ['at', 'created'])
+    """
+    found = [word.lower() for word in WORD.findall(name)]
+    singular = [word if len(word) <= 2 or word in TIMES else word.removesuffix("s") for word in found]
+    return {word.removesuffix("id") or word for word in singular}
+
+
+def are_columns_swapped(user_column: str, item_column: str) -> bool:
+    """Return whether the column of the users is called as items are, or that of the items as users are.
+
+    >>> are_columns_swapped("sku", "customer"), are_columns_swapped("customer", "sku")
+    (True, False)
+    >>> are_columns_swapped("user", "followed_user")
+    False
+    """
+    users, items = name_words(user_column), name_words(item_column)
+    return bool(
+        (users & ITEMS and not users & USERS and not items & ITEMS)
+        or (items & USERS and not items & ITEMS and not users & USERS)
+    )
+
+
+def looks_like_time(values: pl.Series) -> bool:
+    """Return whether the first `values` of a column, by its name, its type or what they are, may be times."""
+    known = values.drop_nulls()
+    if not len(known):
+        return False
+    if known.dtype in (pl.Datetime, pl.Date):
+        return True
+    is_named_so = bool(name_words(values.name) & TIMES)
+    if known.dtype.is_integer() or known.dtype.is_float():
+        return _are_instants(known) or (is_named_so and bool(known.min() >= 0))  # type: ignore[operator]
+    if known.dtype != pl.String:
+        return False
+    numbers = known.str.strip_chars().cast(pl.Float64, strict=False)
+    if not numbers.null_count():
+        return _are_instants(numbers) or (is_named_so and bool(numbers.min() >= 0))  # type: ignore[operator]
+    pattern = r"\d" if is_named_so else DATE
+    return bool(known.str.contains(pattern).all())
+
+
+def find_excel_days(values: pl.Series) -> pl.Series:
+    """Return the numbers among `values` if nearly all are days from 1995 to 2038 as Excel counts them, else no number.
+
+    Some must have a time of day: whole numbers give the order as well.
+
+    >>> find_excel_days(pl.Series(["45231.5", "45232"])).to_list(), find_excel_days(pl.Series([45231, 45232])).to_list()
+    ([45231.5, 45232.0], [])
+    """
+    if not (values.dtype.is_numeric() or values.dtype == pl.String):
+        return pl.Series([], dtype=pl.Float64)
+    numbers = stripped(values).cast(pl.Float64, strict=False).drop_nulls()
+    days = numbers.filter((numbers >= EXCEL_SINCE) & (numbers < EXCEL_UNTIL))
+    is_likely = len(days) >= NEARLY_ALL * values.count() and (days != days.floor()).any()
+    return days if is_likely else days.clear()
+
+
+def needs_format(values: pl.Series) -> bool:
+    """Return whether not one of `values`, which look like times, can be read without being told their form."""
+    known = values.drop_nulls()
+    return known.dtype == pl.String and Times().seconds(known).count() == 0
+
+
+def _are_instants(numbers: pl.Series) -> bool:
+    """Return whether all are moments from 1995 to 2038 in one of the units."""
+    low, high = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
+    return any(SINCE * ticks <= low and high < UNTIL * ticks for ticks in PER_SECOND.values())
+
+
+def column_advice(named: Mapping[str, str], present: Sequence[str]) -> str:
+    """Return the end of a message that a column is missing: the options that name the columns, ready for the shell.
+
+    `named`: field → column, as the settings say; `present`: the columns of the file, or its first row.
+
+    >>> column_advice({"user": "user", "item": "item"}, ["customer", "product id", "at", "price"])
+    "; try --data.user_column=customer '--data.item_column=product id' --data.time_column=at"
+    >>> column_advice({"user": "user", "item": "what"}, ["user", "x"])
+    '; name it with --data.item_column=…'
+    """
+    numbered = [str(number) for number in range(1, len(present) + 1)]
+    if [*present] != numbered and any(re.fullmatch(r"-?\d+(\.\d*)?", name) for name in present):
+        return f"; if this is a row and not a header, add {_options(_numbered_columns(named, present))}"
+    left = [name for name in present if name not in named.values()]
+    found: dict[str, str] = {}
+    for kind in WORDS:
+        is_missing = kind in named and named[kind] not in present
+        if is_missing or (kind == "time" and kind not in named):
+            guess = _guess(kind, named.get(kind, ""), [name for name in left if name not in found.values()])
+            if guess or is_missing:
+                found[kind] = guess
+    verb = "try" if any(found.values()) else "name it with"
+    return f"; {verb} {_options({f'{field}_column': name for field, name in found.items()})}"
+
+
+def _guess(kind: str, named: str, present: Sequence[str]) -> str:
+    """Return the column that is probably meant; "" where none is likely."""
+    if close := difflib.get_close_matches(named, present, n=1, cutoff=CLOSE):
+        return close[0]
+    whole = [name for name in present if not re.search(r"[;,|\t]", name)]  # else it is a row that was not cut
+    found = [name for name in whole if name_words(name) & WORDS[kind]]
+    return min(found, key=_doubt, default="") if kind in ("user", "item") else next(iter(found), "")
+
+
+def _doubt(name: str) -> int:
+    """Return how unlikely the column `name` has the ids: 0 = has ids, 1 = other facts of a user or item, 2 = sessions.
+
+    >>> _doubt("user_pseudo_id"), _doubt("customer"), _doubt("user_agent"), _doubt("session_id")
+    (0, 0, 1, 2)
+    """
+    words = name_words(name)
+    if words & SESSIONS and not words & (USERS - SESSIONS):
+        return 2
+    return 0 if "id" in words or words <= USERS | ITEMS else 1
+
+
+def _numbered_columns(named: Mapping[str, str], row: Sequence[str]) -> dict[str, str]:
+    """Return the options for a file without a header whose first `row` is given; "" for a column that is not known."""
+    numbers = [str(number) for number in range(1, len(row) + 1)]
+    times = [number for number, cell in zip(numbers, row, strict=True) if looks_like_time(pl.Series("", [cell]))]
+    user, item, *_ = [*(number for number in numbers if number not in times[:1]), "", ""]
+    options = {"has_header": "false", "user_column": user, "item_column": item}
+    if times or "time" in named:
+        options["time_column"] = times[0] if times else ""
+    return options | {f"{kind}_column": "" for kind in named if kind not in ("user", "item", "time")}
+
+
+def _options(values: Mapping[str, str]) -> str:
+    return " ".join(
+        shlex.quote(f"--data.{key}={value}") if value else f"--data.{key}=…" for key, value in values.items()
+    )

@@ -1,1 +1,0 @@
-"""Readers of text: blocks, rows of CSV, JSON lines."""

@@ -1,0 +1,135 @@
+"""Text files as blocks of whole lines, however large they are: plain, gzip or zstd; every line keeps its number."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bert4rec.config.recognition import BYTE_ORDER_MARK, compression_of
+from bert4rec.runtime.errors import DataError
+
+T = TypeVar("T")
+
+SMALL = 1 << 14  # bytes that are parsed line by line rather than halved again
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+FIRST_BYTES = 1 << 20  # in which the first rows stand
+QUOTE = b'"'
+NEWLINE = b"\n"
+LONGEST_QUOTED = 1 << 16  # bytes from the line on which a quote opens to the end of the line on which it closes
+
+
+@dataclass(frozen=True)
+class Block:
+    """Hold whole lines of a text file.
+
+    `first_line` is the number (from 1) of the first of them; `done` how many bytes of the file, as it lies on the
+    disk, have been read so far; `unclosed`: one line alone, with a quote that nothing closes.
+    """
+
+    path: Path
+    text: bytes
+    first_line: int
+    done: int
+    unclosed: bool = False
+
+
+def blocks(path: Path, *, size: int, quoted: bool, only_first: bool = False) -> Iterator[Block]:
+    """Yield the text of `path` in blocks of about `size` bytes, cut at ends of lines; if `quoted`, outside of quotes.
+
+    `only_first`: the whole lines among the first `FIRST_BYTES` alone; no line where the first one is longer. Raises
+    `DataError` for UTF-16 text and for compressed files that are damaged.
+    """
+    if only_first:
+        text = head(path, size=FIRST_BYTES)
+        end, unclosed = _next_end(text, quoted, is_last=len(text) < FIRST_BYTES - len(BYTE_ORDER_MARK))
+        yield Block(path, text[:end], 1, min(end, path.stat().st_size), unclosed)
+        return
+    with _opened(path) as (file, stream):
+        line, text, is_last = 1, b"", False
+        while not is_last:
+            piece = stream.read(size)
+            is_last = not piece
+            text += piece if text or line > 1 else piece.removeprefix(BYTE_ORDER_MARK)
+            while text:
+                end, unclosed = _next_end(text, quoted, is_last=is_last)
+                if not end:
+                    break
+                yield Block(path, text[:end], line, file.tell(), unclosed)
+                line, text = line + text.count(NEWLINE, 0, end), text[end:]
+            if len(text) > size + LONGEST_QUOTED:
+                raise DataError(f"{path}, line {line}: is longer than {size:,} bytes: not text in lines")
+
+
+def head(path: Path, *, size: int) -> bytes:
+    """Return the first `size` bytes of the text, at most."""
+    start = b""
+    with _opened(path) as (_, stream):
+        while len(start) < size and (piece := stream.read(size - len(start))):
+            start += piece
+    return start.removeprefix(BYTE_ORDER_MARK)
+
+
+def parsed(
+    block: Block, at_once: Callable[[Block], T | None], one_by_one: Callable[[Block], T], *, quoted: bool
+) -> Iterator[T]:
+    """Yield the result of `at_once` for `block`; if that is None, for its halves, and for few lines of `one_by_one`."""
+    whole = None if block.unclosed else at_once(block)
+    if whole is not None:
+        yield whole
+        return
+    text, is_small = block.text, len(block.text) <= SMALL or block.unclosed
+    end, unclosed = (0, False) if is_small else _next_end(text[: 1 + len(text) // 2], quoted)
+    if unclosed or end in (0, len(text)):
+        yield one_by_one(block)
+        return
+    first, second = replace(block, text=text[:end]), replace(block, text=text[end:])
+    for half in (first, replace(second, first_line=block.first_line + text.count(NEWLINE, 0, end))):
+        yield from parsed(half, at_once, one_by_one, quoted=quoted)
+
+
+def _next_end(text: bytes, quoted: bool, *, is_last: bool = False) -> tuple[int, bool]:
+    """Return where the next block of `text` ends (0 = more text is needed), and if it is a line with an unclosed quote.
+
+    It is the last end of a line outside of quotes, or the one before a quote that is never closed.
+    """
+    if not quoted or QUOTE not in text:
+        return len(text) if is_last else text.rfind(NEWLINE) + 1, False
+    newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE[0])
+    is_inside = inside_quotes(text)[newlines] == 1
+    ends, inside = np.concatenate([[0], 1 + newlines[~is_inside]]), newlines[is_inside]
+    starts = ends[np.searchsorted(ends, inside, "right") - 1]
+    too_long = np.flatnonzero(inside >= starts + LONGEST_QUOTED)
+    end = int(starts[too_long[0]] if len(too_long) else ends[-1])
+    if not len(too_long) and not (is_last and text.count(QUOTE, end) % 2):
+        return len(text) if is_last else end, False
+    return (end, False) if end else (text.find(NEWLINE) + 1 or len(text), True)
+
+
+def inside_quotes(text: bytes) -> NDArray[np.uint8]:
+    """Return for each byte of `text` 1 after an odd number of quotes, else 0."""
+    quotes = np.frombuffer(text, np.uint8) == QUOTE[0]
+    parity: NDArray[np.uint8] = np.cumsum(quotes, dtype=np.uint8) & np.uint8(1)  # the sum runs over at 256: even
+    return parity
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
+    """Open the file at `path`; yield it and the stream of its unpacked text."""
+    try:
+        with pa.OSFile(str(path), "rb") as file:
+            start = file.read(4)
+            file.seek(0)
+            if start[:2] in UTF_16:
+                advice = "convert it, for instance with iconv -f UTF-16 -t UTF-8"
+                raise DataError(f"{path}: not UTF-8 but UTF-16 text; {advice}")
+            compression = compression_of(start)
+            with pa.CompressedInputStream(file, compression) if compression else file as stream:
+                yield file, stream
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}" if error.strerror else f"damaged or cut off: {error}"
+        raise DataError(f"{path}: {reason}{'' if error.strerror else '; bring the whole file'}") from None
