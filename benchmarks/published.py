@@ -29,9 +29,8 @@ from bert4rec.dataset.format import LEFT_OUT, TEST
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.evaluation.intervals import mean_interval
 from bert4rec.evaluation.metrics import gains
-from bert4rec.report.compare.paired import ranked_users
-from bert4rec.report.compare.runs import Run, read_run
-from bert4rec.report.markdown import markdown_table
+from bert4rec.report.compared_runs import Run, ranked_users, read_run
+from bert4rec.report.pages import markdown_table
 from bert4rec.report.summary import PROTOCOL_TITLES, heading
 from bert4rec.report.tables import known_file, published
 from bert4rec.runtime.errors import SettingsError, UserError

@@ -10,11 +10,19 @@ import numpy as np
 
 from bert4rec.dataset.format import TEST
 from bert4rec.evaluation.intervals import CONFIDENCE, PERMUTATIONS, RESAMPLES, Difference
-from bert4rec.report.compare.paired import Differences, pairs
-from bert4rec.report.compare.runs import MISSING, SEPARATOR, Column, Run, columns, differing_settings
+from bert4rec.report.compared_runs import (
+    MISSING,
+    SEPARATOR,
+    Column,
+    Differences,
+    Run,
+    columns,
+    differing_settings,
+    pairs,
+)
 from bert4rec.report.figures import Report
-from bert4rec.report.markdown import markdown_table
-from bert4rec.report.summary import PROTOCOL_TITLES, SHORT_TITLES, heading, rules, unknown_items
+from bert4rec.report.pages import markdown_table
+from bert4rec.report.summary import SHORT_TITLES, heading, rules, unknown_items
 from bert4rec.report.templates import render
 from bert4rec.runtime.errors import rounded
 
@@ -92,7 +100,7 @@ def _settings(compared: Sequence[Column]) -> Table:
 def _metrics(compared: Sequence[Column], differences: Mapping[str, Differences], split: str) -> Iterator[Table]:
     """Yield for each protocol the metrics side by side, and the differences of the paired columns."""
     first, header = compared[0].letter, ["", *(column.title for column in compared)]
-    for protocol in PROTOCOL_TITLES:
+    for protocol in SHORT_TITLES:
         measured = [column for column in compared if all(protocol in run.report.get(split, {}) for run in column.runs)]
         if not measured:
             continue
@@ -168,7 +176,7 @@ def _cost(compared: Sequence[Column]) -> Table:
 def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
     """Return protocol → the cut-offs that all runs have that were measured by it on the `split`."""
     cut_offs = {}
-    for protocol in PROTOCOL_TITLES:
+    for protocol in SHORT_TITLES:
         of_runs = [
             {int(found[1]) for name in run.report[split][protocol] if (found := re.fullmatch(r"HR@(\d+)", name))}
             for column in compared
