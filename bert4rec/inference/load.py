@@ -125,15 +125,10 @@ def network_of(source: Source) -> Network | ItemVectors:
 
 def _of_package(folder: Path, dataset: Path | None) -> Recommender:
     settings = read_settings(folder)
-    if dataset is not None:
-        _check_dataset(folder, dataset, settings["fingerprint"])
+    if dataset is not None and read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
+        raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
     network, ids = read_network(folder, settings), read_ids(folder, settings)
     return Recommender(network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True)
-
-
-def _check_dataset(folder: Path, dataset: Path, fingerprint: str) -> None:
-    if read_metadata(dataset)["fingerprint"] != fingerprint:
-        raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
 
 
 class Run:
