@@ -27,7 +27,7 @@ from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve_model
 from bert4rec.dataset.histories import EvaluationSplit, Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
-from bert4rec.evaluation.lists import Lists
+from bert4rec.evaluation.metrics import Lists
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
 from bert4rec.feed.batch import Lookup

@@ -29,10 +29,9 @@ from bert4rec.dataset.format import LEFT_OUT, TEST
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.evaluation.intervals import mean_interval
 from bert4rec.evaluation.metrics import gains
-from bert4rec.report.compare.paired import ranked_users
-from bert4rec.report.compare.runs import Run, read_run
-from bert4rec.report.markdown import markdown_table
-from bert4rec.report.summary import PROTOCOL_TITLES, heading
+from bert4rec.report.compared_runs import Run, ranked_users, read_run
+from bert4rec.report.pages import markdown_table
+from bert4rec.report.summary import SHORT_TITLES, heading
 from bert4rec.report.tables import known_file, published
 from bert4rec.runtime.errors import SettingsError, UserError
 
@@ -152,7 +151,7 @@ def tables(finished: Mapping[str, Sequence[Run]]) -> str:
     first = next(iter(finished.values()))[0].report
     known = known_file(first["dataset"]) if first.get("seen_items") != "keep" else None  # papers leave seen items out
     parts = []
-    for protocol in PROTOCOL_TITLES:
+    for protocol in SHORT_TITLES:
         if protocol not in first.get(TEST, {}):
             continue
         names = [name for name in METRICS if name in first[TEST][protocol]]

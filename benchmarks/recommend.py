@@ -23,7 +23,7 @@ import torch
 from bert4rec.commands.history_files import read_histories, writer
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve_model
-from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.tables.item_table import BIAS_COLUMNS

@@ -13,7 +13,7 @@ from bert4rec.runtime.startup import set_thread_defaults
 if TYPE_CHECKING:
     from bert4rec.api import load, prepare, train
     from bert4rec.inference.histories import TimedHistory
-    from bert4rec.inference.run import Run
+    from bert4rec.inference.load import Run
     from bert4rec.runtime.console import log_to_terminal
     from bert4rec.runtime.errors import UserError
 else:
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 __all__ = ["Run", "TimedHistory", "UserError", "load", "log_to_terminal", "prepare", "train"]
 
 _MODULES = {
-    "Run": "bert4rec.inference.run",
+    "Run": "bert4rec.inference.load",
     "TimedHistory": "bert4rec.inference.histories",
     "UserError": "bert4rec.runtime.errors",
     "load": "bert4rec.api",

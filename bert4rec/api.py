@@ -15,8 +15,8 @@ from bert4rec.runtime.errors import Interrupted, SettingsError
 
 if TYPE_CHECKING:  # they import Polars, Arrow and torch, which take seconds
     from bert4rec.dataset.reader import Dataset
+    from bert4rec.inference.load import Run
     from bert4rec.inference.recommender import Recommender
-    from bert4rec.inference.run import Run
 
 StrPath = str | os.PathLike[str]
 
@@ -85,7 +85,7 @@ def train(
     for note in asked.notes:
         logger.info(note)
     with quiet_libraries("torchrec"):
-        from bert4rec.inference.run import Run
+        from bert4rec.inference.load import Run
 
         if asked.finished is not None:
             return Run(asked.finished)

@@ -162,7 +162,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("bert4rec.training.run.PATIENCE", 250.0)
     monkeypatch.setattr("bert4rec.runtime.signals.Interruption.__init__.__defaults__", (250.0,))
     # The pictures of a report take a second; tests/report and the runs of scripts draw them.
-    monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
+    monkeypatch.setattr("bert4rec.report.pages.charts", lambda contents: ())
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

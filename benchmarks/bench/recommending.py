@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.bench.timing import OURS, Case, timed
 from benchmarks.recommend import random_network
-from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
 

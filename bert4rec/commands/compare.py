@@ -29,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.folders) < 2:
         raise SettingsError(f"{arguments.folders[0]}: compare needs at least two runs; name another one")
     with quiet_libraries():
-        from bert4rec.report.compare.comparison import compare, curves_png, has_curves, html_page, text_page
-        from bert4rec.report.compare.runs import read_run
+        from bert4rec.report.compared_runs import read_run
+        from bert4rec.report.comparison import compare, curves_png, has_curves, html_page, text_page
         from bert4rec.runtime.files import atomic_write
 
         comparison = compare([read_run(folder) for folder in arguments.folders], split=arguments.split)

@@ -9,7 +9,7 @@ from bert4rec.checkpoint.run_folder import CONFIG, Trained, find_trained
 from bert4rec.commands import launched
 from bert4rec.config.load import Overrides, flat, load_config, parse_command_line, read_options, take_folder
 from bert4rec.config.tables import Config
-from bert4rec.report.markdown import metrics_table
+from bert4rec.report.pages import metrics_table
 from bert4rec.report.summary import ratings_line, rules, unknown_items
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.errors import SettingsError

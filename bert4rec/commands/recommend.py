@@ -16,8 +16,7 @@ from bert4rec.runtime.errors import DataError, SettingsError, format_duration, p
 from bert4rec.runtime.startup import importing, threads_of_process
 
 if TYPE_CHECKING:
-    from bert4rec.inference.histories import Histories
-    from bert4rec.inference.item_ids import ItemIds
+    from bert4rec.inference.histories import Histories, ItemIds
     from bert4rec.inference.recommender import Recommendation, Recommender
 
 LEFT_OUT = "seen items are left out, as in the evaluation of this run (--seen=keep: they may be recommended)"
@@ -201,7 +200,7 @@ def _instant(text: str | None, times: str) -> int | None:
 
 def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Data) -> list[Any]:
     """Return the items in the file of an `option`. Raises `DataError` where the model does not know enough of them."""
-    from bert4rec.inference.item_ids import UNKNOWN
+    from bert4rec.inference.histories import UNKNOWN
 
     path = arguments.allow if option == "--allow" else arguments.deny
     items, column = _read_items(path, ids, data)
@@ -225,7 +224,7 @@ def _items(option: str, arguments: argparse.Namespace, ids: "ItemIds", data: Dat
 def _read_items(path: Path, ids: "ItemIds", data: Data) -> tuple[list[Any], str]:
     """Return the items that a file lists and the column that has them, "" for a file with an item a line."""
     from bert4rec.config.recognition import format_of
-    from bert4rec.inference.item_ids import UNKNOWN
+    from bert4rec.inference.histories import UNKNOWN
     from bert4rec.prepare.columns import ITEMS, name_words
     from bert4rec.prepare.progress import BadRows
     from bert4rec.prepare.tables import Table

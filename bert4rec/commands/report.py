@@ -11,7 +11,7 @@ from bert4rec.checkpoint.run_settings import on_processes, options_to_train_long
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import GENERATED, Config
 from bert4rec.report.figures import kind_of, read_report
-from bert4rec.report.markdown import metrics_table
+from bert4rec.report.pages import metrics_table
 from bert4rec.report.summary import rules
 from bert4rec.runtime.errors import UserError
 
@@ -64,7 +64,7 @@ def _page(folder: Path) -> Path:
     page, shown = folder / HTML_PAGE, [folder / REPORT, *folder.glob(f"*/{REPORT}")]
     if page.exists() and page.stat().st_mtime >= max(path.stat().st_mtime for path in shown):
         return page
-    from bert4rec.report.html_page import write_html
+    from bert4rec.report.pages import write_html
 
     try:
         return write_html(folder, Config().model_dump(mode="json"))

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert4rec.dataset.format import LEFT_OUT
-from bert4rec.evaluation.lists import Lists
-from bert4rec.evaluation.metrics import MISSED, gains
+from bert4rec.evaluation.metrics import MISSED, Lists, gains
 from bert4rec.evaluation.ranker import Metrics, Ranks, to_metrics
 
 CONFIDENCE, RESAMPLES, PERMUTATIONS, SEED = 0.95, 1000, 9999, 1

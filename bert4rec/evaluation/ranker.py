@@ -26,8 +26,7 @@ from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.format import LEFT_OUT, outranks
 from bert4rec.dataset.histories import Bools, EvaluationSplit, Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
-from bert4rec.evaluation.lists import Lists
-from bert4rec.evaluation.metrics import MISSED, count_outranking, is_finite, ranking_metrics
+from bert4rec.evaluation.metrics import MISSED, Lists, count_outranking, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer
 from bert4rec.evaluation.tiles import Catalogue, Seen
 from bert4rec.evaluation.top_k import TopK

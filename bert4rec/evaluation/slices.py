@@ -176,15 +176,7 @@ def _rows(
                     "is_repeated": facts.is_repeated[rows],
                     "history_length": facts.history_length[rows].astype(np.int32),
                     "train_count": facts.train_count[rows].astype(np.int32),
-                    **_times(facts.last_time, rows),
-                    **{name: _nullable(values[rows]) for name, values in ranks.items()},
+                    **({} if facts.last_time is None else {"last_time": pa.array(facts.last_time[rows], pa.int64())}),
+                    **{n: pa.array(of[rows], pa.int32(), mask=of[rows] == LEFT_OUT) for n, of in ranks.items()},
                 }
             )
-
-
-def _times(times: Indices | None, rows: Indices) -> dict[str, pa.Array]:
-    return {} if times is None else {"last_time": pa.array(times[rows], pa.int64())}
-
-
-def _nullable(ranks: Ints) -> pa.Array:
-    return pa.array(ranks, pa.int32(), mask=ranks == LEFT_OUT)

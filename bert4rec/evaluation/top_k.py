@@ -109,6 +109,16 @@ def top_k(
     return best.scores, best.indices
 
 
+def excluder(rows: Tensor, items: Tensor) -> Callable[[Tensor, int], None]:
+    """Return an `exclude` that sets the scores of pairs to -inf: `rows` [N] of scores, and `items` [N] by index."""
+
+    def exclude(scores: Tensor, first: int) -> None:
+        is_here = (items >= first) & (items < first + scores.shape[1])
+        scores[rows[is_here], items[is_here] - first] = -torch.inf
+
+    return exclude
+
+
 def _highest(scores: Tensor) -> Tensor:
     """Return the highest of `scores` [B, C] in each of `BLOCKS` blocks, [B, BLOCKS]; few columns as they are.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from bert4rec.checkpoint.run_folder import CARD, FORMAT, ITEMS, REPORT, SETTINGS, VERSION, WEIGHTS
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.export.program import ONNX, PT2, Program, require_onnx, save_onnx, save_pt2
-from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.load import Source, network_of
 from bert4rec.inference.network import Network
 from bert4rec.models.names import HEAD, HEAD_BIAS, TABLE

@@ -1,9 +1,10 @@
-"""A run, one of its checkpoints, or a model package as a recommender: on one process, without a process group."""
+"""A finished run: its metrics, and its model; or a checkpoint or a model package: on one process, without a group."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -11,12 +12,22 @@ from safetensors.torch import load_file
 from bert4rec.checkpoint.run_folder import ITEMS, SETTINGS, WEIGHTS, Trained, find_trained, is_package, read_settings
 from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.dataset.reader import read_metadata
-from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import ItemVectors, Network, make_network
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.names import TABLE
+from bert4rec.report.charts import learning_curve
+from bert4rec.report.figures import contestants, read_report
+from bert4rec.report.log import read_records
+from bert4rec.report.pages import metrics_table
+from bert4rec.report.summary import result_line, summary
 from bert4rec.runtime import files
+from bert4rec.runtime.console import quiet_libraries
 from bert4rec.runtime.errors import DataError, in_one_line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from polars import DataFrame
 
 LONGEST = 200  # characters of an error that torch makes of all weights that are missing
 
@@ -113,12 +124,59 @@ def network_of(source: Source) -> Network | ItemVectors:
 
 def _of_package(folder: Path, dataset: Path | None) -> Recommender:
     settings = read_settings(folder)
-    if dataset is not None:
-        _check_dataset(folder, dataset, settings["fingerprint"])
+    if dataset is not None and read_metadata(dataset)["fingerprint"] != settings["fingerprint"]:
+        raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
     network, ids = read_network(folder, settings), read_ids(folder, settings)
     return Recommender(network, ids, dataset=dataset, leaves_out_seen=settings["leaves_out_seen"], is_package=True)
 
 
-def _check_dataset(folder: Path, dataset: Path, fingerprint: str) -> None:
-    if read_metadata(dataset)["fingerprint"] != fingerprint:
-        raise DataError(f"{dataset}: is not the dataset that {folder} was trained on")
+class Run:
+    """Hold the folder of a finished run. Raises `DataError` for another folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.report = read_report(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Run('{self.folder}': {result_line(self.report)})"
+
+    def _repr_markdown_(self) -> str:
+        """Return the text that a notebook shows."""
+        return f"**{self.folder}**\n\n{summary(self.report)}\n\n{metrics_table(self.report)}"
+
+    @property
+    def metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """Return protocol ("full", "popular", "uniform") → metric → value on the test; {} without a test split."""
+        return dict(self.report.get("test", {}))
+
+    def frame(self) -> "DataFrame":
+        """Return the test as a Polars frame, a row for each "model", "protocol" and "metric".
+
+        Other columns are "value" and its interval "low", "high", null where a figure has none. The model comes first,
+        then its baselines.
+        """
+        from polars import DataFrame, Float64, String
+
+        rows = [
+            (one.title, protocol, metric, value, *(one.interval(protocol, metric) or (None, None)))
+            for one in contestants(self.report)
+            for protocol, metrics in one.metrics.items()
+            for metric, value in metrics.items()
+        ]
+        names = dict.fromkeys(("model", "protocol", "metric"), String)
+        return DataFrame(rows, names | dict.fromkeys(("value", "low", "high"), Float64), orient="row")
+
+    def curves(self) -> "Figure":
+        """Return training loss and validation by epoch, as in the report: a Matplotlib figure."""
+        train, validations = ([r for r in self.history if r["kind"] == kind] for kind in ("train", "validation"))
+        return learning_curve(train, validations, self.report)
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """Return the records of the training and of its validations, in order: "kind", "step", "epoch" and figures."""
+        return read_records(self.folder, "train", "validation")
+
+    def load(self, *, dataset: str | Path | None = None) -> Recommender:
+        """Load the model with its best weights; `dataset` is the moved dataset folder. Raises `DataError`."""
+        with quiet_libraries("torchrec"):
+            return load(self.folder, dataset=dataset)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from bert4rec.config.kinds import KINDS
 from bert4rec.evaluation.batches import chunks
-from bert4rec.evaluation.top_k import top_k
-from bert4rec.inference.histories import History, KnownHistory, items_of
-from bert4rec.inference.item_ids import UNKNOWN, Ints, ItemIds
+from bert4rec.evaluation.top_k import excluder, top_k
+from bert4rec.inference.histories import UNKNOWN, History, Ints, ItemIds, KnownHistory, items_of
 from bert4rec.inference.network import ItemVectors, Network
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize
 
@@ -234,11 +233,10 @@ def _excluder(seen: Sequence[Ints], hidden: Tensor | None) -> Callable[[Tensor, 
     """Return a function that sets the scores of `seen` items of each row and of `hidden` [V] items to -inf."""
     lengths = [len(items) for items in seen]
     rows = torch.repeat_interleave(torch.arange(len(seen)), torch.tensor(lengths, dtype=torch.int64))
-    items = torch.from_numpy(np.concatenate([*seen, np.empty(0, np.int64)]))
+    exclude_seen = excluder(rows, torch.from_numpy(np.concatenate([*seen, np.empty(0, np.int64)])))
 
     def exclude(scores: Tensor, first: int) -> None:
-        is_here = (items >= first) & (items < first + scores.shape[1])
-        scores[rows[is_here], items[is_here] - first] = -torch.inf
+        exclude_seen(scores, first)
         if hidden is not None:
             scores[:, hidden[first : first + scores.shape[1]]] = -torch.inf
 

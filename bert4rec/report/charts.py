@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bert4rec.report.contents import Contents
-from bert4rec.report.figures import BEST_POSSIBLE, Report, contestants, curve_of, main_protocol
+from bert4rec.report.figures import BEST_POSSIBLE, Contents, Report, contestants, curve_of, main_protocol
 from bert4rec.report.figures import MODEL as MODEL_KIND
-from bert4rec.runtime.errors import pluralize, rounded
+from bert4rec.report.templates import sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +36,7 @@ STYLE: Any = {
 }  # fmt: skip
 SIZE = (5.0, 3.0)  # inches: text stays readable on a phone, and with two pictures in a row
 DPI = 120
+ABOVE: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}  # the place of a legend
 
 ATTRIBUTE, DIGITS = re.compile(r'="[^"]*"'), re.compile(r"(\.\d\d)\d+")
 REWRITTEN = [
@@ -120,6 +120,10 @@ class Chart(NamedTuple):
     figure: "Figure"
 
 
+def _chart(name: str, title: str, figure: "Figure", **values: Any) -> Chart:
+    return Chart(name, title, sentence(f"chart_{name}", **values), figure)
+
+
 def charts(contents: Contents) -> Iterator[Chart]:
     """Yield the charts that the run has figures for."""
     for draw in (_comparison, _loss, _validation, _hits, _scores, _lengths, _plan):
@@ -158,8 +162,8 @@ def _comparison(contents: Contents) -> Chart | None:
         axes.set(xlabel=f"{metric} on the test", ylim=(-0.6, len(found) - 0.4))
         axes.set_xlim(0, 1.22 * max(one.metrics[protocol][metric] for one in found) or 1)
         axes.grid(visible=False, axis="y")
-    values = ", ".join(f"{one.title} {one.metrics[protocol][metric]:.4f}" for one in reversed(found))
-    return Chart("comparison", "Beside the baselines", f"{metric} on the test: {values}.", figure)
+    values = [(one.title, one.metrics[protocol][metric]) for one in reversed(found)]
+    return _chart("comparison", "Beside the baselines", figure, metric=metric, values=values)
 
 
 def _loss(contents: Contents) -> Chart | None:
@@ -167,9 +171,7 @@ def _loss(contents: Contents) -> Chart | None:
         return None
     with new_figure() as (figure, (axes,)):
         _draw_loss(axes, contents.train)
-    first, last = contents.train[0]["loss"], contents.train[-1]["loss"]
-    text = f"The training loss went from {first:.3f} to {last:.3f} at epoch {rounded(contents.train[-1]['epoch'])}."
-    return Chart("loss", "Training loss", text, figure)
+    return _chart("loss", "Training loss", figure, first=contents.train[0], last=contents.train[-1])
 
 
 def _validation(contents: Contents) -> Chart | None:
@@ -178,13 +180,7 @@ def _validation(contents: Contents) -> Chart | None:
         return None
     with new_figure() as (figure, (axes,)):
         _draw_validation(axes, records, contents.report)
-    curve = curve_of(records)
-    assert curve is not None, "there are validations"
-    text = (
-        f"The best of {pluralize(len(records), 'validation')} was at epoch {curve.epochs[curve.best]}: {curve.metric} "
-        f"{curve.values[curve.best]:.4f}."
-    )
-    return Chart("validation", _validation_title(records), text, figure)
+    return _chart("validation", _validation_title(records), figure, curve=curve_of(records))
 
 
 def _validation_title(records: Sequence[Report]) -> str:
@@ -217,7 +213,7 @@ def _draw_validation(axes: "Axes", records: Sequence[Report], report: Report) ->
         labels += ["popularity (test)"]
     handles += axes.plot([], [], color=MUTED, marker="*", markersize=9, linestyle="none")
     labels += [f"best (epoch {curve.epochs[curve.best]})"]
-    axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+    axes.legend(handles, labels, ncols=2, **ABOVE)
     axes.set(xlabel="epoch")
     if key == "full":
         axes.set_ylim(bottom=0)
@@ -239,13 +235,10 @@ def _hits(contents: Contents) -> Chart | None:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set(xlabel="length of the list", ylabel="share of users", ylim=(0, 1.02))
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
-    text = "The share of test users whose next item stands within a list, by its length: " + ", ".join(
-        f"{100 * share:.1f} % within {k:,}"
-        for k, share in zip(ks, hits["test"], strict=True)
-        if k in (1, 10, 100, 1000)
+        axes.legend(ncols=3, **ABOVE)
+    return _chart(
+        "hits_by_rank", "Hits by the length of the list", figure, shares=dict(zip(ks, hits["test"], strict=True))
     )
-    return Chart("hits_by_rank", "Hits by the length of the list", f"{text}.", figure)
 
 
 def _scores(contents: Contents) -> Chart | None:
@@ -260,14 +253,11 @@ def _scores(contents: Contents) -> Chart | None:
             if user["rank"] <= len(scores) and user["rank"] > 0:
                 axes.plot(user["rank"], scores[user["rank"] - 1], marker="o", markersize=6, color=POPULARITY, zorder=5)
         handles = [*axes.plot([], [], color=MODEL), *axes.plot([], [], "o", color=POPULARITY)]
-        axes.legend(handles, ["a user", "the item that came next"], loc="lower left", bbox_to_anchor=(0, 1), ncols=2,
-                    borderaxespad=0.2)  # fmt: skip
+        axes.legend(handles, ["a user", "the item that came next"], ncols=2, **ABOVE)
         axes.set(xlabel="place in the list", ylabel="score")
         _integers(axes)
     n_hits = sum(0 < user["rank"] <= len(user["recommendations"]) for user in users)
-    of = pluralize(len(users), "user")
-    text = f"The scores of the recommendations of {of}; {n_hits} of them have their next item there."
-    return Chart("score_by_rank", "Score by place", text, figure)
+    return _chart("score_by_rank", "Score by place", figure, n_users=len(users), n_hits=n_hits)
 
 
 def _lengths(contents: Contents) -> Chart | None:
@@ -284,11 +274,7 @@ def _lengths(contents: Contents) -> Chart | None:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set(xlabel="interactions of a user", ylabel="users")
         axes.grid(visible=False, axis="x")
-    text = (
-        f"Users have {lengths['min']:,} to {lengths['max']:,} interactions, the median is {lengths['median']:,.0f}, "
-        f"the mean {lengths['mean']:,.1f}."
-    )
-    return Chart("history_lengths", "How long histories are", text, figure)
+    return _chart("history_lengths", "How long histories are", figure, lengths=lengths)
 
 
 def _plan(contents: Contents) -> Chart | None:
@@ -327,13 +313,10 @@ def _plan(contents: Contents) -> Chart | None:
         axes.grid(visible=False)
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
-    more = f" {n_processes - n_shown} more processes are not drawn." if n_processes > n_shown else ""
-    held = {part["rank"] for part in shards}
-    text = (
-        f"{pluralize(len(shards), 'shard')} of {pluralize(len(tables), 'table')} on {len(held)} of "
-        f"{pluralize(n_processes, 'process')}: the filled part is what a process holds.{more}"
-    )
-    return Chart("sharding_plan", "Who holds which part of the tables", text, figure)
+    return _chart(
+        "sharding_plan", "Who holds which part of the tables", figure, plan=plan, n_processes=n_processes,
+        n_hidden=n_processes - n_shown,
+    )  # fmt: skip
 
 
 def _thinned(records: Sequence[Report]) -> Sequence[Report]:

@@ -1,40 +1,21 @@
-"""Sentences of a report: the summary, the line of results, and the rules of each figure."""
+"""Sentences of a report: the summary, the line of results, the rules of each figure, and the checks of the run.
 
-from collections.abc import Iterator, Mapping
+Their words are in templates/sentences.j2.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from bert4rec.config.kinds import KINDS, POPULARITY
-from bert4rec.report.figures import BEST_POSSIBLE, MODEL, Report, contestants, main_protocol
-from bert4rec.runtime.errors import pluralize, rounded
+from bert4rec.report.figures import BEST_POSSIBLE, MODEL, Report, contestants, curve_of, kind_of, main_protocol
+from bert4rec.report.templates import sentence
 
-PROTOCOL_TITLES = {
-    "full": "Full catalogue{seen}",
-    "popular": "Among {n} unseen items drawn by popularity (the BERT4Rec paper's protocol)",
-    "uniform": "Among {n} unseen items drawn uniformly",
-}
 SHORT_TITLES = {"full": "full catalogue", "popular": "popular negatives", "uniform": "uniform negatives"}
-AMONG = {
-    "full": "out of {items}",
-    "popular": "out of it and {n} others drawn by popularity",
-    "uniform": "out of it and {n} others drawn uniformly",
-}
-SEEN = {  # in the full catalogue
-    "keep": ", seen items among them",
-    "leave_out": ", without the items that the user has seen",
-}
-HELD_OUT = {
-    "leave_one_out": "Test: the last item of each user; validation: the last but one of a sample of the users.",
-    "time": "Test: the first item of each user from `split_at` on; validation: the last one before, of a sample of the "
-    "users.",
-}
-SEEN_AND_TIES = "Seen is all of a user's history before the target. Ties go to the lower id; ids are shuffled."
-WITH_TIMES = {"history": ", with times", "target": ", with the target's time"}
-TIMES = {
-    "history": " The model is told when the items of a history were taken.",
-    "target": " The model is told when the items of a history were taken, and the instant of the target: another task "
-    "than that of models without it.",
-}
-NO_TEST = "This dataset holds nothing out: there is no test."
 METRIC = "HR@10"
+
+GAIN = 0.01  # in the last quarter of the validations; less is noise
+DROP, N_WORSE = 0.05, 5  # below the best, for so many validations; less is no fall
+FEW_STEPS = 5  # in an epoch
 
 
 def summary(report: Report) -> str:
@@ -46,52 +27,12 @@ def summary(report: Report) -> str:
     'For 31.0 % of 200 test users, SASRec has the item that came next among its first ten, out of 40 items. \
 Popularity has it for 10.0 %: SASRec finds 3.1 times as many.'
     """
-    sentences = [*_ranking_sentences(report)]
-    if ratings := report.get("ratings"):
-        sentences.append(
-            f"It predicts {pluralize(ratings['pairs'], 'held-out rating')} with an RMSE of {ratings['RMSE']:.4f} "
-            f"(always the mean rating: {ratings['baseline_RMSE']:.4f})."
-        )
-    if not sentences:
-        epochs = pluralize(report["training"]["epochs"], "epoch")
-        rows = pluralize(report["dataset"]["rows"], "interaction")
-        sentences.append(f"Trained {epochs} on all {rows}: nothing was held out, so that there is no test.")
-    return " ".join(sentences)
-
-
-def _ranking_sentences(report: Report) -> Iterator[str]:
-    protocol = main_protocol(report)
+    protocol, strongest = main_protocol(report), report.get("strongest_baseline", {}).get("kind")
     found = {one.kind: one for one in contestants(report) if METRIC in one.metrics.get(protocol or "", {})}
-    if protocol is None or MODEL not in found:
-        return
-    model, values = found[MODEL], {kind: one.metrics[protocol][METRIC] for kind, one in found.items()}
-    dataset, interval = report["dataset"], model.interval(protocol, METRIC)
-    users = pluralize(model.metrics[protocol]["users"], "test user")
-    among = AMONG[protocol].format(items=pluralize(dataset["items"], "item"), n=dataset.get("n_eval_negatives"))
-    between = (
-        f" (between {_percent(interval[0])} and {_percent(interval[1])}, with 95 % confidence)" if interval else ""
-    )
-    yield (
-        f"For {_percent(values[MODEL])} of {users}, {model.title} has the item that came next among its first ten, "
-        f"{among}{between}."
-    )
-    if POPULARITY in values:
-        text = f"Popularity has it for {_percent(values[POPULARITY])}"
-        if values[POPULARITY]:
-            ratio = values[MODEL] / values[POPULARITY]
-            more = f"{model.title} finds {rounded(ratio)} times as many"
-            text += f": {more}" if ratio >= 1 else f": more than {model.title}"
-        yield f"{text}."
-    strongest = report.get("strongest_baseline", {}).get("kind")
-    if strongest in values and strongest != POPULARITY:
-        name, share = found[strongest].title, _percent(values[strongest])
-        yield f"The strongest baseline without training, {name}, has it for {share}."
-    if BEST_POSSIBLE in values:
-        yield f"Nobody could do better than {_percent(values[BEST_POSSIBLE])} on these made-up data."
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return sentence(
+        "summary", report=report, protocol=protocol, found=found if MODEL in found else {},
+        strongest=None if strongest == POPULARITY else found.get(strongest),
+    )  # fmt: skip
 
 
 def result_line(report: Report) -> str:
@@ -106,65 +47,32 @@ def result_line(report: Report) -> str:
 
 
 def _ranking_line(report: Report, protocol: str) -> str:
-    metrics = {
-        one.title: one.metrics[protocol]
-        for one in contestants(report)
-        if one.kind != BEST_POSSIBLE and protocol in one.metrics
-    }
-    (_, model), *baselines = metrics.items()
+    ranked = [one for one in contestants(report) if one.kind != BEST_POSSIBLE and protocol in one.metrics]
+    model, *baselines = ((one.title, one.metrics[protocol]) for one in ranked)
     best = max(baselines, key=lambda one: one[1]["NDCG@10"], default=("", {}))[0]
-    texts = [
-        f"{title}: {values['HR@10']:.4f}, {values['NDCG@10']:.4f}"
-        for title, values in baselines
-        if title in (KINDS[POPULARITY].title, best)
-    ]
-    beside = f" ({'; '.join(texts)})" if texts else ""
-    times = WITH_TIMES.get(report.get("times", ""), "")
-    return (
-        f"test of {pluralize(model['users'], 'user')}, {SHORT_TITLES[protocol]}{times}: HR@10 {model['HR@10']:.4f}, "
-        f"NDCG@10 {model['NDCG@10']:.4f}{beside}"
-    )
+    shown = [one for one in baselines if one[0] in (KINDS[POPULARITY].title, best)]
+    title, times = SHORT_TITLES[protocol], report.get("times", "")
+    return sentence("ranking", model=model[1], baselines=shown, title=title, times=times)
 
 
 def ratings_line(ratings: Mapping[str, float]) -> str:
     """Return the errors on the held-out ratings, and those of mean ratings."""
-    return (
-        f"{ratings['pairs']:,} held-out ratings: RMSE {ratings['RMSE']:.4f}, MAE {ratings['MAE']:.4f} (RMSE of the "
-        f"mean rating: {ratings['baseline_RMSE']:.4f}, of item and user means: {ratings['means_RMSE']:.4f})"
-    )
+    return sentence("ratings", of=ratings)
 
 
 def missing_figures(report: Report, split: str = "test") -> str:
     """Return a sentence on what a split has no figures of; "" if it has all."""
-    if split not in report:
-        return NO_TEST
-    left_out = report["dataset"]["left_out"][split]
-    if left_out["users"] < left_out["of"]:
-        return ""
-    n = report["dataset"]["n_eval_negatives"]
-    return f"No user has {n} unseen items: there is no ranking among sampled items."
+    return sentence("missing_figures", report=report, split=split)
 
 
 def heading(report: Report, split: str, protocol: str) -> str:
     """Return what is ranked, and for how many users."""
-    dataset, users, seen = report["dataset"], report[split][protocol]["users"], report["seen_items"]
-    n, repeated = dataset["n_eval_negatives"], dataset["repeated_targets"][split]
-    title = PROTOCOL_TITLES[protocol].format(n=n, seen=SEEN[seen])
-    if protocol == "full" and seen == "leave_out" and repeated["users"]:
-        title += f"; a target that the user has seen counts as missed: {_share(repeated, 'targets')}"
-    n_left_out = repeated["of"] - users
-    if not n_left_out:
-        return f"{title}; {users} users"
-    return f"{title}; {users} of {repeated['of']} users (left out: {n_left_out}, with fewer than {n} unseen items)"
+    return sentence("heading", report=report, split=split, protocol=protocol)
 
 
 def rules(report: Report) -> str:
     """Return what was held out, what counts as seen, and which item wins a tie; "" if nothing is held out."""
-    held_out = HELD_OUT.get(report["dataset"]["split"])
-    counts = report["dataset"]["repeated_targets"]
-    shares = [_share(counts[split], f"{split} targets") for split in ("test", "validation") if split in counts]
-    repeats = f" Seen by their users before: {', '.join(shares)}." if shares else ""
-    return f"{held_out}{TIMES.get(report.get('times', ''), '')}{repeats} {SEEN_AND_TIES}" if held_out else ""
+    return sentence("rules", report=report)
 
 
 def protocols(report: Report) -> dict[str, dict[str, str]]:
@@ -178,18 +86,76 @@ def protocols(report: Report) -> dict[str, dict[str, str]]:
 
 def unknown_items(report: Report) -> str:
     """Return a sentence on the items of the dataset that the model does not know; "" if it knows all."""
-    if not (unknown := report.get("evaluation", {}).get("unknown")):
-        return ""
-    items, targets, histories = unknown["items"], unknown["targets"], unknown["histories"]
-    missed = [_share(targets[split], f"{split} targets") for split in ("test", "validation") if split in targets]
-    n_histories = sum(count["users"] for count in histories.values())
-    without = f", and the targets of {pluralize(n_histories, 'history')} without a known item" if n_histories else ""
-    return (
-        f"The model does not know {items['items']:,} of {pluralize(items['of'], 'item')}: {', '.join(missed)} are such "
-        f"items{without}; they count as missed."
-    )
+    unknown = report.get("evaluation", {}).get("unknown")
+    return sentence("unknown_items", unknown=unknown) if unknown else ""
 
 
-def _share(count: Mapping[str, int], noun: str) -> str:
-    """Return `305 of 1500 targets (20.3 %)`."""
-    return f"{count['users']} of {count['of']} {noun} ({100 * count['users'] / count['of']:.1f} %)"
+class Check(NamedTuple):
+    """A check of a finished run, with its `name` for programs and its `text` for people."""
+
+    name: str
+    text: str
+    is_warning: bool
+
+
+def checks(report: Report, validations: Sequence[Report], *, n_evaluated: int = 0) -> list[Check]:
+    """Return all checks that the `report` and the records of its `validations` allow.
+
+    `n_evaluated`: how many other checkpoints of the run have been evaluated on the test.
+    """
+    training = report["training"]
+    if not kind_of(report).is_trained:
+        return []
+    found = [*_of_curve(validations, training), *_of_baselines(report)]
+    if training.get("epochs"):
+        found += _of_training(report, validations, n_evaluated)
+    return found
+
+
+def warnings(found: Sequence[Check]) -> list[dict[str, str]]:
+    """Return the checks that warn, as report.json has them."""
+    return [{"name": check.name, "text": check.text} for check in found if check.is_warning]
+
+
+def _check(name: str, is_warning: bool, **values: Any) -> Check:
+    return Check(name, sentence(name, warns=is_warning, **values), is_warning)
+
+
+def _of_curve(validations: Sequence[Report], training: Report) -> Iterator[Check]:
+    """Check whether the training ended too early, or long after its best validation."""
+    curve = curve_of(validations)
+    if curve is None or len(curve.values) < 3 or not max(curve.scores):
+        return
+    scores, best, stopped_by = curve.scores, curve.best, training["stopped_by"]
+    n_last, n_after = max(1, len(scores) // 4), len(scores) - 1 - best
+    before, drop = max(scores[:-n_last]), 1 - scores[-1] / scores[best]
+    gain = scores[best] / before - 1 if before else 1.0
+    is_cut_short = stopped_by in ("n_epochs", "max_minutes") and n_after < n_last and gain >= GAIN
+    yield _check("still_improving", is_cut_short, curve=curve, gain=gain, stopped_by=stopped_by)
+    yield _check("validation_falling", n_after >= N_WORSE and drop >= DROP, curve=curve, drop=drop, n_after=n_after)
+
+
+def _of_baselines(report: Report) -> Iterator[Check]:
+    """Check the paired difference from the strongest baseline."""
+    comparison = report.get("strongest_baseline")
+    found = {one.kind: one for one in contestants(report)}
+    if comparison and comparison["kind"] in found:
+        model, strongest = found[MODEL], found[comparison["kind"]]
+        is_warning = comparison["interval"][0] <= 0
+        yield _check("below_baseline", is_warning, model=model, strongest=strongest, comparison=comparison)
+
+
+def _of_training(report: Report, validations: Sequence[Report], n_evaluated: int) -> Iterator[Check]:
+    """Check the size of the batch, whether the test influenced the choice of the weights, and where these began."""
+    training, fingerprint = report["training"], report["dataset"]["fingerprint"]
+    per_epoch = training["steps"] / training["epochs"]
+    yield _check("few_steps", per_epoch < FEW_STEPS, per_epoch=per_epoch, steps=training["steps"])
+    if "test" in report and validations:
+        epoch = training["best_epoch"]
+        yield _check(
+            "test_selection", n_evaluated > 0, validation=validations[-1], epoch=epoch, n_evaluated=n_evaluated
+        )
+    elif "test" in report:
+        yield _check("no_validation", True)
+    if origin := training.get("init_from"):
+        yield _check("foreign_start", origin["fingerprint"] != fingerprint, origin=origin, fingerprint=fingerprint)

@@ -1,35 +1,17 @@
-"""The tables and lists of the pages: metrics, published results, slices, and the facts of the data and the run."""
+"""The tables of the pages: metrics, published results, and settings."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli
 
-from bert4rec.evaluation.metric_names import is_of_lists
-from bert4rec.report.contents import Settings
-from bert4rec.report.figures import MODEL, Candidate, Report, contestants, kind_of, main_protocol
-from bert4rec.report.summary import PROTOCOL_TITLES, heading
-from bert4rec.runtime.errors import format_duration, pluralize, rounded
+from bert4rec.evaluation import is_of_lists
+from bert4rec.report.figures import MODEL, Candidate, Report, Settings, contestants
+from bert4rec.report.summary import SHORT_TITLES, heading
 
 PUBLISHED = Path(__file__).with_name("published.toml")
 LISTED_AT = 10  # the cut-off of the metrics of lists that the tables show
-SLICES = {
-    "history_length": "By the length of the history",
-    "item_popularity": "By how popular the target is",
-    "target": "By whether the target was in training",
-    "repeated": "By whether the user has seen the target before",
-    "time": "By when it was",
-}
-SLICE_METRICS = ("HR@10", "NDCG@10")
-PARTS = {
-    "start": "start",
-    "training": "training steps",
-    "validation": "validation",
-    "saving": "checkpoints",
-    "test": "test and baselines",
-}
 PATHS = ("data.dataset_dir", "run.dir", "run.name", "run.resume")  # settings that do not change what is trained
 
 
@@ -62,23 +44,6 @@ class Published(NamedTuple):
     is_own: bool = False
 
 
-class Fact(NamedTuple):
-    """A line of a list: a name, a value, perhaps a remark."""
-
-    name: str
-    value: str
-    remark: str = ""
-
-
-class Part(NamedTuple):
-    """A part of the time of a run: its kind, name, and duration, and its share in %."""
-
-    kind: str
-    name: str
-    value: str
-    share: float
-
-
 class Setting(NamedTuple):
     """A setting that differs from its default; `is_chosen`: the program chose it for "auto"."""
 
@@ -96,7 +61,7 @@ def metric_tables(report: Report, split: str = "test") -> list[MetricTable]:
         intervals = report.get("intervals", {}).get(split, {})
         found = [Candidate(MODEL, report["model"], report.get(split, {}), intervals)]
     tables = []
-    for protocol in PROTOCOL_TITLES:
+    for protocol in SHORT_TITLES:
         if not found or protocol not in found[0].metrics:
             continue
         measured = [one for one in found if protocol in one.metrics]
@@ -153,7 +118,7 @@ def published_tables(report: Report) -> tuple[str, list[tuple[str, list[Publishe
         return "", []
     file, reason = known
     tables = []
-    for protocol in PROTOCOL_TITLES:
+    for protocol in SHORT_TITLES:
         rows = published(file, protocol, n_negatives=dataset["n_eval_negatives"])
         own = report.get("test", {}).get(protocol, {})
         if rows and {"HR@10", "NDCG@10"} <= own.keys():
@@ -161,105 +126,6 @@ def published_tables(report: Report) -> tuple[str, list[tuple[str, list[Publishe
             lines = sorted([*rows, ours], key=lambda row: row.ndcg)
             tables.append((heading(report, "test", protocol), lines))
     return f"{reason}: {file['name']}", tables
-
-
-def slice_tables(report: Report) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return a title and the slices of each partition of the test users; `bars`: shares of the best slice, in %."""
-    tables = []
-    for name, slices in report.get("slices", {}).get("test", {}).items():
-        if len(slices) < 2:
-            continue
-        largest = {metric: max(one[metric] for one in slices) or 1 for metric in SLICE_METRICS}
-        rows = [
-            {
-                "name": one["name"],
-                "users": f"{one['users']:,}",
-                "cells": [cell(one[metric], one.get("intervals", {}).get(metric)) for metric in SLICE_METRICS],
-                "bars": [100 * one[metric] / largest[metric] for metric in SLICE_METRICS],
-            }
-            for one in slices
-        ]
-        tables.append((SLICES[name], rows))
-    return tables
-
-
-def kpi_cards(report: Report) -> Iterator[Fact]:
-    """Yield the few figures that are shown large."""
-    protocol, training, kind = main_protocol(report), report["training"], kind_of(report)
-    if protocol:
-        model = contestants(report)[0]
-        for name in ("HR@10", "NDCG@10"):
-            if name in model.metrics[protocol]:
-                interval = model.interval(protocol, name)
-                remark = f"{interval[0]:.4f} – {interval[1]:.4f}" if interval else f"{protocol} ranking, test"
-                yield Fact(name, f"{model.metrics[protocol][name]:.4f}", remark)
-    if ratings := report.get("ratings"):
-        yield Fact("RMSE", f"{ratings['RMSE']:.4f}", f"MAE {ratings['MAE']:.4f}")
-    if kind.is_trained:
-        remark = f"{pluralize(training['steps'], 'step')}, ended by {training['stopped_by']}"
-        yield Fact("epochs", rounded(training["epochs"]), remark)
-    rate = training["sequences_per_second"]
-    speed = f"{rounded(rate)} {kind.examples}/s" if rate else ""
-    yield Fact("training" if kind.is_trained else "counting", _duration(training["seconds"]), speed)
-
-
-def data_facts(dataset: Mapping[str, Any]) -> Iterator[Fact]:
-    """Yield the facts of a dataset, as far as its source has them."""
-    yield Fact("source", dataset["source"], dataset["file"])
-    for name, noun in (("users", "users"), ("items", "items"), ("rows", "interactions")):
-        n_read = dataset.get(f"{name}_read")
-        yield Fact(noun, f"{dataset[name]:,}", f"of {n_read:,} read" if n_read and n_read != dataset[name] else "")
-    if density := dataset.get("density"):
-        yield Fact("density", f"{100 * density:.3g} %", "of all pairs of a user and an item")
-    if lengths := dataset.get("lengths"):
-        yield Fact("a user has", f"{lengths['median']:,.0f}", f"interactions (median), {lengths['mean']:,.1f} (mean)")
-    if span := dataset.get("time_span"):
-        first, last = (datetime.fromtimestamp(time, UTC).date().isoformat() for time in span)
-        yield Fact("from, to", f"{first}, {last}")
-    if n_positions := dataset.get("train_positions"):
-        yield Fact("training positions", f"{n_positions:,}")
-    yield Fact("split", dataset["split"].replace("_", " "))
-    for split in ("validation", "test"):
-        if count := dataset["repeated_targets"].get(split):
-            seen = f"{count['users']:,} with a target that they had seen" if count["users"] else ""
-            yield Fact(f"{split} users", f"{count['of']:,}", seen)
-    for kind, n in dataset.get("bad_rows", {}).items():
-        yield Fact("unusable rows", f"{n:,}", kind)
-    for name, n in dataset.get("dropped", {}).items():
-        yield Fact("dropped rows", f"{n:,}", f"by {name}")
-    yield Fact("fingerprint", dataset["fingerprint"][:12])
-
-
-def time_parts(report: Report) -> list[Part]:
-    """Return the parts of the time of a run; [] if nothing was trained."""
-    seconds = report["training"].get("seconds_by_part", {})
-    return [
-        Part(kind, name, _duration(seconds[kind]), 100 * seconds[kind] / sum(seconds.values()))
-        for kind, name in PARTS.items()
-        if seconds.get(kind)
-    ]
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)
-
-
-def memory(report: Report) -> list[list[str]]:
-    """Return a row for each rank: its number, the bytes of its weights, of its optimizer state, and its peak memory."""
-    peaks, sharding = report["training"]["peak_memory_bytes"], report.get("sharding")
-    weights, states = (sharding["weights"], sharding["optimizer_state"]) if sharding else ([None] * len(peaks),) * 2
-    return [[str(rank), *map(_size, values)] for rank, values in enumerate(zip(weights, states, peaks, strict=True))]
-
-
-def _size(n_bytes: float | None) -> str:
-    """Return the bytes in the unit that leaves one to three digits before the point."""
-    if n_bytes is None:
-        return "–"
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000 or unit == "GB":
-            break
-        n_bytes /= 1000
-    return f"{n_bytes:,.0f} {unit}" if unit == "B" else f"{n_bytes:,.3g} {unit}"
 
 
 def other_settings(settings: Settings, defaults: Settings) -> list[Setting]:

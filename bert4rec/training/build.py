@@ -25,8 +25,7 @@ from bert4rec.feed.pairs import PairExamples, parts_of_pairs
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.losses import LossSettings
 from bert4rec.models.ranking_model import model_class
-from bert4rec.report.log import MetricsLog
-from bert4rec.report.trackers import open_trackers
+from bert4rec.report.log import MetricsLog, open_trackers
 from bert4rec.runtime.collectives import Partition, all_reduce_min, on_rank_zero
 from bert4rec.runtime.memory import Memory, available
 from bert4rec.runtime.processes import Processes

@@ -19,7 +19,7 @@ from bert4rec.dataset.format import METADATA
 from bert4rec.dataset.reader import Dataset, Sizes, open_dataset, problem_of, read_metadata
 from bert4rec.evaluation.evaluator import EVALUATED, Evaluator
 from bert4rec.evaluation.scorers import KnownItems
-from bert4rec.inference.item_ids import UNKNOWN, ItemIds
+from bert4rec.inference.histories import UNKNOWN, ItemIds
 from bert4rec.inference.load import read_ids
 from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder

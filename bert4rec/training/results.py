@@ -18,18 +18,15 @@ from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.format import RATINGS, USERS
 from bert4rec.dataset.histories import Bools
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.evaluator import BatchCallback, Evaluator
-from bert4rec.evaluation.examples import Example
+from bert4rec.evaluation.evaluator import BatchCallback, Evaluator, Example
 from bert4rec.evaluation.intervals import Ranking, hits_by_rank
 from bert4rec.evaluation.ranker import HeldOut
 from bert4rec.evaluation.scorers import Scorer
-from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.histories import ItemIds
 from bert4rec.report.figures import FORMAT_VERSION, write_json
-from bert4rec.report.html_page import write_html
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
-from bert4rec.report.markdown import metrics_table, report_page
-from bert4rec.report.summary import protocols, result_line
-from bert4rec.report.warnings import checks, warnings
+from bert4rec.report.pages import metrics_table, report_page, write_html
+from bert4rec.report.summary import checks, protocols, result_line, warnings
 from bert4rec.runtime.errors import in_one_line
 from bert4rec.sharding.plan import Plan
 from bert4rec.training.trainer import Trainer

@@ -18,12 +18,10 @@ from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import resolve_model, resolve_seen_items
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
-from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.evaluation.examples import Example
+from bert4rec.evaluation.evaluator import Evaluator, Example
 from bert4rec.report.figures import write_json
-from bert4rec.report.log import MetricsLog, read_records
+from bert4rec.report.log import MetricsLog, read_records, require_packages
 from bert4rec.report.results_folder import environment
-from bert4rec.report.trackers import require_packages
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
 from bert4rec.runtime.console import emit_event
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted

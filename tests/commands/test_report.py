@@ -48,7 +48,7 @@ def test_who_has_generated_data_is_told_of_real_ones(tmp_path: Path, monkeypatch
 def test_the_page_is_written_where_it_is_missing_or_older_than_its_figures(
     tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
+    monkeypatch.setattr("bert4rec.report.pages.charts", lambda contents: ())
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     run = write_run(tmp_path / "one run", dataset=REPORT["dataset"] | {"source": "synthetic"})
@@ -66,7 +66,7 @@ def test_the_page_is_written_where_it_is_missing_or_older_than_its_figures(
 def test_no_browser_and_files_that_are_damaged_are_one_line_each(
     tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
+    monkeypatch.setattr("bert4rec.report.pages.charts", lambda contents: ())
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     run = write_run(tmp_path / "one", dataset=REPORT["dataset"] | {"source": "synthetic"})
 

@@ -49,7 +49,7 @@ def train(
     from bert4rec.runtime.processes import preserve_global_state
     from bert4rec.training.run import run
 
-    monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())  # which take a second
+    monkeypatch.setattr("bert4rec.report.pages.charts", lambda contents: ())  # which take a second
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", -1.0)
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "lo")  # no network is needed for one process

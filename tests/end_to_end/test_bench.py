@@ -38,7 +38,7 @@ from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.scorers import ModelScorer
-from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.models.tables.table import is_of_table

@@ -15,7 +15,7 @@ from benchmarks.published import earlier_run, main, parse_models, tables
 from bert4rec.checkpoint.run_folder import REPORT
 from bert4rec.config.load import load_config
 from bert4rec.evaluation.intervals import mean_interval
-from bert4rec.report.compare.runs import read_run
+from bert4rec.report.compared_runs import read_run
 from bert4rec.runtime.errors import SettingsError
 from tests.conftest import SMALL
 from tests.report.runs_by_hand import make_run

@@ -7,10 +7,6 @@ import pytest
 from bert4rec.dataset.reader import Dataset, open_dataset
 
 
-def dataset_of(folder: Path) -> Dataset:
-    return open_dataset(folder)
-
-
 @pytest.fixture(scope="session")
 def log_dataset(log_folder: Path) -> Dataset:
-    return dataset_of(log_folder)
+    return open_dataset(log_folder)

@@ -13,8 +13,8 @@ import torch
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
+from bert4rec.evaluation import LIST_METRICS
 from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.evaluation.metric_names import LIST_METRICS
 from bert4rec.evaluation.ranker import Ranker, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.inference.load import load

@@ -10,7 +10,7 @@ import torch
 
 from bert4rec.dataset.histories import EvaluationSplit
 from bert4rec.dataset.reader import Dataset
-from bert4rec.evaluation.lists import Lists, coverage, gini
+from bert4rec.evaluation.metrics import Lists, coverage, gini
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.scorers import ModelScorer, Scorer
 from bert4rec.models.baselines import PopularityScorer

@@ -11,7 +11,7 @@ import pytest
 
 from bert4rec.dataset.format import LEFT_OUT
 from bert4rec.dataset.histories import EvaluationSplit
-from bert4rec.dataset.reader import Dataset
+from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation import slices as slices_module
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics
@@ -19,7 +19,6 @@ from bert4rec.evaluation.ranker import HeldOut
 from bert4rec.evaluation.slices import Facts, slices, write_ranks
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import LOG, prepare_log
-from tests.evaluation.conftest import dataset_of
 
 POPULARITY = np.array([5, 0, 2, 3, 2, 0, 3])  # of 15 positions: 5 | 3, 3 | 2, 2, 0, 0
 RANKS = np.array([1, 20, 3, 4, 11, 6, 7, 200], np.int32)
@@ -112,7 +111,7 @@ def test_every_user_has_a_row(log_dataset: Dataset, tmp_path: Path, monkeypatch:
 
 def test_text_ids_of_items_may_be_longer_than_32_bits_can_count(tmp_path: Path) -> None:
     folder = prepare_log(tmp_path, {user: [f"item {item}" for item in items] for user, items in LOG.items()})
-    dataset = dataset_of(folder)
+    dataset = open_dataset(folder)
     items = pq.read_table(folder / "items.parquet")
     place = items.schema.get_field_index("original")
     pq.write_table(items.set_column(place, "original", items["original"].cast(pa.string())), folder / "items.parquet")

@@ -13,7 +13,7 @@ from torch import Tensor
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation import top_k as module
-from bert4rec.evaluation.examples import evenly_ranked_rows, examples
+from bert4rec.evaluation.evaluator import evenly_ranked_rows, examples
 from bert4rec.evaluation.metrics import MISSED
 from bert4rec.evaluation.ranker import Ranker
 from bert4rec.evaluation.top_k import top_k

@@ -18,15 +18,19 @@ from bert4rec.checkpoint.stored_tensors import MODEL, StoredTensors
 from bert4rec.export import export as module
 from bert4rec.export.export import card, export, write_safetensors, write_vectors
 from bert4rec.export.program import Program, save_onnx, save_pt2
-from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.load import find_source
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
-from tests.export.test_card import SETTINGS
 from tests.inference.test_network import network_of
 from tests.models.networks import N_ITEMS, model
 from tests.runs import report_of
 
+SETTINGS = {
+    "config": {"model": {"kind": "sasrec", "max_len": 50, "embed_dim": 64}}, "n_items": 1234, "item_ids": "text",
+    "leaves_out_seen": False, "source": "table",
+}  # fmt: skip
+FULL = {"users": 3000, "HR@10": 0.38196, "NDCG@10": 0.21637}
 ALWAYS = {"README.md", "items.jsonl", "settings.json", "manifest.json"}
 
 
@@ -170,3 +174,21 @@ def test_ids_that_are_numbers_and_have_no_titles(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "vectors.parquet")
     assert table.schema.names == ["item", "vector"]
     assert table["item"].to_pylist() == [7, 5, 6]
+
+
+def test_it_says_what_the_model_is_what_it_is_worth_and_how_each_file_is_used() -> None:
+    text = card(
+        SETTINGS, ["safetensors", "vectors", "pt2", "onnx"], k=7, example=["x", "y"], report={"test": {"full": FULL}}
+    )
+    for value in ("sasrec", "1,234", "3,000", "0.3820", "0.2164", "49"):
+        assert value in text
+    assert text.count('k, history = 7, ["x", "y"]') == 2
+    assert 'model.recommend([["x", "y"]], k=10)' in text
+    assert 'torch.export.load("program.pt2")' in text
+    assert 'session.run(None, {"items": np.array(known, np.int64), "k": np.array(k)})' in text
+
+
+def test_it_speaks_of_what_is_there_alone() -> None:
+    text = card(SETTINGS, ["vectors"], k=7, example=[1, 2], report={})
+    assert "vectors.npy" in text
+    assert not any(word in text for word in ("HR@10", "program.pt2", "safetensors", "onnx", "torch.export"))

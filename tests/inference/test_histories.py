@@ -8,8 +8,7 @@ import pytest
 
 from bert4rec import TimedHistory
 from bert4rec.inference import histories as module
-from bert4rec.inference.histories import KnownHistory, UserHistories
-from bert4rec.inference.item_ids import ItemIds
+from bert4rec.inference.histories import ItemIds, KnownHistory, UserHistories
 from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG, prepare_log
 

@@ -15,8 +15,7 @@ from bert4rec import load
 from bert4rec.checkpoint.run_folder import METADATA
 from bert4rec.export.export import export
 from bert4rec.inference.histories import UserHistories
-from bert4rec.inference.load import find_source, network_of
-from bert4rec.inference.run import Run
+from bert4rec.inference.load import Run, find_source, network_of
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from tests.runs import flip, report_of

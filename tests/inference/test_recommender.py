@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bert4rec.inference.item_ids import UNKNOWN, ItemIds
+from bert4rec.inference.histories import UNKNOWN, ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommendation, Recommender
 from bert4rec.models.transformer import Encoder

@@ -31,7 +31,7 @@ from bert4rec.dataset.histories import Rows
 from bert4rec.dataset.reader import Dataset, Ints, Sizes, open_dataset
 from bert4rec.evaluation import ratings
 from bert4rec.evaluation.batches import assigned, chunks, gathered
-from bert4rec.evaluation.examples import Example, examples
+from bert4rec.evaluation.evaluator import Example, examples
 from bert4rec.evaluation.ranker import Ranker, Ranks, to_metrics
 from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.evaluation.top_k import TopK

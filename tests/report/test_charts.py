@@ -11,7 +11,7 @@ from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
 from bert4rec.report.charts import MAX_POINTS, MODEL, charts, new_figure, to_svg
-from bert4rec.report.contents import read_contents
+from bert4rec.report.figures import read_contents
 from tests.report.runs_by_hand import REPORT, write_records, write_run
 
 

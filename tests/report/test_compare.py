@@ -10,7 +10,8 @@ import pytest
 from matplotlib import image
 
 from bert4rec.evaluation.intervals import paired_difference
-from bert4rec.report.compare.comparison import (
+from bert4rec.report.compared_runs import Column, columns, differing_settings, pairs, read_run
+from bert4rec.report.comparison import (
     Comparison,
     Table,
     compare,
@@ -20,8 +21,6 @@ from bert4rec.report.compare.comparison import (
     html_page,
     text_page,
 )  # fmt: skip
-from bert4rec.report.compare.paired import pairs
-from bert4rec.report.compare.runs import Column, columns, differing_settings, read_run
 from bert4rec.runtime.errors import DataError
 from tests.report.runs_by_hand import TRAINING, make_run
 

@@ -11,9 +11,9 @@ import pytest
 from matplotlib import image
 
 from bert4rec.config.tables import Config
-from bert4rec.report.contents import read_contents
-from bert4rec.report.html_page import write_html
-from tests.report.runs_by_hand import EXAMPLES, HOSTILE, REPORT, write_run
+from bert4rec.report.figures import read_contents
+from bert4rec.report.pages import write_html
+from tests.report.runs_by_hand import EXAMPLES, HOSTILE, REPORT, SMALL_REPORT, write_run
 
 DEFAULTS = Config().model_dump(mode="json")
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -96,8 +96,11 @@ def test_what_is_shown(page: Reader) -> None:
         "users HR@10 NDCG@10 1 to 5 40 0.2000 0.1000 – 0.3000 0.1000",
         "place 2 of 3,416 The last 2 of 9 items",
         "place 400 of 3,416 1 item item 7 then item 9",
-        "training steps 1:20 50.0 %",
-        "0 1.5 MB 800 kB 537 MB",
+        "HR@10 0.3113 0.3013 – 0.3213 NDCG@10 0.1754",
+        "0 1.5 MB 800 kB 537 MB 1 1.4 MB 700 kB 268 MB",
+        "start 2.0 s 1.2 % training steps 1:20",
+        "40 1,200 steps, ended by n_epochs training 1:40 412 sequences/s",
+        f"{HOSTILE} 6,000 0.3200 0.1800",
         "model.embed_dim 32 64",
         ': parallelism.device = "cpu"',
         "from, to 2001-09-09, 2002-09-12",
@@ -105,6 +108,18 @@ def test_what_is_shown(page: Reader) -> None:
     ):
         assert words in text
     assert "run.name x" not in text
+    assert "By whether the user has seen the target before" not in text  # one slice says nothing
+
+
+def test_a_dataset_of_which_little_is_known_and_ratings(tmp_path: Path) -> None:
+    ratings = {"pairs": 9, "RMSE": 0.874, "MAE": 0.67, "baseline_RMSE": 1.0, "means_RMSE": 0.9}
+    folder = write_run(tmp_path / "one", dataset=SMALL_REPORT["dataset"], ratings=ratings, sharding=None)
+    page = write_html(folder, DEFAULTS)
+    text = " ".join(filter(None, Reader(page).texts))
+    facts = "source table users 3 items 40 interactions 1,200 split leave one out validation users 3"
+    for words in (facts, "test users 3 fingerprint ffffffffffff Run", "RMSE 0.8740 MAE 0.6700", "0 – – 537 MB"):
+        assert words in text
+    assert all(f"width:{width}%" in page.read_text() for width in ("62.5", "55.6", "100.0"))  # of the slices
 
 
 def test_pictures_are_files_too(run: Path, page: Reader) -> None:

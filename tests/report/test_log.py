@@ -1,15 +1,28 @@
-"""The records of a run, to the letter."""
+"""The records of a run, to the letter; what TensorBoard, MLflow and W&B store, and what a failing tracker does.
 
+MLflow and wandb are tested if they are installed: pip install -c requirements.lock -e ".[mlflow,wandb]".
+"""
+
+import itertools
 import json
 import resource
+import struct
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import pytest
+from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
-from bert4rec.report.log import MetricsLog, read_records
-from bert4rec.report.trackers import open_trackers
-from tests.fixture_types import Capture
+from bert4rec.report import log as module
+from bert4rec.report.log import MetricsLog, MLflow, TensorBoard, WeightsAndBiases, open_trackers, read_records
+from bert4rec.runtime.errors import SettingsError
+from tests.fixture_types import Capture, Patch
+
+HEADER, BLOCK = 7, 32_768  # bytes of a .wandb file: of its header and each record's, and of LevelDB's blocks
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
@@ -31,7 +44,7 @@ def test_a_disk_that_is_full_for_a_while_tears_no_line(tmp_path: Path, capsys: C
 
 def test_records_are_lines_of_json_and_trackers_get_their_numbers(tmp_path: Path) -> None:
     tracker = Mock()
-    log = MetricsLog(tmp_path, [tracker])
+    log = MetricsLog(tmp_path, {"one": lambda: tracker})
     log.add("train", 10, loss=2.5)
     log.add("validation", 20, full={"HR@10": 0.5})
     log.add_note("resume", 20, world_size=2)
@@ -46,3 +59,158 @@ def test_records_are_lines_of_json_and_trackers_get_their_numbers(tmp_path: Path
         call.finish({"test/full/HR@10": 0.25}, [tmp_path / "report.json"]),
         call.close(is_finished=False),
     ]
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    module.require_packages(["tensorboard"])
+    with pytest.raises(SettingsError, match=r"run\.trackers.*pip install \"bert4rec-torchrec\[mlflow\]\""):
+        module.require_packages(["tensorboard", "mlflow"])
+
+
+def test_each_gets_the_folder_and_the_settings_by_their_names(tmp_path: Path, monkeypatch: Patch) -> None:
+    opened = Mock()
+    for name in ("TensorBoard", "MLflow", "WeightsAndBiases"):
+        monkeypatch.setattr(module, name, getattr(opened, name))
+    settings = {"model": {"kind": "sasrec"}, "training": {"n_epochs": 3}}
+    flat = {"model.kind": "sasrec", "training.n_epochs": 3}
+    for factory in open_trackers(["wandb", "tensorboard", "mlflow"], tmp_path, settings, purge_from=7).values():
+        factory()
+    assert opened.mock_calls == [
+        call.WeightsAndBiases(tmp_path, flat), call.TensorBoard(tmp_path, flat, purge_from=7),
+        call.MLflow(tmp_path, flat),
+    ]  # fmt: skip
+    assert open_trackers([], tmp_path, settings, purge_from=0) == {}
+
+
+@pytest.mark.parametrize(("n_calls", "failing"), [(0, "open"), (1, "add"), (2, "finish"), (3, "close"), (3, "")])
+def test_after_its_first_failure_it_gets_no_more(tmp_path: Path, capsys: Capture, n_calls: int, failing: str) -> None:
+    inner, opening = Mock(), Mock(side_effect=ValueError)
+    if failing != "open":
+        opening = Mock(return_value=inner)
+        getattr(inner, failing or "nothing").side_effect = RuntimeError("no server\nfor it")
+    reason = "ValueError" if failing == "open" else "no server"
+    log = MetricsLog(tmp_path, {"one": opening})
+    log.add("train", 1, loss=0.5)
+    log.finish({}, [Path("report.json")])
+    for _ in range(2):
+        log.close(is_finished=True)
+    assert [method for method, _, _ in inner.mock_calls] == ["add", "finish", "close"][:n_calls]
+    printed = capsys.readouterr().out
+    assert (printed.count("\n"), f"one fails: {reason};" in printed) == ((1, True) if failing else (0, False))
+
+
+def events_of(folder: Path) -> tuple[EventMultiplexer, str]:
+    """The events in a folder, and the one run that they are of."""
+    events = EventMultiplexer().AddRunsFromDirectory(str(folder))
+    events.Reload()
+    (run,) = events.Runs()
+    return events, run
+
+
+def test_numbers_by_step_and_settings_beside_results(tmp_path: Path) -> None:
+    settings = {"model.kind": "sasrec", "training.learning_rate": 0.5, "evaluation.ks": [1, 10]}
+    tracker = TensorBoard(tmp_path, settings)
+    tracker.add(1, {"train/loss": 2.0})
+    tracker.add(2, {"train/loss": 1.5})
+    tracker.finish({"test/full/HR@10": 0.25}, [])
+    tracker.close(is_finished=True)
+    events, run = events_of(tmp_path)
+    assert [(scalar.step, scalar.value) for scalar in events.Scalars(run, "train/loss")] == [(1, 2.0), (2, 1.5)]
+    assert [scalar.value for scalar in events.Scalars(run, "test/full/HR@10")] == [0.25]
+    content = events.SummaryMetadata(run, metadata.SESSION_START_INFO_TAG).plugin_data.content
+    started = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    assert started["model.kind"].string_value == "sasrec"
+    assert started["training.learning_rate"].number_value == 0.5
+    assert started["evaluation.ks"].string_value == "[1, 10]"
+
+
+def test_a_resumed_run_shows_its_later_steps_once(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Also in the same second and process, after nine other files: 10 comes before 9 in the names."""
+    numbers = itertools.count(9)
+    writer = "tensorboard.summary.writer.event_file_writer._global_uid"
+    monkeypatch.setattr(writer, SimpleNamespace(get=lambda: next(numbers)))
+    time.sleep(1 - time.time() % 1)
+    first = TensorBoard(tmp_path, {})
+    for step in (1, 2, 3):
+        first.add(step, {"train/loss": 1.0})
+    first.close(is_finished=False)
+    second = TensorBoard(tmp_path, {}, purge_from=1)
+    second.add(2, {"train/loss": 0.5})
+    second.close(is_finished=True)
+    events = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    events.Reload()
+    (run,) = events.Runs()
+    assert [(scalar.step, scalar.value) for scalar in events.Scalars(run, "train/loss")] == [(1, 1.0), (2, 0.5)]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
+def test_parameters_metrics_and_files_of_a_run(tmp_path: Path, monkeypatch: Patch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_text("{}")
+    settings = {f"table.key{number}": number for number in range(250)} | {"evaluation.ks": [1, 10]}
+    tracker = MLflow(folder, settings)
+    tracker.add(1, {"train/loss": 2.0})
+    tracker.add(2, {"train/loss": 1.5, "validation/full/HR@10": 0.5})
+    tracker.finish({"test/full/HR@10": 0.25}, [folder / "report.json"])
+    tracker.close(is_finished=True)
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("bert4rec").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
+    assert run.data.params == {name: str(value) for name, value in settings.items()}
+    assert run.data.metrics == {"train/loss": 1.5, "validation/full/HR_at_10": 0.5, "test/full/HR_at_10": 0.25}
+    assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "train/loss")] == [
+        (1, 2.0), (2, 1.5),
+    ]  # fmt: skip
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["report.json"]
+    MLflow(folder, settings).close(is_finished=False)  # a part of the same run, in the same experiment
+    found = client.search_runs([run.info.experiment_id])
+    assert sorted(one.info.status for one in found) == ["FINISHED", "KILLED"]
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """Yield the records of a .wandb file: each follows a checksum, its length and its kind, and may span blocks."""
+    content, at, parts = path.read_bytes(), HEADER, b""
+    while at + HEADER <= len(content):
+        if BLOCK - at % BLOCK < HEADER:
+            at += BLOCK - at % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", content[at : at + HEADER])
+        parts += content[at + HEADER : at + HEADER + length]
+        at += HEADER + length
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries about themselves
+def test_records_of_an_offline_run(tmp_path: Path, monkeypatch: Patch) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    for name in ("WANDB_MODE", "WANDB_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "report.json").write_text("{}")
+    tracker = WeightsAndBiases(tmp_path, {"model.kind": "sasrec", "training.n_epochs": 3})
+    tracker.add(1, {"train/loss": 2.0})
+    tracker.add(2, {"train/loss": 1.5})
+    tracker.add(2, {"validation/full/HR@10": 0.5})
+    tracker.finish({"test/full/HR@10": 0.25}, [tmp_path / "report.json"])
+    tracker.close(is_finished=True)
+    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    history, summary, config = [], {}, {}
+    for record in map(Record.FromString, records(path)):
+        if record.HasField("history"):
+            items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+            history.append({name: value for name, value in items.items() if name == "_step" or name[0] != "_"})
+        summary |= {"/".join(item.nested_key) or item.key: item.value_json for item in record.summary.update}
+        if record.HasField("run"):
+            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+    assert history == [{"train/loss": 2.0, "_step": 1}, {"train/loss": 1.5, "validation/full/HR@10": 0.5, "_step": 2}]
+    assert summary["test/full/HR@10"] == "0.25"
+    assert (config["model.kind"], config["training.n_epochs"]) == ("sasrec", 3)
+    assert (path.parent / "files" / "report.json").read_text() == "{}"

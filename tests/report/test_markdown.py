@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bert4rec.report.markdown import markdown_table, metrics_table, report_page
+from bert4rec.report.pages import markdown_table, metrics_table, report_page
 from tests.report.runs_by_hand import METRICS
 from tests.report.runs_by_hand import SMALL_REPORT as REPORT
 

@@ -4,22 +4,16 @@ from typing import Any
 
 from bert4rec.report.tables import (
     Cell,
-    Fact,
     MetricTable,
     Setting,
     cell,
-    data_facts,
     known_file,
-    kpi_cards,
-    memory,
     metric_tables,
     other_settings,
     published,
     published_tables,
-    slice_tables,
-    time_parts,
 )  # fmt: skip
-from tests.report.runs_by_hand import HOSTILE, REPORT, SMALL_REPORT
+from tests.report.runs_by_hand import REPORT
 
 ML_1M = {"users": 6040, "items": 3416, "rows": 999_611, "split": "leave_one_out"}
 SHA256 = "b725f3acb3986fe3130bffd1e77a74d182a1f51799567a236dbd60270f95b0a2"
@@ -88,24 +82,6 @@ def test_the_run_is_among_the_published_results() -> None:
     assert published_tables(REPORT | {"seen_items": "keep"}) == ("", [])
 
 
-def test_slices() -> None:
-    ((_, slices),) = slice_tables(REPORT)  # partitions of one slice or none are left out
-    assert [(one["name"], one["users"]) for one in slices] == [("1 to 5", "40"), (HOSTILE, "6,000")]
-    assert slices[0]["cells"] == [Cell("0.2000", "0.1000 – 0.3000"), Cell("0.1000")]
-    assert slices[0]["bars"] == [62.5, 100 * 0.1 / 0.18]
-    assert slices[1]["bars"] == [100.0, 100.0]
-
-
-def test_time_by_part_and_memory_of_each_process() -> None:
-    assert [(part.kind, part.value, part.share) for part in time_parts(REPORT)] == [
-        ("start", "2.0 s", 1.25), ("training", "1:20", 50.0), ("validation", "10.0 s", 6.25), ("saving", "8.0 s", 5.0),
-        ("test", "1:00", 37.5),
-    ]  # fmt: skip
-    assert time_parts(SMALL_REPORT) == []
-    assert memory(REPORT) == [["0", "1.5 MB", "800 kB", "537 MB"], ["1", "1.4 MB", "700 kB", "268 MB"]]
-    assert memory({"training": {"peak_memory_bytes": [5]}}) == [["0", "–", "–", "5 B"]]
-
-
 def test_settings_that_differ_from_their_defaults() -> None:
     defaults = {"model": {"kind": "bert4rec", "embed_dim": 64}, "parallelism": {"device": "auto"}, "run": {"name": ""}}
     model = {"kind": "bert4rec", "embed_dim": 32, "new": True}
@@ -114,12 +90,3 @@ def test_settings_that_differ_from_their_defaults() -> None:
         Setting("model.new", "true", "–", False),
         Setting("parallelism.device", '"cpu"', '"auto"', True),
     ]
-
-
-def test_the_large_figures_and_a_dataset_of_which_little_is_known() -> None:
-    cards = list(kpi_cards(REPORT | {"ratings": {"RMSE": 0.874, "MAE": 0.67}}))
-    assert cards[0] == Fact("HR@10", "0.3113", "0.3013 – 0.3213")
-    assert Fact("RMSE", "0.8740", "MAE 0.6700") in cards
-    assert [card.value for card in cards[3:]] == ["40", "1:40"]
-    values = [fact.value for fact in data_facts(SMALL_REPORT["dataset"])]
-    assert values == ["table", "3", "40", "1,200", "leave one out", "3", "3", "f" * 12]

@@ -13,7 +13,7 @@ from bert4rec.__main__ import main
 from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.commands.evaluate import settings_of
 from bert4rec.config.load import load_config
-from bert4rec.evaluation.lists import Lists
+from bert4rec.evaluation.metrics import Lists
 from bert4rec.export.export import export
 from bert4rec.inference.load import find_source
 from bert4rec.report.summary import unknown_items
@@ -51,7 +51,7 @@ def trained_on(dataset: Path, runs: Path, **changes: Any) -> Path:
     places = {"data.dataset_dir": str(dataset), "run.dir": str(runs), "run.name": "run"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.cuda.device_count", lambda: 0)
-        patch.setattr("bert4rec.report.html_page.charts", lambda contents: ())
+        patch.setattr("bert4rec.report.pages.charts", lambda contents: ())
         return run(load_config(None, SMALL | BY_HAND | places | changes))
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
-from bert4rec.evaluation.evaluator import Evaluator
-from bert4rec.evaluation.examples import Example
-from bert4rec.report.contents import read_contents
+from bert4rec.evaluation.evaluator import Evaluator, Example
+from bert4rec.report.figures import read_contents
 from bert4rec.training import results
 from bert4rec.training.results import described
 from bert4rec.training.run import run

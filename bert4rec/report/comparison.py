@@ -10,12 +10,20 @@ import numpy as np
 
 from bert4rec.dataset.format import TEST
 from bert4rec.evaluation.intervals import CONFIDENCE, PERMUTATIONS, RESAMPLES, Difference
-from bert4rec.report.compare.paired import Differences, pairs
-from bert4rec.report.compare.runs import MISSING, SEPARATOR, Column, Run, columns, differing_settings
+from bert4rec.report.compared_runs import (
+    MISSING,
+    SEPARATOR,
+    Column,
+    Differences,
+    Run,
+    columns,
+    differing_settings,
+    pairs,
+)
 from bert4rec.report.figures import Report
-from bert4rec.report.markdown import markdown_table
-from bert4rec.report.summary import PROTOCOL_TITLES, SHORT_TITLES, heading, rules, unknown_items
-from bert4rec.report.templates import render
+from bert4rec.report.pages import markdown_table
+from bert4rec.report.summary import SHORT_TITLES, heading, rules, unknown_items
+from bert4rec.report.templates import render, sentence
 from bert4rec.runtime.errors import rounded
 
 if TYPE_CHECKING:
@@ -24,13 +32,6 @@ if TYPE_CHECKING:
 GREY = "#808080"  # readable on light and on dark
 FINDING = "NDCG@10"  # the metric of the first sentence, by the first protocol that was measured
 LEVEL = f"{100 * CONFIDENCE:.0f} %"
-INTERVALS = f"In brackets: intervals of {LEVEL}, by the bootstrap over users (percentiles of {RESAMPLES:,} draws)."
-SEEDS = "±: the standard deviation over the runs of a column, which differ in training.seed alone."
-TESTED = (
-    "Differences: the mean over users of each one's own difference (of several runs: between their means), and the "
-    f"two-sided paired permutation test ({PERMUTATIONS:,} random choices of signs), each metric by itself. They "
-    "tell how sure the difference is for other users, not for other seeds."
-)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,12 @@ def compare(runs: Sequence[Run], *, split: str = TEST) -> Comparison:
 def _notes(compared: Sequence[Column], differences: Mapping[str, Differences]) -> list[str]:
     of_protocols = dict.fromkeys(rules(column.first.report) for column in compared)
     has_seeds, is_paired = any(len(column.runs) > 1 for column in compared), any(differences.values())
-    return [*filter(None, of_protocols), INTERVALS, *([SEEDS] if has_seeds else []), *([TESTED] if is_paired else [])]
+    notes = [
+        sentence("note_on_intervals", level=LEVEL, n_draws=RESAMPLES),
+        sentence("note_on_seeds") if has_seeds else "",
+        sentence("note_on_differences", n_choices=PERMUTATIONS) if is_paired else "",
+    ]
+    return [*filter(None, [*of_protocols, *notes])]
 
 
 def _runs(compared: Sequence[Column]) -> Table:
@@ -92,7 +98,7 @@ def _settings(compared: Sequence[Column]) -> Table:
 def _metrics(compared: Sequence[Column], differences: Mapping[str, Differences], split: str) -> Iterator[Table]:
     """Yield for each protocol the metrics side by side, and the differences of the paired columns."""
     first, header = compared[0].letter, ["", *(column.title for column in compared)]
-    for protocol in PROTOCOL_TITLES:
+    for protocol in SHORT_TITLES:
         measured = [column for column in compared if all(protocol in run.report.get(split, {}) for run in column.runs)]
         if not measured:
             continue
@@ -123,13 +129,11 @@ def _figure(column: Column, split: str, protocol: str, name: str) -> str:
     return f"{mean:,.{digits}f} [{bounds}]" if bounds else f"{mean:,.{digits}f}"
 
 
+SMALLEST = 1 / (1 + PERMUTATIONS)  # p-value that the test can give
+
+
 def _difference(found: Difference) -> str:
-    return f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}], {_p(found.p)}"
-
-
-def _p(value: float) -> str:
-    smallest = 1 / (1 + PERMUTATIONS)
-    return f"p ≤ {smallest:.4f}" if value <= smallest else f"p = {value:.4f}"
+    return sentence("difference", found=found, smallest=SMALLEST)
 
 
 def _finding(first: str, other: str, differences: Differences) -> str:
@@ -138,12 +142,8 @@ def _finding(first: str, other: str, differences: Differences) -> str:
     found = differences.get(protocol, {}).get(FINDING)
     if found is None:
         return ""
-    bounds = f"{LEVEL} interval {found.low:+.4f} to {found.high:+.4f}, {_p(found.p)}"
-    where = f"in {FINDING} ({SHORT_TITLES[protocol]})"
-    if found.low <= 0 <= found.high:
-        return f"{other} and {first} do not clearly differ {where}: {found.value:+.4f} ({bounds})."
-    better = "better" if found.value > 0 else "worse"
-    return f"{other} is {better} than {first} {where}: {found.value:+.4f} ({bounds})."
+    where = f"{FINDING} ({SHORT_TITLES[protocol]})"
+    return sentence("finding", first=first, other=other, where=where, found=found, level=LEVEL, smallest=SMALLEST)
 
 
 COST: Mapping[str, Callable[[Report], float]] = {
@@ -168,7 +168,7 @@ def _cost(compared: Sequence[Column]) -> Table:
 def _cut_offs(compared: Sequence[Column], split: str) -> dict[str, list[int]]:
     """Return protocol → the cut-offs that all runs have that were measured by it on the `split`."""
     cut_offs = {}
-    for protocol in PROTOCOL_TITLES:
+    for protocol in SHORT_TITLES:
         of_runs = [
             {int(found[1]) for name in run.report[split][protocol] if (found := re.fullmatch(r"HR@(\d+)", name))}
             for column in compared

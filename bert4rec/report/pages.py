@@ -1,0 +1,140 @@
+"""The pages of a run: `report.md`, `report.html`, one file that shows everything that is known, and Markdown tables."""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bert4rec.checkpoint import run_folder
+from bert4rec.checkpoint.run_folder import HTML_PAGE, PICTURE, PICTURES
+from bert4rec.report import tables
+from bert4rec.report.charts import charts, learning_curve, to_svg, write_png
+from bert4rec.report.figures import (
+    BEST_POSSIBLE,
+    MODEL,
+    Contents,
+    Report,
+    Settings,
+    contestants,
+    kind_of,
+    main_protocol,
+    read_contents,
+)
+from bert4rec.report.summary import checks, missing_figures, ratings_line, rules, summary
+from bert4rec.report.templates import render
+from bert4rec.runtime.files import atomic_write
+
+LISTS = f"Their lists of the {tables.LISTED_AT} best items:"
+LAST = {MODEL: 1, BEST_POSSIBLE: 2}  # rows, in this order; the baselines come first
+MAX_PLAN = 4000  # characters: the plan of a thousand processes is shown in its own file only
+
+
+def report_page(report: Report) -> str:
+    """Return the report as Markdown."""
+    page = render(
+        "report.md.j2", **_shared_values(report), rules=rules(report), metrics_table=metrics_table,
+        ratings_line=ratings_line, files=run_folder,
+    )  # fmt: skip
+    return page + "\n"
+
+
+def _shared_values(report: Report) -> dict[str, Any]:
+    """Return what both pages show."""
+    model = report["model"]
+    return {
+        "report": report,
+        "dataset": report["dataset"],
+        "training": report["training"],
+        "kind": kind_of(report),
+        "title": model[:1].upper() + model[1:],
+        "summary": summary(report),
+    }
+
+
+def metrics_table(report: Report, split: str = "test") -> str:
+    """Return the metrics of a split as tables, one for each protocol, and a line on what could not be measured."""
+    measured = tables.metric_tables(report, split) if split in report else []
+    sections = [f"{LISTS if table.is_of_lists else table.title}\n\n{_metric_table(table)}" for table in measured]
+    return "\n\n".join(filter(None, [*sections, missing_figures(report, split)]))
+
+
+def _metric_table(table: tables.MetricTable) -> str:
+    header = [" " * len("best possible"), *(name.rjust(7) for name in table.metrics)]  # the same width for most tables
+    rows = [
+        [one.title, *(f"{one.metrics[table.protocol][name]:.4f}" for name in table.metrics)]
+        for one in sorted(table.contestants, key=lambda one: LAST.get(one.kind, 0))
+    ]
+    return markdown_table(header, rows)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, of_numbers: bool = True) -> str:
+    """Return an aligned table: the first column to the left, the others to the right if they are `of_numbers`.
+
+    >>> print(markdown_table(["", "HR@10"], [["popularity", ".5"]]))
+    |            | HR@10 |
+    |------------|------:|
+    | popularity |    .5 |
+    """
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    pad, mark = (str.rjust, ":") if of_numbers else (str.ljust, "-")
+    padded = [[row[0].ljust(widths[0]), *map(pad, row[1:], widths[1:])] for row in cells]
+    head, *body = ("| " + " | ".join(row) + " |" for row in padded)
+    rule = "|" + "-" * (widths[0] + 2) + "".join("|" + "-" * (width + 1) + mark for width in widths[1:]) + "|"
+    return "\n".join([head, rule, *body])
+
+
+def write_html(folder: Path, defaults: Settings) -> Path:
+    """Write the page of the finished run in `folder`, and its pictures as PNG; return its path.
+
+    `defaults`: all settings at their defaults. Raises `OSError` or `ValueError` for a folder that cannot be read or
+    written.
+    """
+    from markupsafe import Markup
+
+    contents = read_contents(folder)
+    if contents.train:
+        write_png(learning_curve(contents.train, contents.validations, contents.report), folder / PICTURE)
+    pictures = {}
+    for chart in charts(contents):
+        (folder / PICTURES).mkdir(exist_ok=True)
+        write_png(chart.figure, folder / PICTURES / f"{chart.name}.png")
+        svg = Markup(to_svg(chart.figure, chart.name, html.escape(chart.description)))
+        pictures[chart.name] = {"title": chart.title, "description": chart.description, "svg": svg}
+    atomic_write(folder / HTML_PAGE, render("report.html.j2", charts=pictures, **_values(contents, defaults)))
+    return folder / HTML_PAGE
+
+
+def _values(contents: Contents, defaults: Settings) -> dict[str, Any]:
+    """Return all that the template shows, except the pictures."""
+    report = contents.report
+    found = checks(report, contents.validations, n_evaluated=contents.n_evaluated)
+    identified, published = tables.published_tables(report)
+    settings = tables.other_settings(contents.settings, defaults)
+    shared = _shared_values(report)
+    return {
+        **shared,
+        "name": contents.name,
+        "summary": _unbroken(shared["summary"]),
+        "warnings": [_unbroken(check.text) for check in found if check.is_warning],
+        "passed": [_unbroken(check.text) for check in found if not check.is_warning],
+        "protocol": main_protocol(report),
+        "contestants": contestants(report),
+        "held_out": rules(report),
+        "no_test": missing_figures({}),
+        "cell": tables.cell,
+        "test_tables": tables.metric_tables(report),
+        "validation_tables": tables.metric_tables(report, "validation"),
+        "identified": identified,
+        "published": published,
+        "examples": contents.examples,
+        "settings": [setting for setting in settings if not setting.is_chosen],
+        "chosen": [setting for setting in settings if setting.is_chosen],
+        "environment": contents.environment,
+        "plan": contents.plan if len(contents.plan) <= MAX_PLAN else "",
+    }
+
+
+def _unbroken(text: str) -> str:
+    """Return the text without a line break between a number and its sign."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
