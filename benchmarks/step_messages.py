@@ -30,7 +30,7 @@ from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches, training_examples
-from bert4rec.training.step import Step, StepSync
+from bert4rec.training.trainer import Step, StepSync
 
 N_ITEMS, STEPS, WARM = 2000, 60, 10
 SMALL = {

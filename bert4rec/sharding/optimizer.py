@@ -13,7 +13,7 @@ from bert4rec.config.abilities import Updates
 from bert4rec.models.tables.table import DeferredUpdate, Table, is_of_table, saved_name
 from bert4rec.sharding.groups import average
 from bert4rec.sharding.parallelize import unwrap
-from bert4rec.sharding.placement import EPSILON
+from bert4rec.sharding.plan import EPSILON
 from bert4rec.sharding.torchrec_internals import (
     Shard,
     ShardedTensor,

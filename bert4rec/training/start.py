@@ -45,7 +45,7 @@ from bert4rec.runtime.console import emit_event
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize, rounded
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.memory_check import few_steps
-from bert4rec.sharding.plan import Plan, summary_line, to_text
+from bert4rec.sharding.plan import Plan, summary, to_text
 from bert4rec.training.build import (
     facts_of_dataset,
     make_pairs,
@@ -145,15 +145,22 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     return Context(config, world, dataset, plan, folder, resumption, origin, chosen)
 
 
+def begin_folder(folder: Path, config: Config, world: Processes) -> None:
+    """Write the settings and the environment of a run, and log where it is; the first process calls this."""
+    to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
+    (folder / CONFIG).write_text(to_repeat.to_toml())
+    write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
+    logger.info(f"run folder: {folder}")
+    emit_event(run=str(folder))
+
+
 def write_run_header(context: Context, evaluator: Evaluator) -> None:
     """Write and log what is known before the first step; the first process calls this."""
     config, world, folder = context.config, context.world, context.folder
-    to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
-    (folder / CONFIG).write_text(to_repeat.to_toml())
     (folder / PLAN).write_text(to_text(context.plan))
     for choice in context.chosen:
         logger.info(choice)
-    logger.info(summary_line(context.plan))
+    logger.info(summary(context.plan))
     windows, unit = training_windows(config, context.dataset), KINDS[config.model.kind].sample_name
     n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
     if warning := few_steps(n_examples, config.training.per_device, world.world_size, unit=unit):
@@ -165,9 +172,7 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
         logger.info(f"this dataset holds nothing out for {what}: the last weights are kept")
     if evaluator.left_out:
         logger.info(evaluator.left_out)
-    write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
-    logger.info(f"run folder: {folder}")
-    emit_event(run=str(folder))
+    begin_folder(folder, config, world)
 
 
 def _held_out_pairs(config: Config, dataset: Dataset) -> str:

@@ -1,6 +1,8 @@
-"""The state of a training: where it is, its averaged weights, its checkpoints."""
+"""The state of a training: where it is, its loss and speed, its averaged weights, its checkpoints."""
 
 import logging
+import math
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -8,6 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 
+import torch
+import torch.distributed as dist
 from torch import nn
 
 from bert4rec.checkpoint.contents import CheckpointManager, Moments, Owner, RandomState, Weights
@@ -23,6 +27,7 @@ from bert4rec.sharding.torchrec_internals import copy_of, local_parts
 
 Patience: TypeAlias = int | Literal["auto"]
 
+WARM_STEPS = 10  # left out of sequences_per_second
 LEAST, SHARE, STEPS = 5, 0.4, 2000  # by `python -m benchmarks.early_stopping`
 
 
@@ -89,6 +94,72 @@ class State:
     def mark_best(self, ndcg: float, epoch: float) -> None:
         """Mark the current weights as the best so far."""
         self.best_ndcg, self.best_epoch, self.best_step, self.n_worse = ndcg, epoch, self.step, 0
+
+
+class Meter:
+    """Measures the mean loss since it was last read, and the speed of the training steps alone."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._steps, self._sequences, self._seconds = 0, 0, 0.0
+        self.unread_positions = 0
+
+    def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
+        """Add a step: this rank's loss sum, the global batch's positions and sequences, the seconds it took."""
+        self._loss += loss.detach()
+        self.unread_positions += n_positions
+        self._steps += 1
+        if self._steps > WARM_STEPS:
+            self._sequences += n_sequences
+            self._seconds += seconds
+
+    def read_loss(self) -> float:
+        """Return the mean over all positions of all processes; every process calls this at the same step.
+
+        Raises `DivergenceError`, on every process, for a loss that is not finite.
+        """
+        dist.all_reduce(self._loss)
+        mean = float(self._loss) / self.unread_positions
+        self._loss.zero_()
+        self.unread_positions = 0
+        if not math.isfinite(mean):
+            raise DivergenceError(f"the training loss is {mean} after {pluralize(self._steps, 'step')}")
+        return mean
+
+    @property
+    def rate(self) -> float:
+        """Return sequences/s on all processes together; 0 during the first steps."""
+        return self._sequences / self._seconds if self._seconds else 0.0
+
+
+class Stopwatch:
+    """Adds up `seconds` by part; the innermost of nested parts counts."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+        self._running: list[str] = []
+        self._since = time.monotonic()
+
+    def add(self, part: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        """Count the block for `part`."""
+        self._read()
+        self._running.append(part)
+        try:
+            yield
+        finally:
+            self._read()
+            self._running.pop()
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        if self._running:
+            self.add(self._running[-1], now - self._since)
+        self._since = now
 
 
 class WeightAverage(Owner):

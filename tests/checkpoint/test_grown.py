@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bert4rec.checkpoint import grown
-from bert4rec.checkpoint.grown import read_grown, rows_of_items, write_grown
+from bert4rec.checkpoint.growth import read_grown, rows_of_items, write_grown
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.checkpoint.store import read_metadata, save, verify
 from bert4rec.runtime.errors import DataError

@@ -76,8 +76,7 @@ from bert4rec.training.build import (
     training_windows,
 )
 from bert4rec.training.state import State
-from bert4rec.training.step import Decision, Step, StepSync
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.trainer import Decision, Step, StepSync, Trainer
 from tests.models.networks import WithGroups
 
 CPU = torch.device("cpu")

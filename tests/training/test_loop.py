@@ -21,9 +21,8 @@ from bert4rec.runtime import console
 from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.signals import Interruption
 from bert4rec.training.run import run
-from bert4rec.training.state import State
-from bert4rec.training.step import Decision, Prefetcher, StepSync, tensors_in
-from bert4rec.training.trainer import WARM_STEPS, Meter, Stopwatch
+from bert4rec.training.state import WARM_STEPS, Meter, State, Stopwatch
+from bert4rec.training.trainer import Decision, Prefetcher, StepSync, tensors_in
 from tests.conftest import leave_group
 from tests.processes import jobs
 from tests.runs import Make, report_of

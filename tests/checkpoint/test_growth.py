@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from bert4rec.checkpoint.growth import DIRECTION, HEAD, HEAD_BIAS, TABLE, initialize_new_items, neighbours
 from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.dataset.format import table_rows
 from bert4rec.dataset.histories import Histories
 from bert4rec.dataset.reader import read_metadata
 from bert4rec.models import names
 from bert4rec.training import new_items
-from bert4rec.training.new_items import DIRECTION, HEAD, HEAD_BIAS, TABLE, initialize_new_items, neighbours
 from tests.folders import histories_of
 
 # Items 0, 1, 2 are known, 3, 4, 5 new; of the new ones 5 stands in no history.
