@@ -1,5 +1,6 @@
 """What differs between the processes of a run is named, and all processes raise it."""
 
+import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,7 +12,7 @@ import torch.distributed as dist
 
 from bert4rec.config.tables import Config
 from bert4rec.training import agreement
-from bert4rec.training.agreement import Facts, Report, environment_facts, late_host, problem_of
+from bert4rec.training.agreement import Facts, Report, environment_facts, problem_of
 from tests.processes import jobs
 
 FIRST = environment_facts(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
@@ -104,25 +105,13 @@ def test_the_versions_tell_builds_and_sources_apart(monkeypatch: pytest.MonkeyPa
     assert checksums[2] == checksums[3]
 
 
-def test_who_came_last_is_named_where_others_waited_for_long() -> None:
-    """By the ages of the launchers, in seconds, whatever the hosts' clocks say."""
-
-    def late(**ages: float) -> str:
-        return late_host([Report(rank, host, age=age) for rank, (host, age) in enumerate(ages.items())])
-
-    assert late(alone=400.0) == ""
-    assert late(first=12.0, second=11.0, third=2.5) == ""
-    said = late(first=14.0, second=317.4, third=15.0)
-    assert re.search(r"^second .* 5:03 .* first$", said)
-
-
 def test_a_process_that_comes_as_one_looks_who_is_missing_is_not_missing() -> None:
     class Store(dist.HashStore):
         def wait(self, keys: list[str], timeout: timedelta) -> None:
-            self.set(keys[0], "here")
+            self.set(keys[0], json.dumps(Report(0, "host0", facts=FIRST)))
             raise dist.DistStoreError("timed out")
 
-    assert agreement._wait_for_all(Store(), ["report/0"]) == []
+    assert agreement._examine(Store(), 1) == ""
 
 
 DIFFERS = r'process 2 on host2 differs from process 0 on host0: training.seed = "b", not "a"; '
