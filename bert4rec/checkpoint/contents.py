@@ -25,7 +25,7 @@ from bert4rec.runtime.memory import host_memory
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap
-from bert4rec.sharding.torchrec_internals import ShardedTensor, local_bytes, local_parts
+from bert4rec.sharding.torchrec_internals import local_bytes, local_parts, placed_parts
 
 
 class Owner(ABC):
@@ -70,9 +70,10 @@ class Weights(Owner):
             with safe_open(file, "pt") as stored:
                 for name, value in state.items():
                     rows = stored.get_slice(saved_name(name))
-                    for part, place in _places(value):
+                    for part, *corner in placed_parts(value):
                         if part.numel():
-                            part.copy_(rows[place])
+                            ends = zip(corner, part.shape, strict=False)  # of at most two dimensions
+                            part.copy_(rows[tuple(slice(first, first + size) for first, size in ends)])
         except (OSError, SafetensorError, RuntimeError) as error:
             problem = in_one_line(error)
         if found := next(filter(None, gather_objects(problem)), ""):
@@ -115,16 +116,6 @@ class RandomState(Owner):
         torch.set_rng_state(states[f"random.cpu.{self._world.rank}"])
         if self._world.device.type == "cuda":
             torch.cuda.set_rng_state(states[f"random.cuda.{self._world.rank}"], self._world.device)
-
-
-def _places(value: Any) -> Iterator[tuple[Tensor, tuple[slice, ...]]]:
-    """Yield the parts of a tensor that this process holds, and their places in the whole."""
-    if not isinstance(value, ShardedTensor):
-        yield value, tuple(slice(0, size) for size in value.shape)
-        return
-    for shard in value.local_shards():
-        bounds = zip(shard.metadata.shard_offsets, shard.metadata.shard_sizes, strict=True)
-        yield shard.tensor, tuple(slice(first, first + size) for first, size in bounds)
 
 
 def _named(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:

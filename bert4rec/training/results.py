@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from torch import nn
 
-from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT
-from bert4rec.checkpoint.store import read_metadata
+from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT, read_metadata
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.format import FIRST_ITEM_ID, RATINGS, USERS

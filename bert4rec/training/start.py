@@ -30,7 +30,6 @@ from bert4rec.checkpoint.run_folder import (
     step_folder,
 )
 from bert4rec.checkpoint.store import verify
-from bert4rec.config.abilities import needs_negatives
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import choices
@@ -236,9 +235,6 @@ def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: Met
         logger.info(f"moved {pluralize(n_newer, 'newer checkpoint')} to {QUARANTINE}/")
     if previous != current:
         logger.info(f"dropout draws other numbers: {current}, before {previous}")
-    draws_before, draws = _draws(saved["world_size"], saved["config"]), _draws(world_size, context.settings)
-    if draws_before != draws:
-        logger.info(f"negatives of a step: {draws}, before {draws_before}")
     if is_reset:
         logger.info("with fresh optimizers")
     if saved["global_batch"] != context.global_batch:
@@ -263,14 +259,6 @@ def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> N
     except DataError as error:
         logger.warning(f"{error}; the search for the best weights restarts here")
         state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
-
-
-def _draws(world_size: int, settings: Mapping[str, Any]) -> str:
-    """Return how often negatives are drawn for a step of a sampled loss; "" for others."""
-    training = settings["training"]
-    shared_by = training["negatives_shared_by"]
-    n = 1 if shared_by == "all" else world_size // shared_by
-    return pluralize(n, "draw") if needs_negatives(training["loss"]) else ""
 
 
 def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import nn
 
 from bert4rec.checkpoint.contents import CheckpointManager, Moments, Owner, RandomState, Weights
-from bert4rec.checkpoint.store import read_metadata, verify
+from bert4rec.checkpoint.run_folder import read_metadata
+from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.feed.batches import Position
 from bert4rec.runtime.collectives import all_agree, on_rank_zero

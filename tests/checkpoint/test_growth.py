@@ -21,8 +21,8 @@ from bert4rec.checkpoint.growth import (
     rows_of_items,
     write_grown,
 )
-from bert4rec.checkpoint.run_folder import found
-from bert4rec.checkpoint.store import read_metadata as read_facts
+from bert4rec.checkpoint.run_folder import METADATA_VERSION, found
+from bert4rec.checkpoint.run_folder import read_metadata as read_facts
 from bert4rec.checkpoint.store import save, verify
 from bert4rec.checkpoint.stored_tensors import LATEST
 from bert4rec.dataset.format import table_rows
@@ -147,9 +147,9 @@ def test_old_rows_come_from_any_sharding(
     belonging = {name: name.split(".")[1] for name, _ in rows_of_items(tensors)}
     n_rows = {"item_table": 130 + 2 + 3} | ({"head": 130 + 3} if "model.head" in settings else {})
     assert {*belonging.values()} == n_rows.keys()
-    write_grown(tmp_path / "grown", tensors, {"step": 0})
+    write_grown(tmp_path / "grown", tensors, {"facts_version": METADATA_VERSION})
     verify(tmp_path / "grown")
-    assert read_facts(tmp_path / "grown") == {"step": 0}
+    assert read_facts(tmp_path / "grown").keys() == {"facts_version"}
     again = read_grown(tmp_path / "grown", 0)
     assert again.keys() == tensors.keys() >= {"random.cpu.0", "random.cpu.1"}
     weights = "latest" if any(name.startswith("latest.") for name in again) else "model"  # a mean beside them

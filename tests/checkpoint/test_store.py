@@ -10,8 +10,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from bert4rec.checkpoint import store
-from bert4rec.checkpoint.run_folder import found
-from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, read_metadata, save, tidy, verify
+from bert4rec.checkpoint.run_folder import METADATA_VERSION, found, read_metadata
+from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, save, tidy, verify
 from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
@@ -71,10 +71,11 @@ def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
 
 def test_what_was_saved_is_read_back_in_place(group_of_one: None, tmp_path: Path) -> None:
     table, weight = torch.arange(20.0).view(5, 4), torch.tensor([0.1, -0.0])
-    save(tmp_path / "one", {"table": sharded(table), "weight": weight}, {"step": 3, "name": "ä"})
+    facts = {"facts_version": METADATA_VERSION, "step": 3, "name": "ä"}
+    save(tmp_path / "one", {"table": sharded(table), "weight": weight}, facts)
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
     verify(tmp_path / "one")
-    assert read_metadata(tmp_path / "one") == {"step": 3, "name": "ä"}
+    assert read_metadata(tmp_path / "one") == facts
     wanted = {"table": sharded(torch.zeros(5, 4)), "weight": torch.zeros(2)}
     load(tmp_path / "one", wanted)
     assert torch.equal(wanted["table"].local_shards()[0].tensor, torch.arange(20.0).view(5, 4))

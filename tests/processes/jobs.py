@@ -20,8 +20,8 @@ from torch.distributed._shard.sharding_spec import ShardMetadata
 from torch.distributed.remote_device import _remote_device
 
 from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
-from bert4rec.checkpoint.run_folder import Trained
-from bert4rec.checkpoint.store import Copies, in_pieces, read_metadata, verify
+from bert4rec.checkpoint.run_folder import METADATA_VERSION, Trained, read_metadata
+from bert4rec.checkpoint.store import Copies, in_pieces, verify
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve
@@ -191,7 +191,7 @@ def train_part(
         verify(resume_from)
         facts = read_metadata(resume_from)
     state = State(**facts["state"]) if facts else State()
-    about = {"world_size": dist.get_world_size()}
+    about = {"facts_version": METADATA_VERSION, "world_size": dist.get_world_size()}
     trainer = _trainer(
         config,
         dataset,

@@ -54,16 +54,6 @@ def test_a_run_from_another_kind_of_device_is_resumed(
     assert re.search("1 x cpu.* 1 x cuda", capsys.readouterr().out)
 
 
-def test_another_number_of_draws_of_negatives_is_said(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    sampled = {"training.loss": "gbce", "training.n_train_negatives": 20}
-    folder = run(make(**sampled, **{"training.n_epochs": 1, "training.negatives_shared_by": 1}))
-    edit_facts(found(folder / "checkpoints")[-1], lambda facts: facts.update(world_size=4))
-    run(make(**sampled, **{"run.resume": str(folder), "training.n_epochs": 2}))
-    said = capsys.readouterr().out
-    assert re.search("1 draw.* 4 draws", said)
-    assert "training.negatives_shared_by = all," in said
-
-
 def test_a_run_may_start_from_the_weights_of_another(make: Make, whole: Path) -> None:
     started = run(make(**{"run.name": "started", "run.init_from": str(whole), "training.max_minutes": 1e-9}))
     first = read_records(started, "train")[0]["loss"]
