@@ -80,7 +80,7 @@ def test_a_run_that_is_found_keeps_its_settings(make: Callable[..., Config], tmp
     (run / "report.json").unlink()  # as if it had been killed during its test
     done = start([*ALONE, usual, "--resume=auto", "--training.n_epochs=3"])
     assert done.returncode == 0, done.stderr
-    assert (training_of(run)["epochs"], done.stdout.splitlines()[0][:11]) == (3, "plan: item ")
+    assert (training_of(run)["epochs"], done.stdout.splitlines()[0][:11]) == (3, "plan: dmp o")
     (run / "report.json").unlink()
     done = start([*ALONE, usual, "--resume=auto"])
     assert done.returncode == 0, done.stderr
