@@ -23,7 +23,7 @@ from bert4rec.inference.item_ids import UNKNOWN, ItemIds
 from bert4rec.inference.load import read_ids
 from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
-from bert4rec.runtime.collectives import on_rank_zero
+from bert4rec.runtime.collectives import StepSync, on_rank_zero
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError, format_duration, pluralize
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
@@ -32,7 +32,6 @@ from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import Facts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, resolved
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
-from bert4rec.training.trainer import StepSync
 
 logger = logging.getLogger(__name__)
 

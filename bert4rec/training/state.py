@@ -1,20 +1,16 @@
 """The state of a training: where it is, its loss and speed, its averaged weights, its checkpoints."""
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 
-import torch
-import torch.distributed as dist
 from torch import nn
 
-from bert4rec.checkpoint.contents import CheckpointManager, Moments, Owner, RandomState, Weights
+from bert4rec.checkpoint.contents import CheckpointManager, Moments, Owner, RandomState, WeightAverage, Weights
 from bert4rec.checkpoint.run_folder import read_metadata
 from bert4rec.checkpoint.store import verify
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
@@ -24,11 +20,9 @@ from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, plu
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.optimizer import Optimizers, are_finite
-from bert4rec.sharding.torchrec_internals import copy_of, local_parts
 
 Patience: TypeAlias = int | Literal["auto"]
 
-WARM_STEPS = 10  # left out of sequences_per_second
 LEAST, SHARE, STEPS = 5, 0.4, 2000  # by `python -m benchmarks.early_stopping`
 
 
@@ -97,42 +91,6 @@ class State:
         self.best_ndcg, self.best_epoch, self.best_step, self.n_worse = ndcg, epoch, self.step, 0
 
 
-class Meter:
-    """Measures the mean loss since it was last read, and the speed of the training steps alone."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._loss = torch.zeros((), dtype=torch.float64, device=device)
-        self._steps, self._sequences, self._seconds = 0, 0, 0.0
-        self.unread_positions = 0
-
-    def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
-        """Add a step: this rank's loss sum, the global batch's positions and sequences, the seconds it took."""
-        self._loss += loss.detach()
-        self.unread_positions += n_positions
-        self._steps += 1
-        if self._steps > WARM_STEPS:
-            self._sequences += n_sequences
-            self._seconds += seconds
-
-    def read_loss(self) -> float:
-        """Return the mean over all positions of all processes; every process calls this at the same step.
-
-        Raises `DivergenceError`, on every process, for a loss that is not finite.
-        """
-        dist.all_reduce(self._loss)
-        mean = float(self._loss) / self.unread_positions
-        self._loss.zero_()
-        self.unread_positions = 0
-        if not math.isfinite(mean):
-            raise DivergenceError(f"the training loss is {mean} after {pluralize(self._steps, 'step')}")
-        return mean
-
-    @property
-    def rate(self) -> float:
-        """Return sequences/s on all processes together; 0 during the first steps."""
-        return self._sequences / self._seconds if self._seconds else 0.0
-
-
 class Stopwatch:
     """Adds up `seconds` by part; the innermost of nested parts counts."""
 
@@ -163,55 +121,6 @@ class Stopwatch:
         self._since = now
 
 
-class WeightAverage(Owner):
-    """The mean of the weights of a `model`, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
-
-    The mean of weights at steps 1 … t with weights that grow as a power of the step, such that they are `age` × t
-    steps old on average (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section 4:
-    polynomial-decay averaging). So it has nothing to be tuned: at any time what lies further back has been forgotten.
-    It depends on the weights and the number of the step alone, and every process holds that of what it holds.
-    """
-
-    def __init__(self, model: nn.Module, *, age: float) -> None:
-        weights = Weights(model).tensors()
-        self._power = 1 / age - 2
-        self._mean = {name: copy_of(value) for name, value in weights.items()}
-        # What this process holds: of the mean, and of the weights themselves, which never move in memory.
-        means, current = (chain.from_iterable(map(local_parts, of.values())) for of in (self._mean, weights))
-        self._parts = [(mean, weight.detach()) for mean, weight in zip(means, current, strict=True)]
-
-    def tensors(self) -> dict[str, Any]:
-        """Return the mean as the model of a checkpoint."""
-        return self._mean
-
-    def note(self, step: int) -> None:
-        """Take the weights after `step`, counted from 1, into the mean."""
-        share = (self._power + 1) / (step + self._power)
-        for mean, weight in self._parts:
-            mean.lerp_(weight, share)
-
-    def restart(self) -> None:
-        """Forget all weights but the current ones."""
-        for mean, weight in self._parts:
-            mean.copy_(weight)
-
-    @contextmanager
-    def using_average(self) -> Iterator[None]:
-        """Give the model the mean as its weights for a while; nothing may be trained or saved meanwhile."""
-        self.exchange()
-        try:
-            yield
-        finally:
-            self.exchange()
-
-    def exchange(self) -> None:
-        """Exchange the weights of the model and the mean."""
-        for mean, weight in self._parts:
-            kept = mean.clone()
-            mean.copy_(weight)
-            weight.copy_(kept)
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -232,7 +141,7 @@ class Checkpoints:
         self._moments, self._random = Moments(optimizers), RandomState(world)
         self._owners: list[Owner] = [self._weights, self._moments, self._random]
         self._owners += [self.average] if self.average else []
-        self._manager, self._interruption = manager, interruption
+        self._manager, self._interruption, self.is_due = manager, interruption, manager.is_due
         self._saved = state.without_timers()  # a fresh start needs no checkpoint, and one that is resumed has its own
         self.is_lost = False
 
@@ -257,10 +166,6 @@ class Checkpoints:
     def using_average(self) -> AbstractContextManager[None]:
         """Give the model the weights that are saved as the model for a while; nothing may be saved meanwhile."""
         return self.average.using_average() if self.average else nullcontext()
-
-    def is_due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after `step` steps; the first process decides."""
-        return self._manager.is_due(step)
 
     def save(self) -> None:
         """Save all that a resumed training needs, unless there is a checkpoint of this state.

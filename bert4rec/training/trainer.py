@@ -2,10 +2,11 @@
 
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,16 +19,17 @@ from bert4rec.feed.batch import AnyBatch
 from bert4rec.feed.batches import TrainingBatches
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.report.log import MetricsLog
-from bert4rec.runtime.collectives import all_agree, new_gloo_group
+from bert4rec.runtime.collectives import StepSync, all_agree
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DivergenceError, Interrupted, format_duration, pluralize, rounded
 from bert4rec.runtime.memory import release_free_memory, use_memory_again
 from bert4rec.runtime.processes import Processes
-from bert4rec.runtime.signals import SIGNALS, Interruption
+from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.optimizer import Optimizers, are_finite, learning_rate_scale
 from bert4rec.sharding.parallelize import unwrap
-from bert4rec.training.state import Checkpoints, Meter, Patience, Stopwatch
+from bert4rec.training.state import Checkpoints, Patience, Stopwatch
 
+WARM_STEPS = 10  # left out of sequences_per_second
 TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
 
 T = TypeVar("T")
@@ -84,80 +86,40 @@ class Step:
         return "" if is_finite else "a gradient" if are_finite([loss]) else "the loss"
 
 
-class Decision(NamedTuple):
-    """Holds the positions to predict in the global batch; whether to report, to stop, to save; a signal."""
+class Meter:
+    """Measures the mean loss since it was last read, and the speed of the training steps alone."""
 
-    positions: int = 0
-    report: bool = False
-    out_of_time: bool = False
-    save: bool = False
-    interrupted: int = 0
+    def __init__(self, device: torch.device) -> None:
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._steps, self._sequences, self._seconds = 0, 0, 0.0
+        self.unread_positions = 0
 
+    def add(self, loss: torch.Tensor, n_positions: int, n_sequences: int, seconds: float) -> None:
+        """Add a step: this rank's loss sum, the global batch's positions and sequences, the seconds it took."""
+        self._loss += loss.detach()
+        self.unread_positions += n_positions
+        self._steps += 1
+        if self._steps > WARM_STEPS:
+            self._sequences += n_sequences
+            self._seconds += seconds
 
-class Message(NamedTuple):
-    """A message on its way: what came of it, when `work` is done, and whether this process told of a signal."""
+    def read_loss(self) -> float:
+        """Return the mean over all positions of all processes; every process calls this at the same step.
 
-    work: dist.Work
-    sent: torch.Tensor  # which must live as long
-    received: torch.Tensor
-    tells_of_signal: bool
-
-
-class StepSync:
-    """Lets one process decide for all: `ask` before a step, `answer` after it.
-
-    Meanwhile a small message goes from each process to each other one, between the CPUs of the hosts and apart from
-    other messages, so that neither a process nor a GPU waits for it. Every process makes the same calls, and so acts on
-    a decision at the same step.
-    """
-
-    def __init__(self, interruption: Interruption, minutes: float = 30.0) -> None:
-        self._interruption, self._group = interruption, new_gloo_group(minutes)
-        self._message: Message | None = None
-
-    def start(
-        self, following: AnyBatch | None = None, *, report: bool = False, out_of_time: bool = False, save: bool = False
-    ) -> None:
-        """Send this process's part; `following` is the batch of the step after the one that begins now."""
-        assert self._message is None, "asked twice"
-        number = self._interruption.number
-        positions = 0 if following is None else (following.targets != PAD_ID).sum()
-        mine = torch.tensor(
-            [positions, report, out_of_time, save, *(number == signal for signal in SIGNALS)], dtype=torch.int64
-        )
-        # Not by an all-reduce, which gloo hands twice around a ring of all processes, one after another.
-        sent = mine.repeat(dist.get_world_size())
-        received = torch.empty_like(sent)
-        work = dist.all_to_all_single(received, sent, group=self._group, async_op=True)
-        self._message = Message(work, sent, received, bool(number))
-        if number:  # nothing is as urgent: the others may be gone
-            self._wait(self._message)
-
-    def wait(self) -> Decision:
-        """Return what the last question found out; nothing if none is open."""
-        message, self._message = self._message, None
-        if message is None:
-            return Decision()
-        self._wait(message)
-        n_positions, *others = message.received.view(-1, len(SIGNALS) + 4).sum(0).tolist()
-        report, out_of_time, save, *signals = map(bool, others)
-        interrupted = next(itertools.compress(SIGNALS, signals), 0)
-        return Decision(n_positions, report, out_of_time, save, interrupted)
-
-    def interrupted(self) -> int:
-        """Return the signal that a process of an evaluation had got before the last batch; 0 for none.
-
-        It leaves a question open; `answer` ends the evaluation.
+        Raises `DivergenceError`, on every process, for a loss that is not finite.
         """
-        number = self.wait().interrupted
-        if not number:
-            self.start()
-        return number
+        dist.all_reduce(self._loss)
+        mean = float(self._loss) / self.unread_positions
+        self._loss.zero_()
+        self.unread_positions = 0
+        if not math.isfinite(mean):
+            raise DivergenceError(f"the training loss is {mean} after {pluralize(self._steps, 'step')}")
+        return mean
 
-    def _wait(self, message: Message) -> None:
-        message.work.wait()
-        if message.tells_of_signal:
-            self._interruption.answered()
+    @property
+    def rate(self) -> float:
+        """Return sequences/s on all processes together; 0 during the first steps."""
+        return self._sequences / self._seconds if self._seconds else 0.0
 
 
 class Prefetcher:
@@ -233,7 +195,7 @@ class Trainer:
         self.stopwatch = Stopwatch(self.state.seconds_by_part)
         self._n_steps, self._examples = batches.start.steps + len(batches), examples
         self._progress = ProgressBar(self._n_steps, done=self.state.step, stays=True)
-        self._is_done = False
+        self._is_done, self._is_rank_zero = False, step.world.is_rank_zero
         self._earlier, self._began = self.state.seconds, time.monotonic()
 
     def fit(self) -> None:
@@ -282,7 +244,7 @@ class Trainer:
         self._step.model.train()
         state, began = self.state, time.monotonic()
         batch = next(batches, None)
-        self._consensus.start(batch)
+        self._consensus.start(_n_positions(batch))
         batch = batch and self._transfer.to_device(batch)
         n_positions = self._consensus.wait().positions
         while batch is not None:
@@ -373,9 +335,9 @@ class Trainer:
 
     def _start_sync(self, following: AnyBatch | None) -> None:
         """Ask what to do after the step, and how much there is to predict in the `following` batch."""
-        limit, is_first = self._settings.max_minutes, self._world.is_rank_zero
+        limit, is_first = self._settings.max_minutes, self._is_rank_zero
         self._consensus.start(
-            following,
+            _n_positions(following),
             report=is_first and self._progress.is_due(),
             out_of_time=0 < limit <= self._seconds() / 60,
             save=is_first and self.checkpoints.is_due(self.state.step + 1),
@@ -430,3 +392,8 @@ def _judged(metrics: Metrics) -> tuple[str, tuple[str, str], float]:
     if RATINGS in metrics:
         return RATINGS, ("RMSE", "MAE"), 1 / (1 + metrics[RATINGS]["RMSE"])
     return "full", ("HR@10", "NDCG@10"), metrics["full"]["NDCG@10"]
+
+
+def _n_positions(batch: AnyBatch | None) -> Tensor | int:
+    """Return how much there is to predict in a batch of this process; 0 for none."""
+    return 0 if batch is None else (batch.targets != PAD_ID).sum()

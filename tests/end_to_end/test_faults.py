@@ -189,7 +189,7 @@ SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain wa
             ("hook", "bert4rec.models.sequence_model.Bert4Rec.forward!", 4, 1, []),
             ("forward", "bert4rec.models.sequence_model.Bert4Rec.forward", 4, 0, []),
             ("update", "bert4rec.sharding.optimizer.Optimizers.step", 4, 1, []),
-            ("decision", "bert4rec.training.trainer.StepSync.start", 4, 1, []),
+            ("decision", "bert4rec.runtime.collectives.StepSync.start", 4, 1, []),
             ("batch", "bert4rec.feed.batches.TrainingBatches.__getitem__", 4, 1, []),
             (
                 "loader", "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data", 4, 0,

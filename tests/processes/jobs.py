@@ -45,7 +45,9 @@ from bert4rec.models.ranking_model import RankingModel, model_class
 from bert4rec.models.tables.table import DenseShard, GradientRoute, Table, saved_name
 from bert4rec.runtime import console
 from bert4rec.runtime.collectives import (
+    Decision,
     Partition,
+    StepSync,
     all_agree,
     all_reduce_min,
     gather_objects,
@@ -76,7 +78,7 @@ from bert4rec.training.build import (
     training_windows,
 )
 from bert4rec.training.state import State
-from bert4rec.training.trainer import Decision, Step, StepSync, Trainer
+from bert4rec.training.trainer import Step, Trainer
 from tests.models.networks import WithGroups
 
 CPU = torch.device("cpu")
@@ -134,11 +136,10 @@ def with_groups(job: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
 
 def decided() -> Decision:
     """What is found out by a question that the processes ask one after another."""
-    rank, empty, consensus = dist.get_rank(), torch.empty(0, dtype=torch.int64), StepSync(Interruption())
-    batch = Batch.from_items(empty, empty, empty, torch.full([rank], FIRST_ITEM_ID))
+    rank, consensus = dist.get_rank(), StepSync(Interruption())
     for turn in range(dist.get_world_size()):
         if turn == rank:
-            consensus.start(batch, report=rank == 0, out_of_time=rank == 1)
+            consensus.start(rank, report=rank == 0, out_of_time=rank == 1)
         dist.barrier()  # which nobody would come to who waited for the others
     return consensus.wait()
 

@@ -18,23 +18,29 @@ from bert4rec.feed.negatives import Negatives
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.report.log import read_records
 from bert4rec.runtime import console
+from bert4rec.runtime.collectives import Decision, StepSync
 from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.signals import Interruption
 from bert4rec.training.run import run
-from bert4rec.training.state import WARM_STEPS, Meter, State, Stopwatch
-from bert4rec.training.trainer import Decision, Prefetcher, StepSync, tensors_in
+from bert4rec.training.state import State, Stopwatch
+from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions, tensors_in
 from tests.conftest import leave_group
 from tests.processes import jobs
 from tests.runs import Make, report_of
 
 
-@pytest.mark.usefixtures("group_of_one")
 def test_positions_are_those_with_a_target() -> None:
     batch = Batch.from_items(
         torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, PAD_ID])
     )
+    assert _n_positions(batch) == 1
+    assert _n_positions(None) == 0
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_decision_answers_one_question() -> None:
     consensus = StepSync(Interruption())
-    consensus.start(batch, report=True, save=True)
+    consensus.start(1, report=True, save=True)
     assert consensus.wait() == Decision(positions=1, report=True, save=True)
     assert consensus.wait() == Decision()  # to no question
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from bert4rec.checkpoint.contents import WeightAverage
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found, step_folder
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
-from bert4rec.training.state import WeightAverage
 from tests.conftest import leave_group
 from tests.runs import Make, report_of, tensors_of
 
