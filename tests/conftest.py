@@ -199,6 +199,11 @@ def pools() -> Iterator[Callable[[int], ProcessPool]]:
         pool.close()
 
 
+def long(*values: Any) -> Any:
+    """A case of a parametrised test for `make test-long` alone."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 SHORT = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1, "checkpoint.keep": 9, "training.average_age": 0.0}
 
 

@@ -79,9 +79,7 @@ def test_the_weights_after_the_last_step_get_new_rows_like_their_mean(histories:
 
 
 @pytest.mark.parametrize("n_at_once", [1, 1024])
-def test_a_new_item_starts_at_its_neighbours(
-    monkeypatch: pytest.MonkeyPatch, histories: Histories, n_at_once: int
-) -> None:
+def test_a_new_item_starts_at_its_neighbours(monkeypatch: Patch, histories: Histories, n_at_once: int) -> None:
     """Two columns of a vector, its bias, and a column that stays zero; a number a row of row-wise Adagrad."""
     monkeypatch.setattr(growth, "HISTORIES_AT_ONCE", n_at_once)
     biases = torch.tensor([[0.5, 0.0], [0.1, 0.0], [0.0, 0.0]])

@@ -19,6 +19,7 @@ from bert4rec.evaluation.intervals import mean_interval
 from bert4rec.report.compare.runs import read_run
 from bert4rec.runtime.errors import SettingsError
 from tests.conftest import SMALL
+from tests.fixture_types import Capture, Patch
 from tests.report.runs_by_hand import make_run
 from tests.runs import report_of
 
@@ -32,7 +33,7 @@ DATASET = {
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+def trained(monkeypatch: Patch, tmp_path: Path) -> list[dict[str, Any]]:
     """Train in this process, since importing TorchRec takes seconds; the settings of all trainings."""
     started: list[dict[str, Any]] = []
     original = bert4rec.train
@@ -49,9 +50,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, A
 @pytest.mark.long
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
-def test_finished_runs_are_kept_and_others_go_on(
-    trained: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_runs_are_kept_and_others_go_on(trained: list[dict[str, Any]], capsys: Capture) -> None:
     words = ["markov", "sasrec", "--seeds=1,2", *OPTIONS]
     assert main(words) == 0
     rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
@@ -71,7 +70,7 @@ def test_finished_runs_are_kept_and_others_go_on(
 
 @pytest.mark.usefixtures("alone")
 def test_a_run_that_fails_does_not_end_the_others(
-    trained: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: list[dict[str, Any]], monkeypatch: Patch, capsys: Capture
 ) -> None:
     original = bert4rec.train
 
@@ -103,9 +102,7 @@ def make(folder: Path, *, fingerprint: str = "abc", processes: int = 1, finished
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_only_the_same_settings_dataset_and_processes_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
-) -> None:
+def test_only_the_same_settings_dataset_and_processes_count(tmp_path: Path, monkeypatch: Patch, finished: bool) -> None:
     make(tmp_path / "x", finished=finished)
     make(tmp_path / "x-2", finished=finished, **{"model.smoothing": 3.0})
     make(tmp_path / "x-3", finished=finished, fingerprint="def")
@@ -134,14 +131,12 @@ def test_models_have_settings_and_names() -> None:
 @pytest.mark.parametrize(
     ("word", "token"), [("--training.n_epoch=1", "n_epoch"), ("markow", "markow"), ("sasrec:n_layer=1", "n_layer")]
 )
-def test_wrong_settings_are_found_before_the_first_training(
-    capsys: pytest.CaptureFixture[str], word: str, token: str
-) -> None:
+def test_wrong_settings_are_found_before_the_first_training(capsys: Capture, word: str, token: str) -> None:
     assert main(["markov", word, "--seeds=1"]) == 2
     assert token in capsys.readouterr().err
 
 
-def test_the_command_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_to_type(capsys: Capture) -> None:
     assert bert4rec_command(["benchmark", "bert4rec"]) == 2
     assert "python -m benchmarks.published" in capsys.readouterr().err
 

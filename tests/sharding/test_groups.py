@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import long
 from tests.fixture_types import Settings
 from tests.processes import jobs
 from tests.training.loop.test_trainer import assemble
@@ -63,10 +64,6 @@ def difference(ones: Results, others: Results, size: int) -> float:
         assert np.abs(expected - start).max() > 0.005
         found = max(found, float(np.abs(first - expected).max()))
     return found
-
-
-def long(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize(

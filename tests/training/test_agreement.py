@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from bert4rec.config.tables import Config
 from bert4rec.training import agreement
 from bert4rec.training.agreement import Facts, Report, environment_facts, problem_of
+from tests.fixture_types import Patch, Settings
 from tests.processes import jobs
 
 FIRST = environment_facts(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
@@ -83,7 +83,7 @@ def test_what_every_host_cannot_is_said_as_by_one_process() -> None:
     assert problem_of(reports[1:]) == "process 2 on host: torn"
 
 
-def test_every_setting_is_compared_but_those_that_name_places(small_config: Callable[..., Config]) -> None:
+def test_every_setting_is_compared_but_those_that_name_places(small_config: Settings) -> None:
     settings = environment_facts(small_config().model_dump(mode="json"), "", "cpu")["settings"]
     tables = {name: set(keys) for name, keys in small_config().model_dump(mode="json").items()}
     tables["run"] -= {"dir", "name"}
@@ -93,7 +93,7 @@ def test_every_setting_is_compared_but_those_that_name_places(small_config: Call
     assert {"run.resume", "run.init_from", "run.reset_optimizer", "checkpoint.async"} <= set(settings)
 
 
-def test_the_versions_tell_builds_and_sources_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_versions_tell_builds_and_sources_apart(monkeypatch: Patch, tmp_path: Any) -> None:
     versions = FIRST["versions"]
     assert versions["torch"] == torch.__version__
     monkeypatch.setattr("bert4rec.training.agreement.__file__", str(tmp_path / "training" / "agreement.py"))

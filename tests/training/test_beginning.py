@@ -14,6 +14,7 @@ from bert4rec.report.log import read_records
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
+from tests.fixture_types import Capture
 from tests.runs import Make, edit_facts, report_of, steps
 
 pytestmark = [
@@ -22,7 +23,7 @@ pytestmark = [
 ]
 
 
-def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: Capture) -> None:
     second_is_best = {"training.seed": 4, "parallelism.sparse_optimizer": "rowwise_adagrad"}
     folder = run(make(**second_is_best))
     assert report_of(folder)["training"]["best_epoch"] == 2
@@ -32,9 +33,7 @@ def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: pyte
     assert report_of(folder)["training"]["best_epoch"] == 3
 
 
-def test_after_a_reset_the_optimizers_count_from_there(
-    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_after_a_reset_the_optimizers_count_from_there(make: Make, whole: Path, capsys: Capture) -> None:
     """Once, however often the same command is given; with other optimizers again."""
 
     def updates(optimizer: str, n_epochs: int) -> int:
@@ -46,9 +45,7 @@ def test_after_a_reset_the_optimizers_count_from_there(
     assert capsys.readouterr().out.count("with fresh optimizers\n") == 2
 
 
-def test_a_run_from_another_kind_of_device_is_resumed(
-    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_from_another_kind_of_device_is_resumed(make: Make, whole: Path, capsys: Capture) -> None:
     edit_facts(found(whole / "checkpoints")[-1], lambda facts: facts["config"]["parallelism"].update(device="cuda"))
     run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
     assert re.search("1 x cpu.* 1 x cuda", capsys.readouterr().out)

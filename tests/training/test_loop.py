@@ -25,6 +25,7 @@ from bert4rec.training.run import run
 from bert4rec.training.state import State, Stopwatch
 from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions, tensors_in
 from tests.conftest import leave_group
+from tests.fixture_types import Capture, Patch
 from tests.processes import jobs
 from tests.runs import Make, report_of
 
@@ -146,7 +147,7 @@ def test_the_clock_makes_no_other_state() -> None:
     )
 
 
-def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: Patch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     seconds = {"training": 7.0}  # of an earlier part of the run
@@ -193,7 +194,7 @@ def slowly(*arguments: Any, **options: Any) -> None:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    make: Make, monkeypatch: Patch, capsys: Capture, tmp_path: Path
 ) -> None:
     original, calls = Bert4Rec.forward, 0
 
@@ -226,7 +227,7 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_without_a_terminal_there_are_lines_with_step_loss_rate_and_time_left(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make: Make, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", -1.0)  # a line at every step
     folder = run(make(**{"training.n_epochs": 2}))

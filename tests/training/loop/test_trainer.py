@@ -1,7 +1,6 @@
 """A training that is interrupted and resumed is the training without an interruption."""
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ import pytest
 
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
-from tests.conftest import FACTORS
+from tests.conftest import FACTORS, long
+from tests.fixture_types import Settings
 from tests.processes import jobs
 
 Parts = dict[str, list[tuple[int, int, np.ndarray]]]
@@ -52,7 +52,7 @@ USUAL = {(1, "dmp"), (2, "dmp, sampled"), (1, "dmp, two tables"), (3, "ddp")}  #
     ],
 )
 def test_an_interruption_in_an_epoch_changes_no_bit(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, n_processes: int, variant: str
+    pools: Any, small_config: Settings, tmp_path: Path, n_processes: int, variant: str
 ) -> None:
     """Interrupted twice, in the first epoch and in the third; with dropout."""
     config = small_config(
@@ -85,7 +85,7 @@ def test_an_interruption_in_an_epoch_changes_no_bit(
     ],
 )
 def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, where: str, call: int, rank: int,
+    pools: Any, small_config: Settings, tmp_path: Path, where: str, call: int, rank: int,
     asynchronous: bool,
 ) -> None:  # fmt: skip
     """During a step, an evaluation, a save: the end is the same everywhere, and the resumed run shows no trace."""
@@ -113,11 +113,7 @@ def ddp(optimizer: str, **more: Any) -> dict[str, Any]:
     return {"parallelism.mode": "ddp", "parallelism.sparse_optimizer": optimizer, **more}
 
 
-def long(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.long)
-
-
-def test_the_kernel_counts_updates_alone(pools: Any, small_config: Callable[..., Config]) -> None:
+def test_the_kernel_counts_updates_alone(pools: Any, small_config: Settings) -> None:
     """Adam corrects its bias by that number; fbgemm by itself counts every lookup."""
     config = small_config(**{"parallelism.sharding_type": "table_wise"})
     assert pools(1).run(jobs.counted_by_the_kernel, config) == [[3]]
@@ -158,7 +154,7 @@ def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
     ],
 )  # fmt: skip
 def test_a_training_continues_with_other_processes_and_other_shards(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, writers: int, written_by: dict[str, Any],
+    pools: Any, small_config: Settings, tmp_path: Path, writers: int, written_by: dict[str, Any],
     readers: int, read_by: dict[str, Any],
 ) -> None:  # fmt: skip
     """Weights and moments arrive bit by bit; the next twenty losses are those without a break, but for rounding."""
@@ -202,7 +198,7 @@ def test_a_training_continues_with_other_processes_and_other_shards(
     ids=["ddp", "dense shards", "fused", "tables alone"],
 )
 def test_a_step_with_a_number_that_is_none_never_was(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, variant: dict[str, Any], places: list[str]
+    pools: Any, small_config: Settings, tmp_path: Path, variant: dict[str, Any], places: list[str]
 ) -> None:
     """One process has it, all leave the step out: bit by bit, and a run that never meets one is as it was."""
     config = small_config(**variant, **{"training.per_device_train_batch_size": 6, "training.max_skipped_steps": 1})
