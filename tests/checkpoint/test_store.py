@@ -8,6 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharding_spec import ShardMetadata
+from torch.distributed.remote_device import _remote_device
 
 from bert4rec.checkpoint import store
 from bert4rec.checkpoint.run_folder import METADATA_VERSION, found, read_metadata
@@ -26,8 +29,18 @@ pytestmark = [
 ]
 
 
+def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:
+    """Where the copy of a table is said to lie that is said to lie on a GPU, and its values in pieces."""
+    shard = Shard(torch.arange(6.0).view(3, 2), ShardMetadata([0, 0], [3, 2], "rank:0/cpu"))
+    metadata = ShardedTensorMetadata([shard.metadata], torch.Size([3, 2]))
+    table = ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
+    shard.metadata.placement = _remote_device("rank:0/cuda:0")
+    copy = in_pieces(Copies().of({"table": table}))["table"]
+    return [str(piece.metadata.placement) for piece in copy.local_shards()], jobs.parts_of(copy)[0][2]
+
+
 def test_a_copy_lies_on_the_host(pools: Any) -> None:
-    ((places, values),) = pools(1).run(jobs.copied_from_a_gpu)
+    ((places, values),) = pools(1).run(copied_from_a_gpu)
     assert places == ["rank:0/cpu"]
     np.testing.assert_array_equal(values, np.arange(6.0).reshape(3, 2))
 

@@ -4,11 +4,16 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
+from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
+from bert4rec.sharding.footprint import message_bytes
 from tests.conftest import long
 from tests.fixture_types import Settings
 from tests.processes import jobs
@@ -71,6 +76,22 @@ def ways(optimizer: str) -> list[tuple[int, str, str]]:
 # Every optimizer with one of the losses, every loss with one of the optimizers; the other pairs take minutes.
 USUAL = {("softmax", "sgd"), ("sampled_softmax", "rowwise_adagrad"), ("gbce", "adagrad")}
 LOSSES, OPTIMIZERS = ("softmax", "sampled_softmax", "gbce"), ("sgd", "adagrad", "rowwise_adagrad")
+
+
+def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
+    """Bytes of vectors that a step brings to a process at most, by the plan, and of all numbers in its messages."""
+    plan, model, optimizers, batches = jobs.plan_and_build(config)
+    batch = batches[0]
+    send, counted = dist.all_to_all_single, []
+
+    def counting(output: torch.Tensor, *args: Any, **keywords: Any) -> Any:
+        counted.append(output.numel() * output.element_size() if output.is_floating_point() else 0)
+        return send(output, *args, **keywords)
+
+    with mock.patch.object(dist, "all_to_all_single", counting):
+        optimizers.begin_step(1.0)
+        model(batch).backward()
+    return message_bytes(plan.job), [n_bytes for n_bytes in counted if n_bytes]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +168,7 @@ def test_messages_of_half_the_bytes(pools: Any, small_config: Settings, loss: st
 
     def sent(messages: str) -> list[tuple[int, list[int]]]:
         settings = SAMPLED | {"training.loss": loss, "parallelism.messages": messages}
-        return list(pools(2).run(jobs.message_bytes_of_a_step, small_config(**settings)))
+        return list(pools(2).run(message_bytes_of_a_step, small_config(**settings)))
 
     whole = sent("fp32")
     for half in (sent("fp16"), sent("bf16")):

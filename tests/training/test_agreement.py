@@ -4,16 +4,17 @@ import json
 import re
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from bert4rec.config.tables import Config
+from bert4rec.runtime.errors import DataError
 from bert4rec.training import agreement
 from bert4rec.training.agreement import Facts, Report, environment_facts, problem_of
 from tests.fixture_types import Patch, Settings
-from tests.processes import jobs
 
 FIRST = environment_facts(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
 
@@ -27,6 +28,31 @@ def problem_with(*facts: Facts) -> str:
     """What is said where the first process has `FIRST`, and others these facts, on a host each."""
     every = [FIRST, *facts]
     return problem_of([Report(rank, f"host{rank}", facts=facts) for rank, facts in enumerate(every)])
+
+
+def begin(name: str, parts: list[str]) -> tuple[str, str]:
+    """How `agreed` ends on this process, where each plays a part: its own fact, "fails", "crashes", "never comes"."""
+    part = parts[dist.get_rank()]
+
+    def prepare() -> tuple[str, agreement.Facts]:
+        if part == "fails":
+            raise DataError("no dataset folder")
+        if part == "crashes":
+            raise ZeroDivisionError("in a line\nand another")
+        return part, {"versions": {}, "dataset": {}, "device": {}, "settings": {"training.seed": part}}
+
+    if part == "never comes":
+        return "", ""
+    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    with (
+        mock.patch.object(agreement, "SECONDS_TO_COME", 2.0 if "never comes" in parts else 60.0),
+        mock.patch.object(agreement, "SECONDS_TO_READ", 2.0),
+        mock.patch("socket.gethostname", return_value=f"host{dist.get_rank()}"),
+    ):
+        try:
+            return "agreed", agreement.preflight(store, dist.get_rank(), dist.get_world_size(), prepare)
+        except Exception as error:
+            return type(error).__name__, str(error)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +168,6 @@ MISSING = "process 1 of 3 .* 2 s"
     ids=lambda value: " ".join(value) if isinstance(value[0], str) else "",
 )
 def test_all_processes_end_alike(pools: Any, parts: list[str], ends: list[tuple[str, str]]) -> None:
-    for (kind, text), (expected, pattern) in zip(pools(3).run(jobs.begin, " ".join(parts), parts), ends, strict=True):
+    for (kind, text), (expected, pattern) in zip(pools(3).run(begin, " ".join(parts), parts), ends, strict=True):
         assert kind == expected
         assert re.search(pattern, text)

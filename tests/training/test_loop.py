@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from bert4rec.checkpoint import contents, store
 from bert4rec.dataset.format import PAD_ID
@@ -26,8 +27,26 @@ from bert4rec.training.state import State, Stopwatch
 from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions, tensors_in
 from tests.conftest import leave_group
 from tests.fixture_types import Capture, Patch
-from tests.processes import jobs
 from tests.runs import Make, report_of
+
+
+def decided() -> Decision:
+    """What is found out by a question that the processes ask one after another."""
+    rank, consensus = dist.get_rank(), StepSync(Interruption())
+    for turn in range(dist.get_world_size()):
+        if turn == rank:
+            consensus.start(rank, report=rank == 0, out_of_time=rank == 1)
+        dist.barrier()  # which nobody would come to who waited for the others
+    return consensus.wait()
+
+
+def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
+    """What three pauses of an evaluation say, and the end of it; before the second one two processes get a signal."""
+    interruption = Interruption()
+    consensus = StepSync(interruption)
+    first = consensus.interrupted()
+    interruption.number = (0, signal.SIGTERM, signal.SIGINT)[dist.get_rank()]
+    return [first, consensus.interrupted(), consensus.interrupted()], consensus.wait()
 
 
 def test_positions_are_those_with_a_target() -> None:
@@ -61,12 +80,12 @@ def test_a_signal_is_answered_when_it_was_told_of() -> None:
 
 def test_what_one_process_says_holds_for_all_and_none_waits_to_say_it(pools: Any) -> None:
     decision = Decision(positions=0 + 1 + 2, report=True, out_of_time=True)
-    assert pools(3).run(jobs.decided) == [decision] * 3
+    assert pools(3).run(decided) == [decision] * 3
 
 
 def test_in_an_evaluation_signals_come_with_the_next_batch_and_the_first_of_several_counts(pools: Any) -> None:
     expected = ([0, 0, signal.SIGINT], Decision())
-    assert pools(3).run(jobs.signalled_in_an_evaluation) == [expected] * 3
+    assert pools(3).run(signalled_in_an_evaluation) == [expected] * 3
 
 
 def measured(*steps: tuple[float, int, int, float]) -> Meter:
