@@ -1,9 +1,8 @@
-"""The contents of a checkpoint: each owner of a part of the training gives its tensors and takes them back."""
+"""The contents of a checkpoint: tensors of each part of a training, which are loaded in place; and when it is due."""
 
 import logging
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,19 +29,7 @@ from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.torchrec_internals import copy_of, local_bytes, local_parts, placed_parts
 
 
-class Owner(ABC):
-    """Holds a part of what a training is resumed from."""
-
-    @abstractmethod
-    def tensors(self) -> dict[str, Any]:
-        """Return the current tensors by their names in a checkpoint: Tensor or ShardedTensor."""
-
-    def load(self, folder: Path) -> None:
-        """Load them from a verified checkpoint, in place; every process calls this."""
-        load(folder, self.tensors())
-
-
-class Weights(Owner):
+class Weights:
     """The weights of a parallelized model, independent of its sharding.
 
     `name`: `MODEL`, or `LATEST` if the model of the checkpoint is a mean of the weights.
@@ -87,40 +74,29 @@ class Weights(Owner):
         return (part for value in self._model.state_dict().values() for part in local_parts(value))
 
 
-class Moments(Owner):
-    """The state of the optimizers, without the number of their steps."""
-
-    def __init__(self, optimizers: Optimizers) -> None:
-        self._optimizers = optimizers
-
-    def tensors(self) -> dict[str, Any]:
-        """Return it by parameter and slot."""
-        return _named("optimizer.", self._optimizers.tensors())
+def moments(optimizers: Optimizers) -> dict[str, Any]:
+    """Return the state of the optimizers by parameter and slot, without the number of their steps."""
+    return _named("optimizer.", optimizers.tensors())
 
 
-class RandomState(Owner):
-    """The random states from which dropout draws on this process; they fit as many processes on the same devices."""
-
-    def __init__(self, world: Processes) -> None:
-        self._world = world
-
-    def tensors(self) -> dict[str, Any]:
-        """Return them by device and rank."""
-        states = {f"random.cpu.{self._world.rank}": torch.get_rng_state()}
-        if self._world.device.type == "cuda":
-            states[f"random.cuda.{self._world.rank}"] = torch.cuda.get_rng_state(self._world.device)
-        return states
-
-    def load(self, folder: Path) -> None:
-        """Load them from a checkpoint."""
-        states = self.tensors()
-        load(folder, states)
-        torch.set_rng_state(states[f"random.cpu.{self._world.rank}"])
-        if self._world.device.type == "cuda":
-            torch.cuda.set_rng_state(states[f"random.cuda.{self._world.rank}"], self._world.device)
+def random_states(world: Processes) -> dict[str, Any]:
+    """Return the random states from which dropout draws on this process; they fit as many on the same devices."""
+    states = {f"random.cpu.{world.rank}": torch.get_rng_state()}
+    if world.device.type == "cuda":
+        states[f"random.cuda.{world.rank}"] = torch.cuda.get_rng_state(world.device)
+    return states
 
 
-class WeightAverage(Owner):
+def load_random_states(folder: Path, world: Processes) -> None:
+    """Let dropout of this process draw on from where it was at a checkpoint."""
+    states = random_states(world)
+    load(folder, states)
+    torch.set_rng_state(states[f"random.cpu.{world.rank}"])
+    if world.device.type == "cuda":
+        torch.cuda.set_rng_state(states[f"random.cuda.{world.rank}"], world.device)
+
+
+class WeightAverage:
     """The mean of the weights of a `model`, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
 
     The mean of weights at steps 1 … t with weights that grow as a power of the step, such that they are `age` × t

@@ -10,9 +10,16 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from torch import nn
 
-from bert4rec.checkpoint.contents import CheckpointManager, Moments, Owner, RandomState, WeightAverage, Weights
+from bert4rec.checkpoint.contents import (
+    CheckpointManager,
+    WeightAverage,
+    Weights,
+    load_random_states,
+    moments,
+    random_states,
+)
 from bert4rec.checkpoint.run_folder import read_metadata
-from bert4rec.checkpoint.store import verify
+from bert4rec.checkpoint.store import load, verify
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.feed.batches import Position
 from bert4rec.runtime.collectives import all_agree, on_rank_zero
@@ -125,7 +132,7 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Saves and restores a training: `manager` writes, the owners of its parts give and take them.
+    """Saves and restores a training: `manager` writes the tensors of its parts.
 
     With `average_age` the model that is saved and tested is a mean of the weights (`WeightAverage`). `is_lost`: the
     weights that are to be tested are on no disk. Every process makes the same calls.
@@ -135,12 +142,9 @@ class Checkpoints:
         self, model: nn.Module, optimizers: Optimizers, world: Processes, manager: CheckpointManager, *, state: State,
         interruption: Interruption, average_age: float = 0.0,
     ) -> None:  # fmt: skip
-        self.state, self._optimizers = state, optimizers
+        self.state, self._optimizers, self._world = state, optimizers, world
         self._weights = Weights(model, LATEST if average_age else MODEL)
         self.average = WeightAverage(model, age=average_age) if average_age else None
-        self._moments, self._random = Moments(optimizers), RandomState(world)
-        self._owners: list[Owner] = [self._weights, self._moments, self._random]
-        self._owners += [self.average] if self.average else []
         self._manager, self._interruption, self.is_due = manager, interruption, manager.is_due
         self._saved = state.without_timers()  # a fresh start needs no checkpoint, and one that is resumed has its own
         self.is_lost = False
@@ -155,11 +159,11 @@ class Checkpoints:
         """Load the weights, the states of `optimizers` and dropout's `random` states of a verified checkpoint."""
         self._weights.load_latest(folder)
         if self.average:
-            self.average.load(folder)
+            load(folder, self.average.tensors())
         if optimizers:
-            self._moments.load(folder)
+            load(folder, moments(self._optimizers))
         if random:
-            self._random.load(folder)
+            load_random_states(folder, self._world)
         self.state.updates = self.state.updates if optimizers else 0
         self._optimizers.set_steps(self.state.updates)
 
@@ -222,4 +226,5 @@ class Checkpoints:
 
     def tensors(self) -> dict[str, Any]:
         """Return all tensors of a checkpoint."""
-        return {name: value for owner in self._owners for name, value in owner.tensors().items()}
+        tensors = self._weights.tensors() | moments(self._optimizers) | random_states(self._world)
+        return tensors | (self.average.tensors() if self.average else {})

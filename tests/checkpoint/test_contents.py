@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bert4rec.checkpoint.contents import Moments, RandomState, Weights
+from bert4rec.checkpoint.contents import Weights, moments, random_states
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers, OptimizerSettings
 from tests.sharding.test_optimizer import Tiny
@@ -21,8 +21,8 @@ SETTINGS = OptimizerSettings(
 
 def test_all_of_it_has_names() -> None:
     tiny = Tiny()
-    owners = [Weights(tiny), Moments(Optimizers(tiny, SETTINGS, {"item": "replicated"})), RandomState(WORLD)]
-    tensors = [name for owner in owners for name in owner.tensors()]
+    optimizers = Optimizers(tiny, SETTINGS, {"item": "replicated"})
+    tensors = Weights(tiny).tensors() | moments(optimizers) | random_states(WORLD)
     dense = ["encoder.weight", "encoder.bias"]
     assert {*tensors} == {
         "model.item_table.embeddings.item.weight", *[f"model.{name}" for name in dense], "optimizer.item_table.sum",
