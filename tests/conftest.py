@@ -159,7 +159,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     # A signal that a busy machine answers late would end this process with all tests that are still to come.
     monkeypatch.setattr("bert4rec.training.run.PATIENCE", 250.0)
-    monkeypatch.setattr("bert4rec.training.run.PATIENCE", 250.0)
     monkeypatch.setattr("bert4rec.runtime.signals.Interruption.__init__.__defaults__", (250.0,))
     # The pictures of a report take a second; tests/report and the runs of scripts draw them.
     monkeypatch.setattr("bert4rec.report.html_page.charts", lambda contents: ())

@@ -28,30 +28,9 @@ from bert4rec.runtime.processes import Processes, process_group, rendezvous, see
 from bert4rec.runtime.signals import PATIENCE, Interruption
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes
+from bert4rec.training import build, results
 from bert4rec.training.agreement import Facts, environment_facts, preflight
-from bert4rec.training.build import (
-    build,
-    checkpoint_manager,
-    facts_of_dataset,
-    make_evaluator,
-    make_trainer,
-    metrics_log,
-    sampler,
-    sizes_of,
-    training_batches,
-    training_examples,
-    training_windows,
-)
 from bert4rec.training.evaluate import RankingProgress
-from bert4rec.training.results import (
-    EvaluationResult,
-    about_origin,
-    about_plan,
-    about_training,
-    evaluate_model,
-    make_report,
-    write_files,
-)
 from bert4rec.training.start import Context, begin_folder, make_context, restore, write_run_header
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Step, Trainer
@@ -103,13 +82,13 @@ def _train_and_report(
     """Train, test the best weights, write the report; return the run folder, locked as long as `resources` are open."""
     context = make_context(config, world, dataset, resources)
     config, folder = context.config, context.folder
-    evaluator = make_evaluator(config, world, dataset)
+    evaluator = build.make_evaluator(config, world, dataset)
     log = None
     if world.is_rank_zero:
         write_run_header(context, evaluator)
-        log = metrics_log(config, folder, purge_from=context.state().step)
+        log = build.metrics_log(config, folder, purge_from=context.state().step)
     seed_everything(config.training.seed, world.rank)
-    model, optimizers = build(config, world, sizes_of(config, dataset), context.plan)
+    model, optimizers = build.build(config, world, build.sizes_of(config, dataset), context.plan)
     with Interruption(max(PATIENCE, config.checkpoint.seconds_on_signal) if may_exit else None) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
         found, examples = _fit_and_test(context, trainer, evaluator, model, log, began)
@@ -117,17 +96,17 @@ def _train_and_report(
     held = gather_objects(held_bytes(model, optimizers.states()))
     is_lost = trainer.checkpoints.is_lost
     if log:
-        report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
-        report["training"] = about_origin(context.origin) | about_training(
+        report = results.make_report(evaluator, found, config.model, mode=config.parallelism.mode)
+        report["training"] = results.about_origin(context.origin) | results.about_training(
             trainer.state, epochs=trainer.epoch, peak_memory=peaks, rate=trainer.meter.rate,
             resumed=read_records(folder, "resume"),
         )  # fmt: skip
         report["sharding"] = {kind: [n_bytes[kind] for n_bytes in held] for kind in held[0]}
-        report["plan"] = about_plan(context.plan)
+        report["plan"] = results.about_plan(context.plan)
         if is_lost:
             logger.info(f"\n{metrics_table(report)}\n")  # these figures are written nowhere
         else:
-            write_files(folder, report, evaluator, found, examples, log)
+            results.write_files(folder, report, evaluator, found, examples, log)
         log.close()
     if is_lost:
         advice = f"free the disk, then {how_to_continue(folder)}"
@@ -139,10 +118,10 @@ def _count_and_report(
     config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *, may_exit: bool
 ) -> Path:
     """Count, evaluate, and only then make the run folder, locked as long as `resources` are open; return it."""
-    kind, began, facts = config.model.kind, time.monotonic(), facts_of_dataset(config, dataset)
+    kind, began, facts = config.model.kind, time.monotonic(), build.facts_of_dataset(config, dataset)
     config = resolve_seen_items(resolve_model(config, facts), facts)
     config = with_changes(config, "parallelism", {"device": world.device.type})
-    evaluator = make_evaluator(config, world, dataset)
+    evaluator = build.make_evaluator(config, world, dataset)
     held_out = evaluator.held_out()
     n_batches = evaluator.counting.n_parts(kind) + evaluator.n_batches(held_out)
     with Interruption(PATIENCE if may_exit else None) as interruption:
@@ -150,7 +129,7 @@ def _count_and_report(
             with RankingProgress(interruption, world, n_batches=n_batches) as progress:
                 scorer = evaluator.counting.scorer(kind, progress.advance)
                 state = State(seconds=time.monotonic() - began, stopped_by="nothing to train")
-                found = evaluate_model(evaluator, scorer, held_out, progress.advance)
+                found = results.evaluate_model(evaluator, scorer, held_out, progress.advance)
                 examples = evaluator.examples(scorer, found.ranks)
         except Interrupted as interrupted:
             interrupted.advice = "start it again"
@@ -159,29 +138,33 @@ def _count_and_report(
         folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
         if world.is_rank_zero:
             resources.enter_context(lock(folder))
-            report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
+            report = results.make_report(evaluator, found, config.model, mode=config.parallelism.mode)
             n_positions = int(dataset.popularity.sum())
-            report["training"] = about_training(state, epochs=0.0, peak_memory=peaks) | {"positions": n_positions}
+            report["training"] = results.about_training(state, epochs=0.0, peak_memory=peaks) | {
+                "positions": n_positions
+            }
             with interruption.busy():
                 begin_folder(folder, config, world)
-                log = metrics_log(config, folder)
+                log = build.metrics_log(config, folder)
                 if validation := report.get("validation", {}).get("full"):
                     log.add("validation", 0, epoch=0.0, full=validation)
-                write_files(folder, report, evaluator, found, examples, log)
+                results.write_files(folder, report, evaluator, found, examples, log)
                 log.close()
     return folder
 
 
 def _fit_and_test(
     context: Context, trainer: Trainer, evaluator: Evaluator, model: nn.Module, log: MetricsLog | None, began: float
-) -> tuple[EvaluationResult, list[Example]]:
+) -> tuple[results.EvaluationResult, list[Example]]:
     """Train, and evaluate the best weights. Raises `Interrupted` and `DivergenceError` with what to do."""
     try:
         restore(context, trainer, log)
         trainer.stopwatch.add("start", time.monotonic() - began)
         trainer.fit()
         with trainer.stopwatch.of("test"):
-            found = trainer.evaluate(lambda between: evaluate_model(evaluator, model, evaluator.held_out(), between))
+            found = trainer.evaluate(
+                lambda between: results.evaluate_model(evaluator, model, evaluator.held_out(), between)
+            )
             return found, evaluator.examples(model, found.ranks)
     except Interrupted as interrupted:
         interrupted.advice = how_to_continue(context.folder)
@@ -200,14 +183,13 @@ def _trainer(
     log: MetricsLog | None,
 ) -> Trainer:  # fmt: skip
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
-    batches = training_batches(
-        config, training_examples(config, training_windows(config, dataset), n_items=dataset.n_items), world,
-        sampler=sampler(config, dataset, world), start=state.position,
-    )  # fmt: skip
+    examples = build.training_examples(config, build.training_windows(config, dataset), n_items=dataset.n_items)
+    drawn = build.sampler(config, dataset, world)
+    batches = build.training_batches(config, examples, world, sampler=drawn, start=state.position)
     metadata = context.checkpoint_metadata()
-    manager = checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
+    manager = build.checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
     step = Step(model, optimizers, world, precision=config.training.precision)
-    return make_trainer(
+    return build.make_trainer(
         config, step, batches, manager, log=log, state=state, interruption=interruption,
         measure=lambda between: evaluator.validation_metrics(model, between),
     )  # fmt: skip

@@ -199,7 +199,7 @@ SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain wa
             ("save beside", "bert4rec.checkpoint.store._write_shards", 1, 1, ["--checkpoint.async=true"]),
             ("end of a save", "bert4rec.checkpoint.store._finish", 1, 0, ["--checkpoint.async=true"]),
             ("line of progress", "bert4rec.training.trainer.Trainer._report", 2, 0, []),
-            ("report", "bert4rec.training.run.write_files", 1, 0, []),
+            ("report", "bert4rec.training.results.write_files", 1, 0, []),
         ]
     ],
 )  # fmt: skip
