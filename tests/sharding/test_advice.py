@@ -49,7 +49,7 @@ CASES: list[tuple[Job, Memory, list[str]]] = [
     # As many negatives in all, if each process can draw its own.
     (large(n_items=10**7, world_size=16, sparse_optimizer="adam", loss="sampled_softmax", n_train_negatives=720_896),
      gpu(8),
-     [f"{BATCH}=32", "--training.negatives_shared_by=1 --training.n_train_negatives=45056", "--model.max_len=25"]),
+     [f"{BATCH}=32", "--training.negatives_shared_by=1 --training.n_train_negatives=45056", "--model.max_len=12"]),
     # More processes are no advice for groups, nor is host memory.
     (make_job(10**8, 64, "cuda", sparse_optimizer="adam", sharding_group_size=8, sync_every_n_steps=4, **SAMPLED),
      gpu(4),
