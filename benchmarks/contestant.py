@@ -36,8 +36,7 @@ from bert4rec.training.build import (
     training_examples,
     training_windows,
 )
-from bert4rec.training.step import Step
-from bert4rec.training.trainer import WARM_STEPS, Trainer
+from bert4rec.training.trainer import WARM_STEPS, Step, Trainer
 
 FEWEST_STEPS = 5  # timed, however long a step takes
 INTERFACES = Path("/proc/net/dev")

@@ -36,7 +36,7 @@ from bert4rec.training.build import (
     training_batches,
     training_examples,
 )
-from bert4rec.training.step import Step
+from bert4rec.training.trainer import Step
 
 
 class RandomWindows:

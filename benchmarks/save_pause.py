@@ -30,8 +30,7 @@ from bert4rec.runtime.collectives import gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.sharding.torchrec_internals import local_bytes
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches, training_examples
-from bert4rec.training.step import Step
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.trainer import Step, Trainer
 
 USUAL = {
     "model.max_len": 16, "training.loss": "sampled_softmax", "training.per_device_train_batch_size": 64,

@@ -27,10 +27,10 @@ from bert4rec.config.resolve import Facts, resolve
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Sizes
 from bert4rec.feed.negatives import NegativeSampler
-from bert4rec.runtime.collectives import gather_objects
+from bert4rec.runtime.collectives import StepSync, gather_objects
 from bert4rec.runtime.processes import Processes, process_group, this_process
 from bert4rec.training.build import build, checkpoint_manager, make_trainer, training_batches, training_examples
-from bert4rec.training.step import Step, StepSync
+from bert4rec.training.trainer import Step
 
 N_ITEMS, STEPS, WARM = 2000, 60, 10
 SMALL = {
@@ -41,8 +41,8 @@ SMALL = {
 
 
 TIMED: list[tuple[Any, str, str]] = [
-    (StepSync, "ask", "decisions: asked"),
-    (StepSync, "answer", "decisions: waited for"),
+    (StepSync, "start", "decisions: asked"),
+    (StepSync, "wait", "decisions: waited for"),
     (Step, "_problem", "is all finite"),
     (dist.Work, "wait", "of the model: waited for"),
     *((dist, name, f"of the model: {name}") for name in ("all_reduce", "all_gather", "all_to_all_single", "broadcast")),

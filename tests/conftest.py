@@ -159,7 +159,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     # A signal that a busy machine answers late would end this process with all tests that are still to come.
     monkeypatch.setattr("bert4rec.training.run.PATIENCE", 250.0)
-    monkeypatch.setattr("bert4rec.training.run.PATIENCE", 250.0)
     monkeypatch.setattr("bert4rec.runtime.signals.Interruption.__init__.__defaults__", (250.0,))
     # The pictures of a report take a second; tests/report and the runs of scripts draw them.
     monkeypatch.setattr("bert4rec.report.pages.charts", lambda contents: ())
@@ -197,6 +196,11 @@ def pools() -> Iterator[Callable[[int], ProcessPool]]:
     yield get
     for pool in started.values():
         pool.close()
+
+
+def long(*values: Any) -> Any:
+    """A case of a parametrised test for `make test-long` alone."""
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 SHORT = {"training.n_epochs": 3, "training.eval_every_n_epochs": 1, "checkpoint.keep": 9, "training.average_age": 0.0}

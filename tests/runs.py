@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from bert4rec.checkpoint.grown import read_grown
+from bert4rec.checkpoint.growth import read_grown
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker

@@ -1,12 +1,13 @@
-"""The contents of a checkpoint: each owner of a part of the training gives its tensors and takes them back."""
+"""The contents of a checkpoint: tensors of each part of a training, which are loaded in place; and when it is due."""
 
 import logging
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,22 +26,10 @@ from bert4rec.runtime.memory import host_memory
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap
-from bert4rec.sharding.torchrec_internals import ShardedTensor, local_bytes, local_parts
+from bert4rec.sharding.torchrec_internals import copy_of, local_bytes, local_parts, placed_parts
 
 
-class Owner(ABC):
-    """Holds a part of what a training is resumed from."""
-
-    @abstractmethod
-    def tensors(self) -> dict[str, Any]:
-        """Return the current tensors by their names in a checkpoint: Tensor or ShardedTensor."""
-
-    def load(self, folder: Path) -> None:
-        """Load them from a verified checkpoint, in place; every process calls this."""
-        load(folder, self.tensors())
-
-
-class Weights(Owner):
+class Weights:
     """The weights of a parallelized model, independent of its sharding.
 
     `name`: `MODEL`, or `LATEST` if the model of the checkpoint is a mean of the weights.
@@ -70,9 +59,10 @@ class Weights(Owner):
             with safe_open(file, "pt") as stored:
                 for name, value in state.items():
                     rows = stored.get_slice(saved_name(name))
-                    for part, place in _places(value):
+                    for part, *corner in placed_parts(value):
                         if part.numel():
-                            part.copy_(rows[place])
+                            ends = zip(corner, part.shape, strict=False)  # of at most two dimensions
+                            part.copy_(rows[tuple(slice(first, first + size) for first, size in ends)])
         except (OSError, SafetensorError, RuntimeError) as error:
             problem = in_one_line(error)
         if found := next(filter(None, gather_objects(problem)), ""):
@@ -84,47 +74,75 @@ class Weights(Owner):
         return (part for value in self._model.state_dict().values() for part in local_parts(value))
 
 
-class Moments(Owner):
-    """The state of the optimizers, without the number of their steps."""
+def moments(optimizers: Optimizers) -> dict[str, Any]:
+    """Return the state of the optimizers by parameter and slot, without the number of their steps."""
+    return _named("optimizer.", optimizers.tensors())
 
-    def __init__(self, optimizers: Optimizers) -> None:
-        self._optimizers = optimizers
+
+def random_states(world: Processes) -> dict[str, Any]:
+    """Return the random states from which dropout draws on this process; they fit as many on the same devices."""
+    states = {f"random.cpu.{world.rank}": torch.get_rng_state()}
+    if world.device.type == "cuda":
+        states[f"random.cuda.{world.rank}"] = torch.cuda.get_rng_state(world.device)
+    return states
+
+
+def load_random_states(folder: Path, world: Processes) -> None:
+    """Let dropout of this process draw on from where it was at a checkpoint."""
+    states = random_states(world)
+    load(folder, states)
+    torch.set_rng_state(states[f"random.cpu.{world.rank}"])
+    if world.device.type == "cuda":
+        torch.cuda.set_rng_state(states[f"random.cuda.{world.rank}"], world.device)
+
+
+class WeightAverage:
+    """The mean of the weights of a `model`, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
+
+    The mean of weights at steps 1 … t with weights that grow as a power of the step, such that they are `age` × t
+    steps old on average (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section 4:
+    polynomial-decay averaging). So it has nothing to be tuned: at any time what lies further back has been forgotten.
+    It depends on the weights and the number of the step alone, and every process holds that of what it holds.
+    """
+
+    def __init__(self, model: nn.Module, *, age: float) -> None:
+        weights = Weights(model).tensors()
+        self._power = 1 / age - 2
+        self._mean = {name: copy_of(value) for name, value in weights.items()}
+        # What this process holds: of the mean, and of the weights themselves, which never move in memory.
+        means, current = (chain.from_iterable(map(local_parts, of.values())) for of in (self._mean, weights))
+        self._parts = [(mean, weight.detach()) for mean, weight in zip(means, current, strict=True)]
 
     def tensors(self) -> dict[str, Any]:
-        """Return it by parameter and slot."""
-        return _named("optimizer.", self._optimizers.tensors())
+        """Return the mean as the model of a checkpoint."""
+        return self._mean
 
+    def note(self, step: int) -> None:
+        """Take the weights after `step`, counted from 1, into the mean."""
+        share = (self._power + 1) / (step + self._power)
+        for mean, weight in self._parts:
+            mean.lerp_(weight, share)
 
-class RandomState(Owner):
-    """The random states from which dropout draws on this process; they fit as many processes on the same devices."""
+    def restart(self) -> None:
+        """Forget all weights but the current ones."""
+        for mean, weight in self._parts:
+            mean.copy_(weight)
 
-    def __init__(self, world: Processes) -> None:
-        self._world = world
+    @contextmanager
+    def using_average(self) -> Iterator[None]:
+        """Give the model the mean as its weights for a while; nothing may be trained or saved meanwhile."""
+        self.exchange()
+        try:
+            yield
+        finally:
+            self.exchange()
 
-    def tensors(self) -> dict[str, Any]:
-        """Return them by device and rank."""
-        states = {f"random.cpu.{self._world.rank}": torch.get_rng_state()}
-        if self._world.device.type == "cuda":
-            states[f"random.cuda.{self._world.rank}"] = torch.cuda.get_rng_state(self._world.device)
-        return states
-
-    def load(self, folder: Path) -> None:
-        """Load them from a checkpoint."""
-        states = self.tensors()
-        load(folder, states)
-        torch.set_rng_state(states[f"random.cpu.{self._world.rank}"])
-        if self._world.device.type == "cuda":
-            torch.cuda.set_rng_state(states[f"random.cuda.{self._world.rank}"], self._world.device)
-
-
-def _places(value: Any) -> Iterator[tuple[Tensor, tuple[slice, ...]]]:
-    """Yield the parts of a tensor that this process holds, and their places in the whole."""
-    if not isinstance(value, ShardedTensor):
-        yield value, tuple(slice(0, size) for size in value.shape)
-        return
-    for shard in value.local_shards():
-        bounds = zip(shard.metadata.shard_offsets, shard.metadata.shard_sizes, strict=True)
-        yield shard.tensor, tuple(slice(first, first + size) for first, size in bounds)
+    def exchange(self) -> None:
+        """Exchange the weights of the model and the mean."""
+        for mean, weight in self._parts:
+            kept = mean.clone()
+            mean.copy_(weight)
+            weight.copy_(kept)
 
 
 def _named(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from bert4rec.checkpoint.run_folder import (
     CHECKPOINTS,
     CONFIG,
     METADATA,
-    METADATA_VERSION,
     PICTURE,
     REPORTS,
     found,
     named_run,
     newest_run,
     numbers,
+    read_metadata,
 )
 from bert4rec.checkpoint.run_settings import how_to_train_longer
-from bert4rec.checkpoint.store import read_metadata, tidy, verify
+from bert4rec.checkpoint.store import tidy, verify
 from bert4rec.config.load import load_config
 from bert4rec.runtime.collectives import on_rank_zero
 from bert4rec.runtime.errors import DataError, SettingsError
@@ -76,7 +76,7 @@ def find(resume: str, parent: Path, name: str, *, claim: Callable[[Path], Any]) 
         others = on_rank_zero(lambda: [path.name for path in found(run / CHECKPOINTS) if path not in paths])
         advice = f"others are there: {', '.join(others)}" if others else "start a new run without --resume"
         raise DataError(f"{run / CHECKPOINTS}: there is no whole checkpoint to resume from; {advice}")
-    return Resumption(run, checkpoint, _metadata_of(checkpoint))
+    return Resumption(run, checkpoint, read_metadata(checkpoint))
 
 
 def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
@@ -88,18 +88,7 @@ def best_of(path: Path) -> tuple[Path, Mapping[str, Any]]:
     if folder is None:
         raise SettingsError(f"run.init_from: {path} has no best checkpoint; name the folder of a run that has one")
     verify(folder)
-    return folder, _metadata_of(folder)
-
-
-def _metadata_of(checkpoint: Path) -> dict[str, Any]:
-    """Read the metadata of a verified checkpoint. Raises `DataError` for another version's."""
-    metadata = read_metadata(checkpoint)
-    if metadata["facts_version"] != METADATA_VERSION:
-        raise DataError(
-            f"{checkpoint}: written by another version of this program (form {metadata['facts_version']}, here it is "
-            f"{METADATA_VERSION}); resume it with that version"
-        )
-    return metadata
+    return folder, read_metadata(folder)
 
 
 def check_settings(saved: Mapping[str, Any], settings: Settings, fingerprint: str, *, reset_optimizer: bool) -> None:

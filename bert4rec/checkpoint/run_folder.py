@@ -92,6 +92,21 @@ def checkpoint_of(path: Path) -> Path:
     return folder
 
 
+def read_metadata(checkpoint: Path) -> dict[str, Any]:
+    """Read what a checkpoint holds beside tensors. Raises `DataError` if it is damaged or another version's."""
+    try:
+        metadata: dict[str, Any] = json.loads((checkpoint / METADATA).read_text())
+        version = metadata["facts_version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(f"{checkpoint}: this checkpoint is damaged: {METADATA} cannot be read") from None
+    if version != METADATA_VERSION:
+        raise DataError(
+            f"{checkpoint}: written by another version of this program (form {version}, here it is "
+            f"{METADATA_VERSION}); use that version"
+        )
+    return metadata
+
+
 def untrained_kind(run: Path) -> str:
     """Return the kind of model of a run without training; "" for any other folder."""
     try:
@@ -245,16 +260,7 @@ def find_trained(path: Path) -> Trained:
     if is_package(path):
         return Trained(path, read_settings(path), None, is_package=True)
     folder = checkpoint_of(path).resolve()  # of the link to the best, perhaps
-    try:
-        metadata = json.loads((folder / METADATA).read_text())
-        version = metadata["facts_version"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise DataError(f"{folder}: this checkpoint is damaged: {METADATA} cannot be read") from None
-    if version != METADATA_VERSION:
-        raise DataError(
-            f"{folder}: written by another version of this program (form {version}, here it is {METADATA_VERSION}); "
-            "use that version"
-        )
+    metadata = read_metadata(folder)
     if not (folder / files.MANIFEST).is_file():
         raise DataError(f"{folder}: this checkpoint is damaged: {files.MANIFEST} is missing")
     run = folder.parent.parent

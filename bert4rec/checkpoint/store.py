@@ -62,12 +62,6 @@ def load(folder: Path, tensors: Tensors) -> None:
         raise DataError(f"{folder}: cannot be read: {_first_failure(error)}") from None
 
 
-def read_metadata(folder: Path) -> dict[str, Any]:
-    """Read what a verified checkpoint holds beside tensors."""
-    metadata: dict[str, Any] = json.loads((folder / METADATA).read_text())
-    return metadata
-
-
 def verify(folder: Path) -> None:
     """Raise `DataError`, on every process, for a checkpoint that is not as it was written; they share the reading."""
     rank, n = dist.get_rank(), dist.get_world_size()

@@ -238,7 +238,7 @@ def plan(config: Config, n_processes: int) -> Finding:
     from bert4rec.runtime.memory import available
     from bert4rec.runtime.processes import choose_device
     from bert4rec.sharding.memory_check import refuse_unless_it_fits
-    from bert4rec.sharding.plan import make_plan, summary_line
+    from bert4rec.sharding.plan import make_plan, summary
     from bert4rec.training.build import facts_of_dataset, job, sizes_of
 
     try:
@@ -255,7 +255,7 @@ def plan(config: Config, n_processes: int) -> Finding:
     except UserError as error:
         problem, _, advice = str(error).partition("; ")
         return Finding("plan", problem, advice or "`bert4rec prepare` with the same settings makes a dataset")
-    return Finding("plan", summary_line(planned).removeprefix("plan: "))
+    return Finding("plan", "; ".join(map(str.strip, summary(planned).removeprefix("plan: ").splitlines())))
 
 
 if __name__ == "__main__":

@@ -161,8 +161,7 @@ def _open(config: Config, trained: Trained, run: Path) -> "Dataset":
 
 def _fill(folder: Path, checkpoint: Path, saved: Mapping[str, Any], config: Config, dataset: "Dataset") -> int:
     """Write the new run; how many new items stand beside no known one."""
-    from bert4rec.checkpoint.grown import read_grown, write_grown
-    from bert4rec.training.new_items import initialize_new_items
+    from bert4rec.checkpoint.growth import initialize_new_items, read_grown, write_grown
     from bert4rec.training.state import State
 
     n_known = saved["n_items"]

@@ -199,8 +199,7 @@ def _times(plan: "Plan", uneven: float) -> Iterator[str]:
         yield "embedding time: no estimate for ddp; every step all-reduces the gradients of the tables"
         return
     from bert4rec.sharding.footprint import message_bytes
-    from bert4rec.sharding.placement import topology
-    from bert4rec.sharding.plan import size
+    from bert4rec.sharding.plan import size, topology
 
     rank, time = max(plan.times.items(), key=lambda item: sum(item[1]))
     time = type(time)(*(part * uneven for part in time))

@@ -6,12 +6,10 @@ import os
 import random
 import resource
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from threading import Timer
 
 import numpy as np
@@ -191,14 +189,6 @@ def _require_restarts_that_work() -> None:
             "torchrun --max_restarts: its processes cannot meet again after a restart, unless it runs with "
             "--rdzv-backend=c10d (or --standalone) and the variable TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
         )
-
-
-def age_of_launcher() -> float:
-    """Return how many seconds ago the torchrun of this process was started; 0 without torchrun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return 0.0
-    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()  # proc(5): from the third field
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,10 +27,11 @@ OPTIONS = {
 }
 SHARDED = {"mode": "dmp", "sharding_type": "row_wise"}
 MOST_PROCESSES = 1024
+FACTORS = (2, 4, 8, 16, 32)  # by which a size is divided, or the number of processes multiplied
 SMALLER_OPTIMIZERS = ("rowwise_adagrad", "sgd")
 KERNELS = ("fused_uvm_caching", "fused_uvm")
 MOST_ADVICE = 4
-SPARE = 0.95  # part of the memory that a smaller size may take, since free memory varies
+SPARE = 0.95  # part of the memory that a change may take, since free memory varies
 FEW_STEPS = 5  # of an epoch
 
 
@@ -56,26 +57,21 @@ def refuse_unless_it_fits(plan: Plan, *, min_len: int = 2) -> None:
 
 def few_steps(n_windows: int, batch_size: int, world_size: int, *, unit: str = "window") -> str:
     """Return a warning, with advice, if an epoch of `n_windows` has fewer than `FEW_STEPS` steps; else ""."""
-
-    def n_steps(batch_size: int, world_size: int) -> int:
-        return math.ceil(n_windows / (batch_size * world_size))
-
-    def smaller_batch(world_size: int) -> int:
-        return next((n for n in _round_numbers(batch_size) if n_steps(n, world_size) >= FEW_STEPS), 0)
-
-    if n_steps(batch_size, world_size) >= FEW_STEPS:
+    n_steps = math.ceil(n_windows / (batch_size * world_size))
+    if n_steps >= FEW_STEPS:
         return ""
-    fewer = next((n for n in range(world_size - 1, 0, -1) if n_steps(batch_size, n) >= FEW_STEPS), 0)
-    better = [pluralize(fewer, "process")] if fewer else []
-    if smaller := smaller_batch(world_size):
+    # The largest global batch of which an epoch has enough: all but its last one are full.
+    enough = max(1, math.ceil(n_windows / (FEW_STEPS - 1)) - 1)
+    fewer, smaller = enough // batch_size, enough // world_size
+    better = [pluralize(fewer, "process")] if 0 < fewer < world_size else []
+    if 0 < smaller < batch_size:
         better.append(f"--training.per_device_train_batch_size={smaller}")
     if not better and world_size > 1:
-        better.append(f"1 process with --training.per_device_train_batch_size={smaller_batch(1) or 1}")
+        better.append(f"1 process with --training.per_device_train_batch_size={enough}")
     advice = f"; better: {' or '.join(better)}" if better else ""
-    steps, windows = pluralize(n_steps(batch_size, world_size), "step"), pluralize(n_windows, unit)
     return (
-        f"an epoch has only {steps}: {windows} in batches of {batch_size * world_size:,} "
-        f"({pluralize(world_size, 'process')} x {batch_size:,}){advice}"
+        f"an epoch has only {pluralize(n_steps, 'step')}: {pluralize(n_windows, unit)} in batches of "
+        f"{batch_size * world_size:,} ({pluralize(world_size, 'process')} x {batch_size:,}){advice}"
     )
 
 
@@ -85,41 +81,40 @@ def fitting_changes(job: Job, memory: Memory, *, min_len: int = 2) -> Iterator[s
     First changes of where tables are stored, then of the speed, then of what is learned.
     """
     spare = Memory(*(None if limit is None else int(SPARE * limit) for limit in (memory.host, memory.device)))
-    batch_size = "--training.per_device_train_batch_size" if job.trains else "--evaluation.per_device_eval_batch_size"
-    yield from _first(memory, [_changed(job, SHARDED)])
-    yield from _first(memory, [_changed(job, {"sharding_group_size": 0})])
+    for alternatives in _changes(job, spare, min_len):
+        for typed, changed in alternatives:
+            if typed and (plan := fitting_plan(changed, spare)):
+                needs = " and ".join(f"{size(sum(parts.values()))} of {name}" for name, _, parts, _ in plan.largest())
+                yield f"{typed} ({needs})"
+                break
+
+
+def _changes(job: Job, memory: Memory, min_len: int) -> Iterator[list[tuple[str, Job]]]:
+    """Yield alternatives of a kind (what is typed, the changed job): the first of them that fits is advised."""
+    yield [_changed(job, SHARDED)]
+    yield [_changed(job, {"sharding_group_size": 0})]
     kernels = [name for name in KERNELS if has_kernel(name, job.mode, job.device_type) and not job.sharding_group_size]
-    yield from _first(memory, (_changed(job, {"compute_kernel": name}) for name in kernels))
-    smaller = ((f"{batch_size}={n}", replace(job, batch_size=n)) for n in _round_numbers(job.batch_size))
-    yield from _first(spare, smaller)
-    yield from _first(memory, _more_processes(job, memory))
+    yield [_changed(job, {"compute_kernel": name}) for name in kernels]
+    batch_size = "--training.per_device_train_batch_size" if job.trains else "--evaluation.per_device_eval_batch_size"
+    yield [(f"{batch_size}={n}", replace(job, batch_size=n)) for n in _smaller(job.batch_size)]
+    yield _more_processes(job, memory)
     if not job.trains:
         return  # the model is given
     if job.loss == "softmax" and job.n_train_negatives < job.n_items:
-        yield from _first(memory, [_changed(job, {"loss": "sampled_softmax"})])
+        yield [_changed(job, {"loss": "sampled_softmax"})]
     optimizers = [
         name for name in SMALLER_OPTIMIZERS if job.mode == "ddp" or supports_column_sharding(name, job.sharding_type)
     ]
-    yield from _first(memory, (_changed(job, {"sparse_optimizer": name}) for name in optimizers))
+    yield [_changed(job, {"sparse_optimizer": name}) for name in optimizers]
     if needs_negatives(job.loss):
-        n, own = job.n_train_negatives, []
+        n, fewer = job.n_train_negatives, []
         if job.negatives_shared_by == "all" and job.world_size > 1:  # as many in all, drawn by each process
-            own = [_changed(job, {"negatives_shared_by": 1, "n_train_negatives": math.ceil(n / job.world_size)})]
-        fewer = (_changed(job, {"n_train_negatives": n}) for n in _round_numbers(n))
-        yield from _first(spare, itertools.chain(own, fewer))
+            fewer = [_changed(job, {"negatives_shared_by": 1, "n_train_negatives": math.ceil(n / job.world_size)})]
+        yield fewer + [_changed(job, {"n_train_negatives": n}) for n in _smaller(n)]
     for name, least in (("max_len", min_len), ("embed_dim", 1)):
         multiple = 1 if name == "max_len" else math.lcm(4, job.model.get("n_heads", 1))
-        values = [n for n in _round_numbers(job.model.get(name, 0)) if n >= least and n % multiple == 0]
-        yield from _first(spare, ((f"--model.{name}={n}", replace(job, model={**job.model, name: n})) for n in values))
-
-
-def _first(memory: Memory, changes: Iterable[tuple[str, Job]]) -> Iterator[str]:
-    """Yield the first of `changes` (what is typed, the changed job) that fits, with the memory of a process."""
-    for typed, job in changes:
-        if typed and (plan := fitting_plan(job, memory)):
-            needs = " and ".join(f"{size(sum(parts.values()))} of {name}" for name, _, parts, _ in plan.largest())
-            yield f"{typed} ({needs})"
-            return
+        values = [n for n in _smaller(job.model.get(name, 0)) if n >= least and n % multiple == 0]
+        yield [(f"--model.{name}={n}", replace(job, model={**job.model, name: n})) for n in values]
 
 
 def _changed(job: Job, fields: Mapping[str, Any]) -> tuple[str, Job]:
@@ -133,30 +128,24 @@ def _changed(job: Job, fields: Mapping[str, Any]) -> tuple[str, Job]:
     return " ".join(f"{option}={new}" for option, old, new in values if new != old), changed
 
 
-def _more_processes(job: Job, memory: Memory) -> Iterator[tuple[str, Job]]:
-    """Yield jobs on 2, 3, 4, 6, 8, 12, … times as many hosts as now."""
-    text = f"{{}} processes, {job.local_world_size} a host as large as now"
+def _more_processes(job: Job, memory: Memory) -> list[tuple[str, Job]]:
+    """Return jobs on more hosts than now, sharded; none where the present ones suffice if the tables are sharded."""
+    if job.sharding_group_size:
+        return []  # the memory of a group does not depend on the number of groups
+    typed = ""
     if job.mode == "ddp":
         typed, job = _changed(job, SHARDED)
         if fitting_plan(job, memory):
-            return  # the present processes suffice
-        text = f"{typed} on {text}"
-    if job.sharding_group_size:
-        return  # the memory of a group does not depend on the number of groups
-    groups = 1 if job.negatives_shared_by == "all" else job.negatives_shared_by
-    step = math.lcm(job.local_world_size, groups)
-    first = job.world_size // step + 1
-    hosts = sorted({max(first, job.world_size * factor // step) for factor in _round_numbers(2 * MOST_PROCESSES)})
-    for n in (step * n for n in hosts):
-        if n > MOST_PROCESSES:
-            return
-        yield text.format(n), replace(job, world_size=n)
+            return []
+        typed += " on "
+    text = f"{typed}{{}} processes, {job.local_world_size} a host as large as now"
+    numbers = [factor * job.world_size for factor in FACTORS if factor * job.world_size <= MOST_PROCESSES]
+    return [(text.format(n), replace(job, world_size=n)) for n in numbers]
 
 
-def _round_numbers(below: int) -> list[int]:
-    """Return the numbers 1, 2, 3, 4, 6, 8, 12, 16, … smaller than `below`, the largest first."""
-    numbers = {n for power in range(below.bit_length()) for n in (2**power, 3 * 2**power // 2)}
-    return sorted((n for n in numbers if n < below), reverse=True)
+def _smaller(value: int) -> list[int]:
+    """Return a half of `value`, a quarter, …, as far as they are whole numbers of at least 1."""
+    return [value // factor for factor in FACTORS if value >= factor]
 
 
 def load_imbalance(job: Job, popularity: npt.NDArray[np.integer]) -> float:

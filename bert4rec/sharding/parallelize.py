@@ -25,8 +25,7 @@ from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.table import DenseShard, IdExchange, Table, is_of_table, saved_name, set_precision
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.groups import Groups, make_groups, share_gradients
-from bert4rec.sharding.placement import sharder
-from bert4rec.sharding.plan import Plan
+from bert4rec.sharding.plan import Plan, sharder
 from bert4rec.sharding.torchrec_internals import (
     give_a_row_to_empty_kernel,
     kernels,

@@ -9,12 +9,10 @@ import json
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import fbgemm_gpu
 import torch
@@ -22,8 +20,8 @@ import torch.distributed as dist
 import torchrec
 
 from bert4rec.config.load import flat
-from bert4rec.runtime.errors import RunInterruptedError, UserError, format_duration
-from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME, age_of_launcher
+from bert4rec.runtime.errors import RunInterruptedError, UserError
+from bert4rec.runtime.processes import SECONDS_OF_SILENCE, SECONDS_TO_COME
 
 SECONDS_TO_READ = 10.0  # for all to read the findings before the first one ends, and perhaps the store with it
 NAMED = 3  # differences that are named; more are counted
@@ -45,17 +43,15 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """Holds what a process publishes: where it is, its facts, or why it cannot start.
 
-    `node` is the number of its launcher on the host, `age` the seconds since that was started.
+    `node` is the number of its launcher on the host.
     """
 
     rank: int
     host: str
     node: str = ""
-    age: float = 0.0
     facts: Facts | None = None
     error: str = ""
 
@@ -84,16 +80,16 @@ def preflight(store: dist.Store, rank: int, world_size: int, prepare: Callable[[
     Raises the same `UserError` on every process if any raised one, facts differ, or one never came.
     """
     store = dist.PrefixStore("preflight", store)
-    here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""), age_of_launcher())
+    here = Report(rank, socket.gethostname(), os.environ.get("GROUP_RANK", ""))
     refusal: UserError | None = None
     crash: Exception | None = None
     try:
         result, facts = prepare()
-        report = replace(here, facts=facts)
+        report = here._replace(facts=facts)
     except UserError as error:
-        refusal, report = error, replace(here, error=str(error))
+        refusal, report = error, here._replace(error=str(error))
     except Exception as error:
-        crash, report = error, replace(here, error=f"{type(error).__name__}: {error}".splitlines()[0])
+        crash, report = error, here._replace(error=f"{type(error).__name__}: {error}".splitlines()[0])
     problem = _exchange(store, report, world_size)
     if crash:
         raise crash
@@ -107,7 +103,7 @@ def preflight(store: dist.Store, rank: int, world_size: int, prepare: Callable[[
 def _exchange(store: dist.Store, report: Report, world_size: int) -> str:
     """Publish `report`, and return what is wrong with those of all processes, "" for nothing."""
     try:
-        store.set(f"report/{report.rank}", json.dumps(asdict(report)))
+        store.set(f"report/{report.rank}", json.dumps(report))
         if report.rank:
             store.wait(["findings"], timedelta(seconds=SECONDS_TO_COME + SECONDS_TO_READ))
             problem = store.get("findings").decode()
@@ -127,50 +123,24 @@ def _exchange(store: dist.Store, report: Report, world_size: int) -> str:
 
 
 def _examine(store: dist.Store, world_size: int) -> str:
-    """Return what is wrong with the reports of all processes."""
+    """Return what is wrong with the reports of all processes, or with those that have not come."""
     keys = [f"report/{rank}" for rank in range(world_size)]
-    missing = _wait_for_all(store, keys)
-    if missing:
+
+    def missing() -> str:
+        ranks = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        more = _count(len(ranks) - 1, "is missing", "are missing")
+        return f"process {ranks[0]} of {world_size}{more}" if ranks else ""
+
+    silence = min(SECONDS_OF_SILENCE, SECONDS_TO_COME / 2)
+    if not _wait(store, keys, silence) and (named := missing()):
+        logger.info(f"waiting for {named}")
+        _wait(store, keys, SECONDS_TO_COME - silence)
+    if named := missing():
         return (
-            f"{_named(missing, world_size)} did not start within {SECONDS_TO_COME:g} s; read the output of its host, "
-            "and start it within that time"
+            f"{named} did not start within {SECONDS_TO_COME:g} s; read the output of its host, and start it within "
+            "that time"
         )
-    reports = [Report(**json.loads(text)) for text in store.multi_get(keys)]
-    late = late_host(reports)
-    if late:
-        logger.info(late)
-    return problem_of(reports)
-
-
-def _wait_for_all(store: dist.Store, keys: list[str]) -> list[int]:
-    """Return the ranks of the processes that have not come in time; log now and then who is waited for."""
-    began, pause, left = time.monotonic(), SECONDS_OF_SILENCE, SECONDS_TO_COME
-    while not _wait(store, keys, min(pause, left)):
-        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        waited, pause = time.monotonic() - began, 2 * pause
-        left = SECONDS_TO_COME - waited
-        if left <= 0 or not missing:  # the last one may have come just now
-            return missing
-        logger.info(f"waiting for {_named(missing, len(keys))} ({format_duration(waited)})")
-    if pause > SECONDS_OF_SILENCE:
-        logger.info(f"all {len(keys)} processes are there ({format_duration(time.monotonic() - began)})")
-    return []
-
-
-def _named(missing: Sequence[int], world_size: int) -> str:
-    return f"process {missing[0]} of {world_size}{_count(len(missing) - 1, 'is missing', 'are missing')}"
-
-
-def late_host(reports: Sequence[Report]) -> str:
-    """Return which host came long after the first one; "" if all came together.
-
-    By when each host's torchrun was started: it waits in silence, and starts the processes in the end.
-    """
-    first, last = (choose(reports, key=lambda report: report.age) for choose in (max, min))
-    seconds = first.age - last.age
-    if last.host == first.host or seconds < SECONDS_OF_SILENCE:
-        return ""
-    return f"{first.host} has waited {format_duration(seconds)} for {last.host}"
+    return problem_of([Report(*json.loads(text)) for text in store.multi_get(keys)])
 
 
 def _wait(store: dist.Store, keys: list[str], seconds: float) -> bool:

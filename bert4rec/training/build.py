@@ -36,8 +36,7 @@ from bert4rec.sharding.optimizer import Optimizers, OptimizerSettings
 from bert4rec.sharding.parallelize import compile_blocks, parallelize
 from bert4rec.sharding.plan import Plan, make_plan
 from bert4rec.training.state import Checkpoints, State
-from bert4rec.training.step import Step
-from bert4rec.training.trainer import Trainer, TrainerSettings
+from bert4rec.training.trainer import Step, Trainer, TrainerSettings
 
 OF_EXAMPLES = (
     "seed", "loss", "rating_validation", "mask_prob", "last_item_mask_prob", "mask_token_share",

@@ -23,16 +23,15 @@ from bert4rec.inference.histories import UNKNOWN, ItemIds
 from bert4rec.inference.load import read_ids
 from bert4rec.report.figures import common_figures, differences, write_json
 from bert4rec.report.results_folder import ResultsFolder
-from bert4rec.runtime.collectives import on_rank_zero
+from bert4rec.runtime.collectives import StepSync, on_rank_zero
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DataError, Interrupted, RunInterruptedError, format_duration, pluralize
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, this_process
 from bert4rec.runtime.signals import Interruption
-from bert4rec.sharding.plan import summary_line
+from bert4rec.sharding.plan import summary
 from bert4rec.training.agreement import Facts, environment_facts, preflight
 from bert4rec.training.build import build_model, make_evaluator, plan_of_all, resolved
 from bert4rec.training.results import EvaluationResult, evaluate_model, make_report
-from bert4rec.training.step import StepSync
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ def _complete(
 ) -> Evaluation:
     config = resolved(config, world, dataset)
     plan = plan_of_all(config, world, Sizes(trained.n_items, dataset.n_users), trains=False)
-    logger.info(summary_line(plan))
+    logger.info(summary(plan))
     logger.info(f"weights: {trained.folder}; dataset: {dataset.folder}")
     model = build_model(config, world, plan)
     evaluator = replace(make_evaluator(config, world, dataset), known_items=known)

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from torch import nn
 
-from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT
-from bert4rec.checkpoint.store import read_metadata
+from bert4rec.checkpoint.run_folder import EXAMPLES, HTML_PAGE, PAGE, REPORT, read_metadata
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.tables import Config, Model
 from bert4rec.dataset.format import RATINGS, USERS
@@ -25,11 +24,11 @@ from bert4rec.evaluation.scorers import Scorer
 from bert4rec.inference.histories import ItemIds
 from bert4rec.report.figures import FORMAT_VERSION, write_json
 from bert4rec.report.log import MetricsLog, flat_numbers, read_records
-from bert4rec.report.pages import metrics_table, report_page, write_html
+from bert4rec.report.pages import report_page, write_html
 from bert4rec.report.summary import checks, protocols, result_line, warnings
 from bert4rec.runtime.errors import in_one_line
 from bert4rec.sharding.plan import Plan
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.state import State
 
 WITH_TIMES = {"none": "", "history": " with times", "target": " with the target's time"}  # behind a model's name
 FACTS = (
@@ -37,6 +36,10 @@ FACTS = (
     "train_positions",
 )  # fmt: skip
 """What a report repeats of the dataset's metadata, so that it can be read where that is not."""
+RESULTS = ("test", "validation", "ratings")  # what trackers get of a report
+LAST = 8  # items of a history
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,17 @@ def _about_dataset(dataset: Dataset, held_out: Mapping[str, HeldOut]) -> dict[st
     }
 
 
-def about_training(trainer: Trainer, peak_memory: list[int], resumed: list[dict[str, Any]]) -> dict[str, Any]:
+def about_training(
+    state: State, *, epochs: float, peak_memory: list[int], rate: float = 0.0, resumed: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     """Return how the training went; `peak_memory` in bytes, by rank, `resumed` the notes of where it was."""
-    state = trainer.state
     return {
-        "epochs": trainer.epoch,
+        "epochs": epochs,
         "steps": state.step,
         "seconds": state.seconds,
         "best_epoch": state.best_epoch,
         "stopped_by": state.stopped_by,
-        "sequences_per_second": trainer.meter.rate,
+        "sequences_per_second": rate,
         "peak_memory_bytes": peak_memory,
         "resumed": [(record["step"], record["world_size"]) for record in resumed],
         "seconds_by_part": state.seconds_by_part,
@@ -127,9 +131,6 @@ def about_plan(plan: Plan) -> dict[str, Any]:
 def _count(users: Bools) -> dict[str, int]:
     """Return the number of users for which it holds."""
     return {"users": int(users.sum()), "of": len(users)}
-
-
-LAST = 8  # items of a history
 
 
 def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
@@ -166,20 +167,17 @@ def _names(dataset: Dataset, users: Sequence[int]) -> dict[int, Any]:
     return dict(zip(table["user"].to_pylist(), table["original"].to_pylist(), strict=True))
 
 
-logger = logging.getLogger(__name__)
-
-RESULTS = ("test", "validation", "ratings")  # what trackers get of a report
-
-
 def write_files(
-    folder: Path, report: dict[str, Any], dataset: Dataset, examples: Sequence[Example], log: MetricsLog
-) -> None:
+    folder: Path, report: dict[str, Any], evaluator: Evaluator, found: EvaluationResult, examples: Sequence[Example],
+    log: MetricsLog,
+) -> None:  # fmt: skip
     """Write the files of the run in `folder`, and log its results; `report.json` makes it a finished run."""
-    found = warnings(checks(report, read_records(folder, "validation")))
-    report |= {"warnings": found}
+    with optional(folder / "ranks-*.parquet"):
+        evaluator.write_ranks(folder, found.ranks, found.held_out)
+    report["warnings"] = warnings(checks(report, read_records(folder, "validation")))
     if examples:
         with optional(folder / EXAMPLES):
-            write_json(folder / EXAMPLES, described(dataset, examples))
+            write_json(folder / EXAMPLES, described(evaluator.dataset, examples))
     with optional(folder / PAGE):
         (folder / PAGE).write_text(report_page(report))
     write_json(folder / REPORT, report)
@@ -187,7 +185,7 @@ def write_files(
     results = {name: report[name] for name in RESULTS if name in report}
     files = [folder / name for name in (REPORT, PAGE, HTML_PAGE) if (folder / name).exists()]
     log.finish(flat_numbers(results), files)
-    for warning in found:
+    for warning in report["warnings"]:
         logger.warning(warning["text"])
     logger.info(result_line(report))
     logger.info(f"report: {folder / (HTML_PAGE if has_page else PAGE)}")
@@ -219,8 +217,3 @@ def write_page(folder: Path) -> bool:
 def _reason(error: Exception) -> str:
     """Return what an error says, with its kind where the system does not say it."""
     return getattr(error, "strerror", None) or f"{type(error).__name__}: {in_one_line(error)}"
-
-
-def show(report: Mapping[str, Any]) -> None:
-    """Log the figures of a run whose weights are lost: they are written nowhere."""
-    logger.info(f"\n{metrics_table(report)}\n")

@@ -2,15 +2,13 @@
 
 import logging
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 
-from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, ENVIRONMENT, lock, new_folder
+from bert4rec.checkpoint.run_folder import BEST, CHECKPOINTS, CONFIG, lock, new_folder
 from bert4rec.checkpoint.run_settings import how_to_continue, train_command
 from bert4rec.checkpoint.store import SaveError
 from bert4rec.config.kinds import KINDS
@@ -19,117 +17,23 @@ from bert4rec.config.resolve import resolve_model, resolve_seen_items
 from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, open_dataset
 from bert4rec.evaluation.evaluator import Evaluator, Example
-from bert4rec.report.figures import write_json
 from bert4rec.report.log import MetricsLog, read_records, require_packages
-from bert4rec.report.results_folder import environment
+from bert4rec.report.pages import metrics_table
 from bert4rec.runtime.collectives import gather_objects, on_rank_zero
-from bert4rec.runtime.console import emit_event
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted
 from bert4rec.runtime.memory import PeakMemory
 from bert4rec.runtime.processes import Processes, process_group, rendezvous, seed_everything, this_process
 from bert4rec.runtime.signals import PATIENCE, Interruption
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes
+from bert4rec.training import build, results
 from bert4rec.training.agreement import Facts, environment_facts, preflight
-from bert4rec.training.build import (
-    build,
-    checkpoint_manager,
-    facts_of_dataset,
-    make_evaluator,
-    make_trainer,
-    metrics_log,
-    sampler,
-    sizes_of,
-    training_batches,
-    training_examples,
-    training_windows,
-)
 from bert4rec.training.evaluate import RankingProgress
-from bert4rec.training.results import (
-    EvaluationResult,
-    about_origin,
-    about_plan,
-    about_training,
-    evaluate_model,
-    make_report,
-    optional,
-    show,
-    write_files,
-)
-from bert4rec.training.start import Context, make_context, restore, write_run_header
-from bert4rec.training.step import Step
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.start import Context, begin_folder, make_context, restore, write_run_header
+from bert4rec.training.state import State
+from bert4rec.training.trainer import Step, Trainer
 
 logger = logging.getLogger(__name__)
-
-
-def complete_untrained(
-    config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *, may_exit: bool
-) -> Path:
-    """Count, evaluate, and only then make the run folder and write into it; return that folder.
-
-    Every process of the launch calls this. The folder is locked as long as `resources` are open.
-    """
-    kind, began = config.model.kind, time.monotonic()
-    facts = facts_of_dataset(config, dataset)
-    config = resolve_seen_items(resolve_model(config, facts), facts)
-    config = with_changes(config, "parallelism", {"device": world.device.type})
-    evaluator = make_evaluator(config, world, dataset)
-    held_out = evaluator.held_out()
-    n_parts = evaluator.counting.n_parts(kind)
-    with Interruption(PATIENCE if may_exit else None) as interruption:
-        n_batches = n_parts + evaluator.n_batches(held_out)
-        try:
-            with RankingProgress(interruption, world, n_batches=n_batches) as progress:
-                scorer = evaluator.counting.scorer(kind, progress.advance)
-                seconds = time.monotonic() - began
-                found = evaluate_model(evaluator, scorer, held_out, progress.advance)
-                examples = evaluator.examples(scorer, found.ranks)
-        except Interrupted as interrupted:
-            interrupted.advice = "start it again"
-            raise
-        peaks = gather_objects(peak_memory.read())
-        folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
-        if world.is_rank_zero:
-            resources.enter_context(lock(folder))
-            report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
-            report["training"] = _about_counting(seconds, peaks, n_positions=int(dataset.popularity.sum()))
-            with interruption.busy():
-                with optional(folder / "ranks-*.parquet"):
-                    evaluator.write_ranks(folder, found.ranks, held_out)
-                _write(folder, config, world, dataset, report, examples)
-    return folder
-
-
-def _about_counting(seconds: float, peak_memory: list[int], *, n_positions: int) -> dict[str, Any]:
-    """Return what a report says of a training if there was none: `seconds` were spent on counting."""
-    return {
-        "epochs": 0.0,
-        "steps": 0,
-        "seconds": seconds,
-        "best_epoch": 0.0,
-        "stopped_by": "nothing to train",
-        "sequences_per_second": 0.0,
-        "peak_memory_bytes": peak_memory,
-        "resumed": [],
-        "positions": n_positions,
-    }
-
-
-def _write(
-    folder: Path, config: Config, world: Processes, dataset: Dataset, report: dict[str, Any],
-    examples: Sequence[Example],
-) -> None:  # fmt: skip
-    """Write all files of the run, the report last."""
-    (folder / CONFIG).write_text(with_changes(config, "run", {"resume": ""}).to_toml())
-    write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
-    log = metrics_log(config, folder)
-    if validation := report.get("validation", {}).get("full"):
-        log.add("validation", 0, epoch=0.0, full=validation)
-    logger.info(f"run folder: {folder}")
-    emit_event(run=str(folder))
-    write_files(folder, report, dataset, examples, log)
-    log.close()
 
 
 def run(config: Config, *, may_exit: bool = True) -> Path:
@@ -144,10 +48,10 @@ def run(config: Config, *, may_exit: bool = True) -> Path:
     group = process_group(world, store, deterministic=arithmetic.deterministic, precision=arithmetic.precision)
     with group, ExitStack() as resources:
         peak_memory = resources.enter_context(PeakMemory(world.device))
-        if not KINDS[config.model.kind].is_trained:
-            return complete_untrained(config, world, dataset, resources, peak_memory, may_exit=may_exit)
         # The model lives in this call only, so that its shards are gone when the process group ends.
-        return _complete(config, world, dataset, resources, peak_memory, may_exit=may_exit, began=began)
+        if KINDS[config.model.kind].is_trained:
+            return _train_and_report(config, world, dataset, resources, peak_memory, may_exit=may_exit, began=began)
+        return _count_and_report(config, world, dataset, resources, peak_memory, may_exit=may_exit)
 
 
 def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Dataset], Facts]:
@@ -169,53 +73,96 @@ def _prepare(config: Config, store: dist.Store) -> tuple[tuple[Processes, Datase
     return (world, dataset), facts
 
 
-def _complete(
+def _train_and_report(
     config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *,
     may_exit: bool, began: float,
 ) -> Path:  # fmt: skip
     """Train, test the best weights, write the report; return the run folder, locked as long as `resources` are open."""
     context = make_context(config, world, dataset, resources)
-    evaluator = make_evaluator(context.config, world, dataset)
-    if world.is_rank_zero:
-        write_run_header(context, evaluator)
-    seed_everything(context.config.training.seed, world.rank)
-    model, optimizers = build(context.config, world, sizes_of(context.config, dataset), context.plan)
+    config, folder = context.config, context.folder
+    evaluator = build.make_evaluator(config, world, dataset)
     log = None
     if world.is_rank_zero:
-        log = metrics_log(context.config, context.folder, purge_from=context.state().step)
-    patience = max(PATIENCE, context.config.checkpoint.seconds_on_signal) if may_exit else None
-    with Interruption(patience) as interruption:
+        write_run_header(context, evaluator)
+        log = build.metrics_log(config, folder, purge_from=context.state().step)
+    seed_everything(config.training.seed, world.rank)
+    model, optimizers = build.build(config, world, build.sizes_of(config, dataset), context.plan)
+    with Interruption(max(PATIENCE, config.checkpoint.seconds_on_signal) if may_exit else None) as interruption:
         trainer = _trainer(context, model, optimizers, evaluator, interruption, log)
         found, examples = _fit_and_test(context, trainer, evaluator, model, log, began)
-    peaks, is_lost = gather_objects(peak_memory.read()), trainer.checkpoints.is_lost
-    by_rank = gather_objects(held_bytes(model, optimizers.states()))
+    peaks = gather_objects(peak_memory.read())
+    held = gather_objects(held_bytes(model, optimizers.states()))
+    is_lost = trainer.checkpoints.is_lost
     if log:
-        config = context.config
-        report = make_report(evaluator, found, config.model, mode=config.parallelism.mode)
-        report |= _about(context, trainer, peaks, by_rank)
+        report = results.make_report(evaluator, found, config.model, mode=config.parallelism.mode)
+        report["training"] = results.about_origin(context.origin) | results.about_training(
+            trainer.state, epochs=trainer.epoch, peak_memory=peaks, rate=trainer.meter.rate,
+            resumed=read_records(folder, "resume"),
+        )  # fmt: skip
+        report["sharding"] = {kind: [n_bytes[kind] for n_bytes in held] for kind in held[0]}
+        report["plan"] = results.about_plan(context.plan)
         if is_lost:
-            show(report)
+            logger.info(f"\n{metrics_table(report)}\n")  # these figures are written nowhere
         else:
-            with optional(context.folder / "ranks-*.parquet"):
-                evaluator.write_ranks(context.folder, found.ranks, found.held_out)
-            write_files(context.folder, report, dataset, examples, log)
+            results.write_files(folder, report, evaluator, found, examples, log)
         log.close()
     if is_lost:
-        advice = f"free the disk, then {how_to_continue(context.folder)}"
-        raise SaveError(f"{context.folder}: the weights of these metrics could not be saved; {advice}")
-    return context.folder
+        advice = f"free the disk, then {how_to_continue(folder)}"
+        raise SaveError(f"{folder}: the weights of these metrics could not be saved; {advice}")
+    return folder
+
+
+def _count_and_report(
+    config: Config, world: Processes, dataset: Dataset, resources: ExitStack, peak_memory: PeakMemory, *, may_exit: bool
+) -> Path:
+    """Count, evaluate, and only then make the run folder, locked as long as `resources` are open; return it."""
+    kind, began, facts = config.model.kind, time.monotonic(), build.facts_of_dataset(config, dataset)
+    config = resolve_seen_items(resolve_model(config, facts), facts)
+    config = with_changes(config, "parallelism", {"device": world.device.type})
+    evaluator = build.make_evaluator(config, world, dataset)
+    held_out = evaluator.held_out()
+    n_batches = evaluator.counting.n_parts(kind) + evaluator.n_batches(held_out)
+    with Interruption(PATIENCE if may_exit else None) as interruption:
+        try:
+            with RankingProgress(interruption, world, n_batches=n_batches) as progress:
+                scorer = evaluator.counting.scorer(kind, progress.advance)
+                state = State(seconds=time.monotonic() - began, stopped_by="nothing to train")
+                found = results.evaluate_model(evaluator, scorer, held_out, progress.advance)
+                examples = evaluator.examples(scorer, found.ranks)
+        except Interrupted as interrupted:
+            interrupted.advice = "start it again"
+            raise
+        peaks = gather_objects(peak_memory.read())
+        folder = on_rank_zero(lambda: new_folder(Path(config.run.dir), config.run_name))
+        if world.is_rank_zero:
+            resources.enter_context(lock(folder))
+            report = results.make_report(evaluator, found, config.model, mode=config.parallelism.mode)
+            n_positions = int(dataset.popularity.sum())
+            report["training"] = results.about_training(state, epochs=0.0, peak_memory=peaks) | {
+                "positions": n_positions
+            }
+            with interruption.busy():
+                begin_folder(folder, config, world)
+                log = build.metrics_log(config, folder)
+                if validation := report.get("validation", {}).get("full"):
+                    log.add("validation", 0, epoch=0.0, full=validation)
+                results.write_files(folder, report, evaluator, found, examples, log)
+                log.close()
+    return folder
 
 
 def _fit_and_test(
     context: Context, trainer: Trainer, evaluator: Evaluator, model: nn.Module, log: MetricsLog | None, began: float
-) -> tuple[EvaluationResult, list[Example]]:
+) -> tuple[results.EvaluationResult, list[Example]]:
     """Train, and evaluate the best weights. Raises `Interrupted` and `DivergenceError` with what to do."""
     try:
         restore(context, trainer, log)
         trainer.stopwatch.add("start", time.monotonic() - began)
         trainer.fit()
         with trainer.stopwatch.of("test"):
-            found = trainer.evaluate(lambda between: evaluate_model(evaluator, model, evaluator.held_out(), between))
+            found = trainer.evaluate(
+                lambda between: results.evaluate_model(evaluator, model, evaluator.held_out(), between)
+            )
             return found, evaluator.examples(model, found.ranks)
     except Interrupted as interrupted:
         interrupted.advice = how_to_continue(context.folder)
@@ -229,29 +176,18 @@ def _fit_and_test(
         raise DivergenceError(f"{error}; {_with_lower_rates(context)}") from None
 
 
-def _about(context: Context, trainer: Trainer, peak_memory: list[int], held: list[dict[str, int]]) -> dict[str, Any]:
-    """Return what the report says of the training; `peak_memory` and `held` in bytes, by rank."""
-    training = about_training(trainer, peak_memory, read_records(context.folder, "resume"))
-    return {
-        "training": training | about_origin(context.origin),
-        "sharding": {kind: [n_bytes[kind] for n_bytes in held] for kind in held[0]},
-        "plan": about_plan(context.plan),
-    }
-
-
 def _trainer(
     context: Context, model: nn.Module, optimizers: Optimizers, evaluator: Evaluator, interruption: Interruption,
     log: MetricsLog | None,
 ) -> Trainer:  # fmt: skip
     config, world, dataset, state = context.config, context.world, context.dataset, context.state()
-    batches = training_batches(
-        config, training_examples(config, training_windows(config, dataset), n_items=dataset.n_items), world,
-        sampler=sampler(config, dataset, world), start=state.position,
-    )  # fmt: skip
+    examples = build.training_examples(config, build.training_windows(config, dataset), n_items=dataset.n_items)
+    drawn = build.sampler(config, dataset, world)
+    batches = build.training_batches(config, examples, world, sampler=drawn, start=state.position)
     metadata = context.checkpoint_metadata()
-    manager = checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
+    manager = build.checkpoint_manager(config, world, context.folder, about=metadata, last_step=state.step)
     step = Step(model, optimizers, world, precision=config.training.precision)
-    return make_trainer(
+    return build.make_trainer(
         config, step, batches, manager, log=log, state=state, interruption=interruption,
         measure=lambda between: evaluator.validation_metrics(model, between),
     )  # fmt: skip

@@ -9,28 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bert4rec.checkpoint.resume import (
-    QUARANTINE,
-    Resumption,
-    best_of,
-    changes,
-    check_settings,
-    find,
-    quarantine_newer,
-    wants_fresh_optimizers,
-)
-from bert4rec.checkpoint.run_folder import (
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    METADATA_VERSION,
-    PLAN,
-    lock,
-    new_folder,
-    step_folder,
-)
+from bert4rec.checkpoint import resume, run_folder
 from bert4rec.checkpoint.store import verify
-from bert4rec.config.kinds import KINDS, needs_negatives
+from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import with_changes
 from bert4rec.config.resolve import choices
 from bert4rec.config.tables import Config
@@ -44,16 +25,8 @@ from bert4rec.runtime.console import emit_event
 from bert4rec.runtime.errors import DataError, SettingsError, pluralize, rounded
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.memory_check import few_steps
-from bert4rec.sharding.plan import Plan, summary_line, to_text
-from bert4rec.training.build import (
-    facts_of_dataset,
-    make_pairs,
-    plan_of_all,
-    resolved,
-    sizes_of,
-    training_examples,
-    training_windows,
-)
+from bert4rec.sharding.plan import Plan, summary, to_text
+from bert4rec.training import build
 from bert4rec.training.state import State
 from bert4rec.training.trainer import Trainer
 
@@ -73,7 +46,7 @@ class Context:
     dataset: Dataset
     plan: Plan
     folder: Path
-    resumption: Resumption | None = None
+    resumption: resume.Resumption | None = None
     origin: Path | None = None
     chosen: Sequence[str] = ()
 
@@ -104,7 +77,7 @@ class Context:
     def checkpoint_metadata(self) -> dict[str, Any]:
         """Return what every checkpoint says of the run."""
         return {
-            "facts_version": METADATA_VERSION,
+            "facts_version": run_folder.METADATA_VERSION,
             "config": self.settings,
             "fingerprint": self.dataset.metadata["fingerprint"],
             "n_items": self.dataset.n_items,
@@ -123,20 +96,20 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     """
 
     def claim(folder: Path) -> None:
-        resources.enter_context(lock(folder))
+        resources.enter_context(run_folder.lock(folder))
 
     run = config.run
-    resumption = find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
-    chosen = [*choices(config, facts_of_dataset(config, dataset), world.world_size)]
+    resumption = resume.find(run.resume, Path(run.dir), config.run_name, claim=claim) if run.resume else None
+    chosen = [*choices(config, build.facts_of_dataset(config, dataset), world.world_size)]
     config = _resolved(config, world, dataset, resumption)
-    plan = plan_of_all(config, world, sizes_of(config, dataset))
+    plan = build.plan_of_all(config, world, build.sizes_of(config, dataset))
     if resumption:
         settings, fingerprint = config.model_dump(mode="json"), dataset.metadata["fingerprint"]
-        check_settings(resumption.metadata, settings, fingerprint, reset_optimizer=run.reset_optimizer)
+        resume.check_settings(resumption.metadata, settings, fingerprint, reset_optimizer=run.reset_optimizer)
     origin = _origin(config, dataset)
 
     def new() -> Path:
-        folder = new_folder(Path(config.run.dir), config.run_name)
+        folder = run_folder.new_folder(Path(config.run.dir), config.run_name)
         claim(folder)
         return folder
 
@@ -144,17 +117,24 @@ def make_context(config: Config, world: Processes, dataset: Dataset, resources: 
     return Context(config, world, dataset, plan, folder, resumption, origin, chosen)
 
 
+def begin_folder(folder: Path, config: Config, world: Processes) -> None:
+    """Write the settings and the environment of a run, and log where it is; the first process calls this."""
+    to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
+    (folder / run_folder.CONFIG).write_text(to_repeat.to_toml())
+    write_json(folder / run_folder.ENVIRONMENT, environment(world.device, world.world_size))
+    logger.info(f"run folder: {folder}")
+    emit_event(run=str(folder))
+
+
 def write_run_header(context: Context, evaluator: Evaluator) -> None:
     """Write and log what is known before the first step; the first process calls this."""
     config, world, folder = context.config, context.world, context.folder
-    to_repeat = with_changes(config, "run", {"resume": "", "reset_optimizer": False})
-    (folder / CONFIG).write_text(to_repeat.to_toml())
-    (folder / PLAN).write_text(to_text(context.plan))
+    (folder / run_folder.PLAN).write_text(to_text(context.plan))
     for choice in context.chosen:
         logger.info(choice)
-    logger.info(summary_line(context.plan))
-    windows, unit = training_windows(config, context.dataset), KINDS[config.model.kind].sample_name
-    n_examples = len(training_examples(config, windows, n_items=context.dataset.n_items))
+    logger.info(summary(context.plan))
+    windows, unit = build.training_windows(config, context.dataset), KINDS[config.model.kind].sample_name
+    n_examples = len(build.training_examples(config, windows, n_items=context.dataset.n_items))
     if warning := few_steps(n_examples, config.training.per_device, world.world_size, unit=unit):
         logger.warning(warning)
     if config.training.loss == "mse":
@@ -164,31 +144,29 @@ def write_run_header(context: Context, evaluator: Evaluator) -> None:
         logger.info(f"this dataset holds nothing out for {what}: the last weights are kept")
     if evaluator.left_out:
         logger.info(evaluator.left_out)
-    write_json(folder / ENVIRONMENT, environment(world.device, world.world_size))
-    logger.info(f"run folder: {folder}")
-    emit_event(run=str(folder))
+    begin_folder(folder, config, world)
 
 
 def _held_out_pairs(config: Config, dataset: Dataset) -> str:
     """Return in words how many pairs are trained on, and how many are held out for what."""
-    n = {name: len(pairs) for name, pairs in make_pairs(config, dataset).items()}
+    n = {name: len(pairs) for name, pairs in build.make_pairs(config, dataset).items()}
     chosen = f"{n['validation']:,} to choose the best epoch by" if n["validation"] else "none to choose an epoch by"
     return f"{pluralize(n['training'], 'rated pair')} to train on, {n['test']:,} held out for the report, {chosen}"
 
 
-def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: Resumption | None) -> Config:
+def _resolved(config: Config, world: Processes, dataset: Dataset, resumption: resume.Resumption | None) -> Config:
     """Resolve the settings; a resumed run keeps what was chosen for it, whatever this device would prefer."""
     if resumption and not config.run.reset_optimizer and config.parallelism.sparse_optimizer == "auto":
         optimizer = resumption.metadata["config"]["parallelism"]["sparse_optimizer"]
         config = with_changes(config, "parallelism", {"sparse_optimizer": optimizer})
-    return resolved(config, world, dataset)
+    return build.resolved(config, world, dataset)
 
 
 def _origin(config: Config, dataset: Dataset) -> Path | None:
     """Return the checkpoint whose weights this run starts with, if any."""
     if not config.run.init_from:
         return None
-    folder, facts = best_of(Path(config.run.init_from))
+    folder, facts = resume.best_of(Path(config.run.init_from))
     saved = facts["config"]["model"] | {"n_items": facts["n_items"], "items (their ids)": facts["items"]}
     shape = {"kind", *KINDS[config.model.kind].settings} - {"dropout"}
     own = config.model.model_dump(mode="json", include=shape)
@@ -217,37 +195,34 @@ def restore(context: Context, trainer: Trainer, log: MetricsLog | None) -> None:
         logger.info(f"starts from the weights of {context.origin}")
 
 
-def _resume(context: Context, resumption: Resumption, trainer: Trainer, log: MetricsLog | None) -> None:
+def _resume(context: Context, resumption: resume.Resumption, trainer: Trainer, log: MetricsLog | None) -> None:
     saved, state, world_size = resumption.metadata, trainer.state, context.world.world_size
-    is_reset = wants_fresh_optimizers(saved, context.settings)
+    is_reset = resume.wants_fresh_optimizers(saved, context.settings)
     previous = _dropout_draws_from(saved["world_size"], saved["config"])
     current = _dropout_draws_from(world_size, context.settings)
     trainer.checkpoints.restore(resumption.checkpoint, optimizers=not is_reset, random=previous == current)
     _check_best(context, resumption, trainer)
-    n_newer = on_rank_zero(lambda: quarantine_newer(resumption))
+    n_newer = on_rank_zero(lambda: resume.quarantine_newer(resumption))
     logger.info(f"resumed after step {state.step}, epoch {rounded(trainer.epoch)}, from {resumption.checkpoint}")
     if n_newer:
-        logger.info(f"moved {pluralize(n_newer, 'newer checkpoint')} to {QUARANTINE}/")
+        logger.info(f"moved {pluralize(n_newer, 'newer checkpoint')} to {resume.QUARANTINE}/")
     if previous != current:
         logger.info(f"dropout draws other numbers: {current}, before {previous}")
-    draws_before, draws = _draws(saved["world_size"], saved["config"]), _draws(world_size, context.settings)
-    if draws_before != draws:
-        logger.info(f"negatives of a step: {draws}, before {draws_before}")
     if is_reset:
         logger.info("with fresh optimizers")
     if saved["global_batch"] != context.global_batch:
         logger.info(f"global batches of {context.global_batch} sequences, before {saved['global_batch']}")
-    changed = changes(saved, context.settings)
+    changed = resume.changes(saved, context.settings)
     for name, (old, new) in changed.items():
         logger.info(f"{name} = {new}, before {old}")
     if log:
         log.add_note("resume", state.step, world_size=world_size, changed=changed)
 
 
-def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> None:
+def _check_best(context: Context, resumption: resume.Resumption, trainer: Trainer) -> None:
     """Restart the search for the best weights at the current ones if the best checkpoint is lost."""
     state = trainer.state
-    best = step_folder(resumption.run / CHECKPOINTS, state.best_step)
+    best = run_folder.step_folder(resumption.run / run_folder.CHECKPOINTS, state.best_step)
     if not state.best_step or best == resumption.checkpoint:
         return
     try:
@@ -257,14 +232,6 @@ def _check_best(context: Context, resumption: Resumption, trainer: Trainer) -> N
     except DataError as error:
         logger.warning(f"{error}; the search for the best weights restarts here")
         state.best_ndcg, state.best_step, state.best_epoch, state.n_worse, state.validated = -1.0, 0, 0.0, 0, -1.0
-
-
-def _draws(world_size: int, settings: Mapping[str, Any]) -> str:
-    """Return how often negatives are drawn for a step of a sampled loss; "" for others."""
-    training = settings["training"]
-    shared_by = training["negatives_shared_by"]
-    n = 1 if shared_by == "all" else world_size // shared_by
-    return pluralize(n, "draw") if needs_negatives(training["loss"]) else ""
 
 
 def _dropout_draws_from(world_size: int, settings: Mapping[str, Any]) -> str:

@@ -1,17 +1,25 @@
-"""The state of a training: where it is, its averaged weights, its checkpoints."""
+"""The state of a training: where it is, its loss and speed, its averaged weights, its checkpoints."""
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from torch import nn
 
-from bert4rec.checkpoint.contents import CheckpointManager, Moments, Owner, RandomState, Weights
-from bert4rec.checkpoint.store import read_metadata, verify
+from bert4rec.checkpoint.contents import (
+    CheckpointManager,
+    WeightAverage,
+    Weights,
+    load_random_states,
+    moments,
+    random_states,
+)
+from bert4rec.checkpoint.run_folder import read_metadata
+from bert4rec.checkpoint.store import load, verify
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.feed.batches import Position
 from bert4rec.runtime.collectives import all_agree, on_rank_zero
@@ -19,7 +27,6 @@ from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, plu
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
 from bert4rec.sharding.optimizer import Optimizers, are_finite
-from bert4rec.sharding.torchrec_internals import copy_of, local_parts
 
 Patience: TypeAlias = int | Literal["auto"]
 
@@ -91,60 +98,41 @@ class State:
         self.best_ndcg, self.best_epoch, self.best_step, self.n_worse = ndcg, epoch, self.step, 0
 
 
-class WeightAverage(Owner):
-    """The mean of the weights of a `model`, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
+class Stopwatch:
+    """Adds up `seconds` by part; the innermost of nested parts counts."""
 
-    The mean of weights at steps 1 … t with weights that grow as a power of the step, such that they are `age` × t
-    steps old on average (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section 4:
-    polynomial-decay averaging). So it has nothing to be tuned: at any time what lies further back has been forgotten.
-    It depends on the weights and the number of the step alone, and every process holds that of what it holds.
-    """
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+        self._running: list[str] = []
+        self._since = time.monotonic()
 
-    def __init__(self, model: nn.Module, *, age: float) -> None:
-        weights = Weights(model).tensors()
-        self._power = 1 / age - 2
-        self._mean = {name: copy_of(value) for name, value in weights.items()}
-        # What this process holds: of the mean, and of the weights themselves, which never move in memory.
-        means, current = (chain.from_iterable(map(local_parts, of.values())) for of in (self._mean, weights))
-        self._parts = [(mean, weight.detach()) for mean, weight in zip(means, current, strict=True)]
-
-    def tensors(self) -> dict[str, Any]:
-        """Return the mean as the model of a checkpoint."""
-        return self._mean
-
-    def note(self, step: int) -> None:
-        """Take the weights after `step`, counted from 1, into the mean."""
-        share = (self._power + 1) / (step + self._power)
-        for mean, weight in self._parts:
-            mean.lerp_(weight, share)
-
-    def restart(self) -> None:
-        """Forget all weights but the current ones."""
-        for mean, weight in self._parts:
-            mean.copy_(weight)
+    def add(self, part: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     @contextmanager
-    def using_average(self) -> Iterator[None]:
-        """Give the model the mean as its weights for a while; nothing may be trained or saved meanwhile."""
-        self.exchange()
+    def of(self, part: str) -> Iterator[None]:
+        """Count the block for `part`."""
+        self._read()
+        self._running.append(part)
         try:
             yield
         finally:
-            self.exchange()
+            self._read()
+            self._running.pop()
 
-    def exchange(self) -> None:
-        """Exchange the weights of the model and the mean."""
-        for mean, weight in self._parts:
-            kept = mean.clone()
-            mean.copy_(weight)
-            weight.copy_(kept)
+    def _read(self) -> None:
+        now = time.monotonic()
+        if self._running:
+            self.add(self._running[-1], now - self._since)
+        self._since = now
 
 
 logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Saves and restores a training: `manager` writes, the owners of its parts give and take them.
+    """Saves and restores a training: `manager` writes the tensors of its parts.
 
     With `average_age` the model that is saved and tested is a mean of the weights (`WeightAverage`). `is_lost`: the
     weights that are to be tested are on no disk. Every process makes the same calls.
@@ -154,13 +142,10 @@ class Checkpoints:
         self, model: nn.Module, optimizers: Optimizers, world: Processes, manager: CheckpointManager, *, state: State,
         interruption: Interruption, average_age: float = 0.0,
     ) -> None:  # fmt: skip
-        self.state, self._optimizers = state, optimizers
+        self.state, self._optimizers, self._world = state, optimizers, world
         self._weights = Weights(model, LATEST if average_age else MODEL)
         self.average = WeightAverage(model, age=average_age) if average_age else None
-        self._moments, self._random = Moments(optimizers), RandomState(world)
-        self._owners: list[Owner] = [self._weights, self._moments, self._random]
-        self._owners += [self.average] if self.average else []
-        self._manager, self._interruption = manager, interruption
+        self._manager, self._interruption, self.is_due = manager, interruption, manager.is_due
         self._saved = state.without_timers()  # a fresh start needs no checkpoint, and one that is resumed has its own
         self.is_lost = False
 
@@ -174,21 +159,17 @@ class Checkpoints:
         """Load the weights, the states of `optimizers` and dropout's `random` states of a verified checkpoint."""
         self._weights.load_latest(folder)
         if self.average:
-            self.average.load(folder)
+            load(folder, self.average.tensors())
         if optimizers:
-            self._moments.load(folder)
+            load(folder, moments(self._optimizers))
         if random:
-            self._random.load(folder)
+            load_random_states(folder, self._world)
         self.state.updates = self.state.updates if optimizers else 0
         self._optimizers.set_steps(self.state.updates)
 
     def using_average(self) -> AbstractContextManager[None]:
         """Give the model the weights that are saved as the model for a while; nothing may be saved meanwhile."""
         return self.average.using_average() if self.average else nullcontext()
-
-    def is_due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after `step` steps; the first process decides."""
-        return self._manager.is_due(step)
 
     def save(self) -> None:
         """Save all that a resumed training needs, unless there is a checkpoint of this state.
@@ -244,4 +225,5 @@ class Checkpoints:
 
     def tensors(self) -> dict[str, Any]:
         """Return all tensors of a checkpoint."""
-        return {name: value for owner in self._owners for name, value in owner.tensors().items()}
+        tensors = self._weights.tensors() | moments(self._optimizers) | random_states(self._world)
+        return tensors | (self.average.tensors() if self.average else {})

@@ -1,32 +1,89 @@
-"""The training loop: steps, progress, validation, checkpoints."""
+"""The training loop: steps on which all processes agree, progress, validation, checkpoints."""
 
 import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
-from bert4rec.dataset.format import RATINGS
+from bert4rec.dataset.format import NO_ITEM, RATINGS
 from bert4rec.evaluation.evaluator import BatchCallback
 from bert4rec.evaluation.ranker import Metrics
 from bert4rec.feed.batch import AnyBatch
 from bert4rec.feed.batches import TrainingBatches
+from bert4rec.models.ranking_model import RankingModel
 from bert4rec.report.log import MetricsLog
+from bert4rec.runtime.collectives import StepSync, all_agree
 from bert4rec.runtime.console import ProgressBar
 from bert4rec.runtime.errors import DivergenceError, Interrupted, format_duration, pluralize, rounded
 from bert4rec.runtime.memory import release_free_memory, use_memory_again
+from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
-from bert4rec.sharding.optimizer import learning_rate_scale
-from bert4rec.training.state import Checkpoints, Patience
-from bert4rec.training.step import Prefetcher, Step, StepSync
+from bert4rec.sharding.optimizer import Optimizers, are_finite, learning_rate_scale
+from bert4rec.sharding.parallelize import unwrap
+from bert4rec.training.state import Checkpoints, Patience, Stopwatch
 
 WARM_STEPS = 10  # left out of sequences_per_second
+TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Step:
+    """Updates a parallelized `model` by the mean loss over the positions of the *global* batch.
+
+    If the optimizers can skip a step, one with a loss or gradient that is not finite on any process is skipped by all.
+    They agree without a message if a gradient of one is a gradient of all; else by one number.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Optimizers, world: Processes, *, precision: str) -> None:
+        self.model, self.optimizers, self.world, self._is_bf16 = model, optimizers, world, precision == "bf16"
+        self._ranking_model: RankingModel = unwrap(model)
+
+    def __call__(
+        self, batch: AnyBatch, n_positions: int, scale: float, following: AnyBatch | None = None
+    ) -> tuple[torch.Tensor, str]:
+        """Make one step by a batch with `n_positions` to predict on all processes; `scale` is of the learning rates.
+
+        Meanwhile the ids of the `following` batch travel: the next step must be of the same object, or `discard` be
+        called. Both batches are on the device.  Return this rank's sum of the loss; and what was not finite, on any
+        process, in a skipped step, else "".
+        """
+        self.optimizers.begin_step(scale)
+        if following is not None:
+            self._ranking_model.begin_lookups(following)
+        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=self._is_bf16):
+            loss: torch.Tensor = self.model(batch)
+        self._ranking_model.send_ids()
+        # Gradients are averaged over the processes; times their number, the average is the sum. A causal model may have
+        # nothing to predict.
+        factor: float | torch.Tensor = self.world.world_size / max(1, n_positions)
+        if self.optimizers.can_skip:  # of a loss that is not finite no gradient may be
+            factor = factor + 0 * loss.detach()
+        (loss * factor).backward()
+        if self.optimizers.can_skip and (problem := self._problem(loss)):
+            return loss, problem
+        self.optimizers.step()
+        return loss, ""
+
+    def discard(self) -> None:
+        """Cancel the step by the following batch."""
+        self._ranking_model.discard_lookups()
+
+    def _problem(self, loss: torch.Tensor) -> str:
+        """Return what is not finite in this step, on any process, as far as this one knows; "" if all is finite."""
+        is_finite = are_finite(self.optimizers.gradients())
+        if not self.optimizers.gradients_are_of_all:
+            is_finite = all_agree(is_finite)
+        return "" if is_finite else "a gradient" if are_finite([loss]) else "the loss"
 
 
 class Meter:
@@ -65,41 +122,33 @@ class Meter:
         return self._sequences / self._seconds if self._seconds else 0.0
 
 
-class Stopwatch:
-    """Adds up `seconds` by part; the innermost of nested parts counts."""
+class Prefetcher:
+    """Brings batches to `device`, on CUDA from pinned memory and by a stream of its own."""
 
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self.seconds = seconds
-        self._running: list[str] = []
-        self._since = time.monotonic()
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def add(self, part: str, seconds: float) -> None:
-        """Add seconds that were measured elsewhere."""
-        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
-
-    @contextmanager
-    def of(self, part: str) -> Iterator[None]:
-        """Count the block for `part`."""
-        self._read()
-        self._running.append(part)
-        try:
-            yield
-        finally:
-            self._read()
-            self._running.pop()
-
-    def _read(self) -> None:
-        now = time.monotonic()
-        if self._running:
-            self.add(self._running[-1], now - self._since)
-        self._since = now
+    def to_device(self, batch: AnyBatch) -> AnyBatch:
+        """Return the batch on the device; on CUDA only the device waits for it."""
+        if self._stream is None:
+            return batch.to(self._device)
+        with torch.cuda.stream(self._stream):
+            there = batch.to(self._device)
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)
+        for tensor in tensors_in(there):
+            tensor.record_stream(current)  # else its memory would be given to the next batch while a step reads it
+        return there
 
 
-TITLES = {"full": "full catalogue", RATINGS: "held-out ratings"}
-
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
+def tensors_in(batch: Any) -> Iterator[Tensor]:
+    """Yield all tensors of nested named tuples."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, tuple):
+        for part in batch:
+            yield from tensors_in(part)
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -146,7 +195,7 @@ class Trainer:
         self.stopwatch = Stopwatch(self.state.seconds_by_part)
         self._n_steps, self._examples = batches.start.steps + len(batches), examples
         self._progress = ProgressBar(self._n_steps, done=self.state.step, stays=True)
-        self._is_done = False
+        self._is_done, self._is_rank_zero = False, step.world.is_rank_zero
         self._earlier, self._began = self.state.seconds, time.monotonic()
 
     def fit(self) -> None:
@@ -195,7 +244,7 @@ class Trainer:
         self._step.model.train()
         state, began = self.state, time.monotonic()
         batch = next(batches, None)
-        self._consensus.start(batch)
+        self._consensus.start(_n_positions(batch))
         batch = batch and self._transfer.to_device(batch)
         n_positions = self._consensus.wait().positions
         while batch is not None:
@@ -285,9 +334,9 @@ class Trainer:
 
     def _start_sync(self, following: AnyBatch | None) -> None:
         """Ask what to do after the step, and how much there is to predict in the `following` batch."""
-        limit, is_first = self._settings.max_minutes, self._world.is_rank_zero
+        limit, is_first = self._settings.max_minutes, self._is_rank_zero
         self._consensus.start(
-            following,
+            _n_positions(following),
             report=is_first and self._progress.is_due(),
             out_of_time=0 < limit <= self._seconds() / 60,
             save=is_first and self.checkpoints.is_due(self.state.step + 1),
@@ -342,3 +391,8 @@ def _judged(metrics: Metrics) -> tuple[str, tuple[str, str], float]:
     if RATINGS in metrics:
         return RATINGS, ("RMSE", "MAE"), 1 / (1 + metrics[RATINGS]["RMSE"])
     return "full", ("HR@10", "NDCG@10"), metrics["full"]["NDCG@10"]
+
+
+def _n_positions(batch: AnyBatch | None) -> Tensor | int:
+    """Return how much there is to predict in a batch of this process; 0 for none."""
+    return 0 if batch is None else (batch.targets != NO_ITEM).sum()

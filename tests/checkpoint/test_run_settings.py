@@ -1,4 +1,4 @@
-"""With which settings a run is resumed, and what is said of those that do not count and of runs that are finished."""
+"""With which settings and by which command a run is resumed, and what is said of runs that are finished."""
 
 import json
 import re
@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from bert4rec.checkpoint.run_settings import RunSettings, load_run_settings, options_to_train_longer
+from bert4rec.checkpoint.run_settings import (
+    RunSettings,
+    how_to_continue,
+    load_run_settings,
+    on_processes,
+    options_to_train_longer,
+    train_command,
+)
 from bert4rec.config.load import NO_FILE, load_config, parse_command_line, parse_mapping
 from bert4rec.runtime.errors import SettingsError
 from tests.fixture_types import Patch
@@ -19,6 +26,14 @@ from tests.folders import files_of
 Make = Callable[..., Path]
 TRAINED = {"training.n_epochs": 4, "training.learning_rate": 0.5, "run.init_from": "runs/first"}
 ENDED = {"epochs": 4, "seconds": 30.0, "stopped_by": "n_epochs"}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "2"}
+SLURM = {**TORCHRUN, "TORCHX_JOB_ID": "slurm://torchx/7", "GROUP_WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "8"}
+
+
+@pytest.fixture(autouse=True)
+def without_launcher(monkeypatch: Patch) -> None:
+    for name in SLURM:
+        monkeypatch.delenv(name, raising=False)
 
 
 def load(words: list[str]) -> RunSettings:
@@ -29,8 +44,6 @@ def load(words: list[str]) -> RunSettings:
 def make(tmp_path: Path, monkeypatch: Patch) -> Make:
     """`make(name, report, **changes)`: a run folder of two checkpoints; the working folder has a config.toml."""
     monkeypatch.chdir(tmp_path)
-    for name in ("TORCHX_JOB_ID", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
     Path("config.toml").write_text("[training]\nn_epochs = 40\npatience = 7\n\n[parallelism]\nmode = 'dmp'\n")
 
     def folder(name: str = "x", report: dict[str, Any] | None = None, **changes: Any) -> Path:
@@ -181,3 +194,31 @@ def test_a_dataset_folder_says_all_about_the_data(make: Make, log_folder: Path) 
 def test_it_is_known_without_torch() -> None:
     program = "import sys, bert4rec.commands.train; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "command"),
+    [
+        ({}, "bert4rec train"),
+        (TORCHRUN, "torchrun --standalone --nproc_per_node=2 -m bert4rec train"),
+        ({**TORCHRUN, "GROUP_WORLD_SIZE": "3"},
+         "(on every host) torchrun --nnodes=3 --nproc_per_node=2 … -m bert4rec train"),
+        ({**TORCHRUN, "TORCHX_JOB_ID": "local_cwd://torchx/train-abc"},
+         "torchx run -s local_cwd dist.ddp -j 1x2 -m bert4rec -- train"),
+        (SLURM, "torchx run -s slurm dist.ddp -j 4x8 -m bert4rec -- train"),
+    ],
+)  # fmt: skip
+def test_the_launcher_is_that_of_this_process(monkeypatch: Patch, environment: dict[str, str], command: str) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert train_command("--resume=runs/x") == f"{command} --resume=runs/x"
+
+
+def test_a_run_with_a_checkpoint_is_resumed_and_another_one_starts_again(tmp_path: Path) -> None:
+    run = tmp_path / "my run"
+    assert how_to_continue(run).endswith(f": bert4rec train '--config={run}/config.toml'")
+    (run / "checkpoints" / "step-000000004").mkdir(parents=True)
+    assert how_to_continue(run).endswith(f": bert4rec train '--resume={run}'")
+    assert how_to_continue().endswith(" --resume=auto")  # which run it was is not known
+    assert on_processes(1, "--resume=x") == "bert4rec train --resume=x"
+    assert on_processes(4, "--resume=x") == "torchrun --standalone --nproc_per_node=4 -m bert4rec train --resume=x"

@@ -8,10 +8,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+from torch.distributed._shard.sharding_spec import ShardMetadata
+from torch.distributed.remote_device import _remote_device
 
 from bert4rec.checkpoint import store
-from bert4rec.checkpoint.run_folder import found
-from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, read_metadata, save, tidy, verify
+from bert4rec.checkpoint.run_folder import METADATA_VERSION, found, read_metadata
+from bert4rec.checkpoint.store import Copies, SaveError, in_pieces, load, save, tidy, verify
 from bert4rec.checkpoint.stored_tensors import StoredTensors
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
@@ -26,8 +29,18 @@ pytestmark = [
 ]
 
 
+def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:
+    """Where the copy of a table is said to lie that is said to lie on a GPU, and its values in pieces."""
+    shard = Shard(torch.arange(6.0).view(3, 2), ShardMetadata([0, 0], [3, 2], "rank:0/cpu"))
+    metadata = ShardedTensorMetadata([shard.metadata], torch.Size([3, 2]))
+    table = ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
+    shard.metadata.placement = _remote_device("rank:0/cuda:0")
+    copy = in_pieces(Copies().of({"table": table}))["table"]
+    return [str(piece.metadata.placement) for piece in copy.local_shards()], jobs.parts_of(copy)[0][2]
+
+
 def test_a_copy_lies_on_the_host(pools: Any) -> None:
-    ((places, values),) = pools(1).run(jobs.copied_from_a_gpu)
+    ((places, values),) = pools(1).run(copied_from_a_gpu)
     assert places == ["rank:0/cpu"]
     np.testing.assert_array_equal(values, np.arange(6.0).reshape(3, 2))
 
@@ -71,10 +84,11 @@ def test_a_kill_while_a_checkpoint_takes_the_place_of_another_loses_none(
 
 def test_what_was_saved_is_read_back_in_place(group_of_one: None, tmp_path: Path) -> None:
     table, weight = torch.arange(20.0).view(5, 4), torch.tensor([0.1, -0.0])
-    save(tmp_path / "one", {"table": sharded(table), "weight": weight}, {"step": 3, "name": "ä"})
+    facts = {"facts_version": METADATA_VERSION, "step": 3, "name": "ä"}
+    save(tmp_path / "one", {"table": sharded(table), "weight": weight}, facts)
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
     verify(tmp_path / "one")
-    assert read_metadata(tmp_path / "one") == {"step": 3, "name": "ä"}
+    assert read_metadata(tmp_path / "one") == facts
     wanted = {"table": sharded(torch.zeros(5, 4)), "weight": torch.zeros(2)}
     load(tmp_path / "one", wanted)
     assert torch.equal(wanted["table"].local_shards()[0].tensor, torch.arange(20.0).view(5, 4))

@@ -165,24 +165,10 @@ def test_a_host_that_comes_five_minutes_late_is_waited_for(
 
     first = run(0)
     time.sleep(FIVE_MINUTES)
-    said = re.findall(r"waiting for process 1 of 2 \((\d+:\d\d)\)", first.output)
-    assert [minutes for minutes, _ in (time.split(":") for time in said)] == ["0", "0", "1", "2"]
+    assert first.output.count("waiting for process 1 of 2") == 1
     second = run(1)
     assert [first.end(), second.end()] == [0, 0], first.output
-    (minutes,) = re.findall(r"all 2 processes are there \((\d):\d\d\)", first.output)
-    assert minutes in "56"
     assert (tmp_path / "runs" / "late" / "report.json").exists()
-
-
-def test_torchrun_on_a_late_host_says_so_in_the_end(
-    hosts: list[Host], small_config: Callable[..., Config], tmp_path: Path
-) -> None:
-    file = settings_file(small_config(**{"run.name": "late"}), tmp_path)
-    first = torchrun(hosts[0], file)
-    time.sleep(15)
-    second = torchrun(hosts[1], file)
-    assert [first.end(), second.end()] == [0, 0], first.output
-    assert re.search(r"node-1 has waited 0:1\d for node-2", first.output + second.output)
 
 
 def test_a_run_folder_belongs_to_one_of_two_hosts(

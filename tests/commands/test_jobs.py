@@ -6,9 +6,9 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from bert4rec.commands.jobs import launched
 
 from bert4rec.__main__ import main
+from bert4rec.commands import launched
 from bert4rec.report.pages import metrics_table
 from bert4rec.runtime.errors import Interrupted, RunInterruptedError, SettingsError, UserError
 from tests.fixture_types import Capture, Patch

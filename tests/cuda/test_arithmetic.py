@@ -8,7 +8,7 @@ import torch
 
 from bert4rec.feed.batch import Batch
 from bert4rec.models.sequence_model import Bert4Rec
-from bert4rec.training.step import Prefetcher, tensors_in
+from bert4rec.training.trainer import Prefetcher, tensors_in
 from tests.cuda.conftest import Train, losses
 
 pytestmark = [

@@ -1,15 +1,15 @@
 """Settings of runs that are interrupted."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from bert4rec.config.tables import Config
+from tests.fixture_types import Settings
 
 
 @pytest.fixture
-def make(small_config: Callable[..., Config]) -> Callable[..., Config]:
+def make(small_config: Settings) -> Settings:
     """Settings of runs of two processes that make a checkpoint every few steps."""
 
     def settings(**changes: Any) -> Config:

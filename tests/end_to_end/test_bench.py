@@ -43,6 +43,7 @@ from bert4rec.inference.recommender import Recommender
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.models.tables.table import is_of_table
 from bert4rec.prepare.progress import Progress, Stage
+from tests.fixture_types import Capture, Patch
 from tests.launch import start
 
 CPU = Device(torch.device("cpu"), "fp32")
@@ -251,7 +252,7 @@ def counting_case(n: int) -> Iterator[Case]:
 
 
 def test_a_run_leaves_its_figures_and_is_compared_with_the_one_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("benchmarks.bench.__main__.LEAST_SECONDS", 0.01)
     monkeypatch.setitem(SIZES, "cpu", (64, 128))
@@ -287,7 +288,7 @@ def test_a_part_that_there_is_not_is_one_line() -> None:
 
 
 def test_the_stages_of_a_preparation_are_read_as_they_are_said(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(Stage, "seconds", 12.3)
     with caplog.at_level("INFO"), Progress().stage("order", 2000) as stage:

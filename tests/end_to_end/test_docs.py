@@ -20,6 +20,7 @@ import tomli
 from bert4rec.__main__ import COMMANDS, main
 from bert4rec.config.help import all_keys
 from scripts import settings
+from tests.fixture_types import Capture, Patch
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -75,7 +76,7 @@ def own_words(words: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: Patch) -> Path:
     """An empty folder with the files that the pages speak of."""
     draw = random.Random(1)
     rows = [
@@ -119,7 +120,7 @@ FIRST_READ = ("README.md", "tutorial.md")  # whose commands every run of the tes
     [pytest.param(page, marks=() if page.name in FIRST_READ else pytest.mark.long) for page in EXECUTED],
     ids=lambda page: page.stem,
 )
-def test_what_a_page_shows_is_executed(page: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_page_shows_is_executed(page: Path, place: Path, capsys: Capture) -> None:
     prepare_what_a_page_takes_for_granted(page)
     for not_run, language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "python" and not not_run:

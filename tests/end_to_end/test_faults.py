@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from bert4rec.checkpoint.run_folder import METADATA, found
 from bert4rec.config.tables import Config
+from tests.fixture_types import Settings
 from tests.launch import ALONE, TORCHRUN, Launched, report_of, settings_file, start
 
 PROMPTLY = 15.0  # seconds
@@ -61,7 +62,7 @@ def kill_and_go_on(config: Config, folder: Path, n_kills: int, seed: int) -> lis
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["dmp", "ddp"])
 @pytest.mark.timeout(1200)
-def test_killed_processes_cost_nothing_but_time(make: Callable[..., Config], tmp_path: Path, mode: str) -> None:
+def test_killed_processes_cost_nothing_but_time(make: Settings, tmp_path: Path, mode: str) -> None:
     n_kills = 15
     how = {"parallelism.mode": mode, "training.n_epochs": 15 * n_kills}  # so that all kills find it at work
     whole = start([*TORCHRUN, settings_file(make(**{"run.name": "whole"}, **how), tmp_path)])
@@ -73,7 +74,7 @@ def test_killed_processes_cost_nothing_but_time(make: Callable[..., Config], tmp
 
 
 @pytest.mark.long
-def test_sigterm_to_the_launcher_saves_and_ends(make: Callable[..., Config], tmp_path: Path) -> None:
+def test_sigterm_to_the_launcher_saves_and_ends(make: Settings, tmp_path: Path) -> None:
     """torchrun signals each training process with its group, in which the loader processes must not be."""
     file = settings_file(make(**{"training.n_epochs": 100_000, "training.num_workers": 1}), tmp_path)
     started = launch(file)
@@ -104,9 +105,7 @@ runpy.run_path("train.py", run_name="__main__")
 
 @pytest.mark.long
 @pytest.mark.parametrize("asynchronous", ["true", "false"])
-def test_a_checkpoint_that_the_disk_does_not_take(
-    make: Callable[..., Config], tmp_path: Path, asynchronous: str
-) -> None:
+def test_a_checkpoint_that_the_disk_does_not_take(make: Settings, tmp_path: Path, asynchronous: str) -> None:
     """Files may have 200 kB, a checkpoint has more: the training goes on without, or ends, as set."""
     short = {
         "training.n_epochs": 2, "checkpoint.every_steps": 0, "training.eval_every_n_epochs": 1, "model.embed_dim": 64,
@@ -126,7 +125,7 @@ def test_a_checkpoint_that_the_disk_does_not_take(
 
 
 @pytest.mark.long
-def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Callable[..., Config], tmp_path: Path) -> None:
+def test_a_full_file_system_keeps_the_last_good_checkpoint(make: Settings, tmp_path: Path) -> None:
     """A real one of 400 kB, in which two checkpoints have room; where the system lets us mount it."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -189,7 +188,7 @@ SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain wa
             ("hook", "bert4rec.models.sequence_model.Bert4Rec.forward!", 4, 1, []),
             ("forward", "bert4rec.models.sequence_model.Bert4Rec.forward", 4, 0, []),
             ("update", "bert4rec.sharding.optimizer.Optimizers.step", 4, 1, []),
-            ("decision", "bert4rec.training.step.StepSync.start", 4, 1, []),
+            ("decision", "bert4rec.runtime.collectives.StepSync.start", 4, 1, []),
             ("batch", "bert4rec.feed.batches.TrainingBatches.__getitem__", 4, 1, []),
             (
                 "loader", "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data", 4, 0,
@@ -200,12 +199,12 @@ SOON = 120.0  # seconds, also on a busy machine: a process that waits in vain wa
             ("save beside", "bert4rec.checkpoint.store._write_shards", 1, 1, ["--checkpoint.async=true"]),
             ("end of a save", "bert4rec.checkpoint.store._finish", 1, 0, ["--checkpoint.async=true"]),
             ("line of progress", "bert4rec.training.trainer.Trainer._report", 2, 0, []),
-            ("report", "bert4rec.training.run.write_files", 1, 0, []),
+            ("report", "bert4rec.training.results.write_files", 1, 0, []),
         ]
     ],
 )  # fmt: skip
 def test_one_process_that_fails_ends_all_and_is_named_once(
-    make: Callable[..., Config], tmp_path: Path, where: str, call: int, rank: int, settings: list[str]
+    make: Settings, tmp_path: Path, where: str, call: int, rank: int, settings: list[str]
 ) -> None:
     """Wherever that is, and whatever the other one is waiting for."""
     file = settings_file(make(**{"training.n_epochs": 2, "checkpoint.every_steps": 3}), tmp_path)

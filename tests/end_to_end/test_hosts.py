@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import preprocessing
-from bert4rec.config.tables import Config
 from tests.conftest import SMALL
+from tests.fixture_types import Settings
 from tests.launch import BIN, Launched, settings_file
 
 PROMPTLY = 10.0  # seconds
@@ -48,7 +48,7 @@ def host(
 
 
 @pytest.fixture
-def run_hosts(small_config: Callable[..., Config], tmp_path: Path) -> Callable[..., list[Launched]]:
+def run_hosts(small_config: Settings, tmp_path: Path) -> Callable[..., list[Launched]]:
     """Both hosts with the same settings file, the second with `changes` besides; when both have ended."""
 
     def run(*changes: str, n_processes: int = 1, version: str = "") -> list[Launched]:
@@ -104,9 +104,7 @@ def test_another_version_of_torch(run_hosts: Callable[..., list[Launched]], tmp_
 
 
 @pytest.mark.long
-def test_another_dataset(
-    run_hosts: Callable[..., list[Launched]], small_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_another_dataset(run_hosts: Callable[..., list[Launched]], small_config: Settings, tmp_path: Path) -> None:
     """Made with the same settings of another log."""
     other = tmp_path / "other"
     arguments = [f"--{key}={value}" for key, value in (SMALL | {"data.n_users": 61}).items()]
@@ -134,7 +132,7 @@ def test_an_error_on_one_host(
 
 @pytest.mark.long
 def test_the_same_dataset_in_another_place_is_trained(
-    run_hosts: Callable[..., list[Launched]], small_config: Callable[..., Config], tmp_path: Path
+    run_hosts: Callable[..., list[Launched]], small_config: Settings, tmp_path: Path
 ) -> None:
     shutil.copytree(small_config().data.folder, tmp_path / "copy")
     hosts = run_hosts(f"--data.dataset_dir={tmp_path / 'copy'}", "--data.source=random", "--run.name=elsewhere")

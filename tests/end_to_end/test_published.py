@@ -18,6 +18,7 @@ from bert4rec.evaluation.intervals import mean_interval
 from bert4rec.report.compared_runs import read_run
 from bert4rec.runtime.errors import SettingsError
 from tests.conftest import SMALL
+from tests.fixture_types import Capture, Patch
 from tests.report.runs_by_hand import make_run
 from tests.runs import report_of
 
@@ -31,7 +32,7 @@ DATASET = {
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+def trained(monkeypatch: Patch, tmp_path: Path) -> list[dict[str, Any]]:
     """Train in this process, since importing TorchRec takes seconds; the settings of all trainings."""
     started: list[dict[str, Any]] = []
     original = bert4rec.train
@@ -48,9 +49,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, A
 @pytest.mark.long
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
-def test_finished_runs_are_kept_and_others_go_on(
-    trained: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_runs_are_kept_and_others_go_on(trained: list[dict[str, Any]], capsys: Capture) -> None:
     words = ["markov", "sasrec", "--seeds=1,2", *OPTIONS]
     assert main(words) == 0
     rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
@@ -70,7 +69,7 @@ def test_finished_runs_are_kept_and_others_go_on(
 
 @pytest.mark.usefixtures("alone")
 def test_a_run_that_fails_does_not_end_the_others(
-    trained: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: list[dict[str, Any]], monkeypatch: Patch, capsys: Capture
 ) -> None:
     original = bert4rec.train
 
@@ -102,9 +101,7 @@ def make(folder: Path, *, fingerprint: str = "abc", processes: int = 1, finished
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_only_the_same_settings_dataset_and_processes_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
-) -> None:
+def test_only_the_same_settings_dataset_and_processes_count(tmp_path: Path, monkeypatch: Patch, finished: bool) -> None:
     make(tmp_path / "x", finished=finished)
     make(tmp_path / "x-2", finished=finished, **{"preprocessing.seed": 3})
     make(tmp_path / "x-3", finished=finished, fingerprint="def")
@@ -133,9 +130,7 @@ def test_models_have_settings_and_names() -> None:
 @pytest.mark.parametrize(
     ("word", "token"), [("--training.n_epoch=1", "n_epoch"), ("markow", "markow"), ("sasrec:n_layer=1", "n_layer")]
 )
-def test_wrong_settings_are_found_before_the_first_training(
-    capsys: pytest.CaptureFixture[str], word: str, token: str
-) -> None:
+def test_wrong_settings_are_found_before_the_first_training(capsys: Capture, word: str, token: str) -> None:
     assert main(["markov", word, "--seeds=1"]) == 2
     assert token in capsys.readouterr().err
 

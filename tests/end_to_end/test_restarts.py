@@ -6,15 +6,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from torchx.runner import get_runner
 
 from bert4rec.checkpoint.run_folder import found
-from bert4rec.config.tables import Config
 from tests.end_to_end.test_faults import launch
+from tests.fixture_types import Patch, Settings
 from tests.launch import BIN, ROOT, TORCHRUN, report_of, settings_file, start
 
 pytestmark = pytest.mark.long
@@ -35,7 +34,7 @@ SCONTROL = """#!/bin/bash
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slurm(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A folder with stand-ins for Slurm's commands, on PATH."""
     folder = tmp_path / "slurm"
     folder.mkdir()
@@ -57,7 +56,7 @@ def slurm_script(*arguments: str) -> str:
 
 
 def test_slurm_puts_a_run_back_that_was_asked_to_end(
-    make: Callable[..., Config], tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+    make: Settings, tmp_path: Path, slurm: Path, monkeypatch: Patch
 ) -> None:
     """A SIGTERM to the step, as before the end of the time limit: saved, put back, gone on with, done."""
     whole = start([*TORCHRUN, settings_file(make(**{"run.name": "whole"}), tmp_path)])
@@ -87,7 +86,7 @@ def test_slurm_puts_a_run_back_that_was_asked_to_end(
 
 
 def test_torchrun_starts_all_processes_anew_after_one_has_died(
-    make: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Settings, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     whole = start([*TORCHRUN, settings_file(make(**{"run.name": "whole"}), tmp_path)])
     assert whole.returncode == 0, whole.stderr

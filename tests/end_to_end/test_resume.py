@@ -5,13 +5,12 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bert4rec.config.tables import Config
+from tests.fixture_types import Patch, Settings
 from tests.folders import files_of
 from tests.launch import ALONE, BIN, ROOT, TORCHRUN, settings_file, start
 from tests.terminal import on_terminal, screen
@@ -20,7 +19,7 @@ BAR = re.compile(r" *\d+ % \|(.+)\| epoch \d+\.\d/\d+  loss \d+\.\d{3}(  \S+ seq
 
 
 @pytest.fixture(autouse=True)
-def commands_of_this_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def commands_of_this_environment(monkeypatch: Patch) -> None:
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
@@ -29,9 +28,7 @@ def training_of(run: Path) -> dict[str, Any]:
     return json.loads((run / "report.json").read_text())["training"]
 
 
-def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
-    make: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(make: Settings, tmp_path: Path) -> None:
     short = {"training.n_epochs": 6, "training.eval_every_n_epochs": 6, "checkpoint.every_steps": 0}
     file = settings_file(make(**short, **{"run.dir": str(tmp_path / "my runs")}), tmp_path)
     written, status = on_terminal([*ALONE, file], folder=ROOT, interrupt_after=" left")
@@ -52,7 +49,7 @@ def test_an_interrupt_leaves_the_bar_whole_and_a_command_that_resumes(
 
 
 @pytest.mark.long
-def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Callable[..., Config], tmp_path: Path) -> None:
+def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Settings, tmp_path: Path) -> None:
     """Under torchrun too: by one line from one process, though the usual settings have other epochs."""
     run = tmp_path / "runs" / "synthetic-dmp"
     done = start([*TORCHRUN, settings_file(make(**{"training.n_epochs": 1}), tmp_path)])
@@ -72,7 +69,7 @@ def test_a_finished_run_says_how_to_train_it_longer_and_that_works(make: Callabl
 
 
 @pytest.mark.long
-def test_a_run_that_is_found_keeps_its_settings(make: Callable[..., Config], tmp_path: Path) -> None:
+def test_a_run_that_is_found_keeps_its_settings(make: Settings, tmp_path: Path) -> None:
     usual = settings_file(make(**{"training.n_epochs": 1, "training.learning_rate": 0.002}), tmp_path)
     done = start([*ALONE, usual, "--training.n_epochs=2"])
     assert done.returncode == 0, done.stderr
@@ -80,7 +77,7 @@ def test_a_run_that_is_found_keeps_its_settings(make: Callable[..., Config], tmp
     (run / "report.json").unlink()  # as if it had been killed during its test
     done = start([*ALONE, usual, "--resume=auto", "--training.n_epochs=3"])
     assert done.returncode == 0, done.stderr
-    assert (training_of(run)["epochs"], done.stdout.splitlines()[0][:11]) == (3, "plan: item ")
+    assert (training_of(run)["epochs"], done.stdout.splitlines()[0][:11]) == (3, "plan: dmp o")
     (run / "report.json").unlink()
     done = start([*ALONE, usual, "--resume=auto"])
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tomli
 
-from bert4rec.config.tables import Config
+from tests.fixture_types import Settings
 from tests.launch import ALONE, ROOT, TORCHRUN, TORCHX, settings_file, start
 
 
@@ -68,9 +68,9 @@ def test_a_run_leaves_its_folder(runs: Callable[..., dict[str, Any]], launcher: 
     for rank in range(report["world_size"]):
         weights, state = (report["sharding"][key][rank] for key in ("weights", "optimizer_state"))
         assert f"\n  {rank}: {weights} of weights and {state} of optimizer state" in plan
-    (line,) = [line for line in report["output"].splitlines() if "plan: " in line]
-    assert re.search(rf"item table \d+ x 20, {'row_wise' if mode == 'dmp' else 'replicated'}", line)
-    assert line.rstrip(" each").endswith(" GB")
+    layout = "row_wise" if mode == "dmp" else "replicated"
+    for line in (f"plan: {mode} on ", rf"  item: \d+ x 20, {layout}, ", "  host memory: .* GB at most"):
+        assert re.search(line, report["output"])
     assert json.loads((folder / "environment.json").read_text())["world_size"] == report["world_size"]
     kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [kind for kind, _ in itertools.groupby(kinds)] == ["train", "validation"] * 2
@@ -127,7 +127,7 @@ def test_report_command_prints_the_table(runs: Callable[..., dict[str, Any]]) ->
 
 
 @pytest.mark.long
-def test_time_and_patience_end_a_run_with_a_report(small_config: Callable[..., Config], tmp_path: Path) -> None:
+def test_time_and_patience_end_a_run_with_a_report(small_config: Settings, tmp_path: Path) -> None:
     for stopped_by, changes in {
         "max_minutes": {"training.max_minutes": 1e-6},
         "patience": {"training.patience": 1, "training.eval_every_n_epochs": 1, "training.learning_rate": 1e-12,
@@ -143,7 +143,7 @@ def test_time_and_patience_end_a_run_with_a_report(small_config: Callable[..., C
 
 
 @pytest.mark.long
-def test_all_data_can_be_trained_on(small_config: Callable[..., Config], tmp_path: Path) -> None:
+def test_all_data_can_be_trained_on(small_config: Settings, tmp_path: Path) -> None:
     """As a person types it, with two loader processes: no validation, no test, and a report all the same."""
     config = small_config(
         **{"preprocessing.split": "none", "data.dataset_dir": str(tmp_path / "all"), "training.num_workers": 2}
@@ -177,7 +177,7 @@ def test_bad_settings_are_one_line_and_status_2(arguments: list[str], named: str
 
 @pytest.mark.parametrize("launcher", [ALONE, pytest.param(TORCHRUN, marks=pytest.mark.long)])
 def test_a_run_folder_that_cannot_be_made_is_one_line(
-    small_config: Callable[..., Config], tmp_path: Path, launcher: list[str]
+    small_config: Settings, tmp_path: Path, launcher: list[str]
 ) -> None:
     (tmp_path / "runs").write_text("in the way")
     done = start([*launcher, settings_file(small_config(), tmp_path)])
@@ -189,7 +189,7 @@ def test_a_run_folder_that_cannot_be_made_is_one_line(
     assert done.stderr.count("Traceback") == (0 if launcher is ALONE else 1)  # torchrun's own
 
 
-def test_a_job_that_cannot_fit_leaves_nothing_behind(small_config: Callable[..., Config], tmp_path: Path) -> None:
+def test_a_job_that_cannot_fit_leaves_nothing_behind(small_config: Settings, tmp_path: Path) -> None:
     file = settings_file(small_config(**{"model.embed_dim": 4_000_000, "model.n_heads": 1}), tmp_path)
     done = start([*ALONE, file])
     assert (done.returncode, done.stdout) == (2, "")
@@ -199,7 +199,7 @@ def test_a_job_that_cannot_fit_leaves_nothing_behind(small_config: Callable[...,
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_training_that_diverges_says_so(small_config: Callable[..., Config], tmp_path: Path) -> None:
+def test_a_training_that_diverges_says_so(small_config: Settings, tmp_path: Path) -> None:
     changes = {"training.learning_rate": 1e30, "training.optimizer": "sgd", "training.max_grad_norm": 0.0}
     done = start([*ALONE, settings_file(small_config(**changes), tmp_path)])
     assert done.returncode == 1
@@ -221,7 +221,7 @@ def test_the_accuracy_of_the_plan_can_be_measured() -> None:
 
 
 @pytest.mark.long
-def test_a_stale_dataset_is_one_line_from_one_process(small_config: Callable[..., Config], tmp_path: Path) -> None:
+def test_a_stale_dataset_is_one_line_from_one_process(small_config: Settings, tmp_path: Path) -> None:
     file = settings_file(small_config(**{"model.max_len": 20}), tmp_path)
     done = start([*TORCHRUN, file])
     assert done.returncode != 0
@@ -233,7 +233,7 @@ def test_a_stale_dataset_is_one_line_from_one_process(small_config: Callable[...
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_interrupt_ends_a_run_with_one_line(small_config: Callable[..., Config], tmp_path: Path) -> None:
+def test_an_interrupt_ends_a_run_with_one_line(small_config: Settings, tmp_path: Path) -> None:
     file = settings_file(small_config(**{"training.n_epochs": 100_000}), tmp_path)
     # Where the tests run in the background the signal is ignored, by their children too: here it is not.
     heed = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler)"

@@ -24,7 +24,7 @@ from bert4rec.feed.batch import (
 )
 from bert4rec.feed.loaders.parcel import ALIGNMENT, FlatBatch
 from bert4rec.feed.negatives import Negatives
-from bert4rec.training.step import tensors_in
+from bert4rec.training.trainer import tensors_in
 
 NEGATIVES = Negatives(torch.tensor([9, 4, 9]), torch.tensor([-1.0, -2.0, -1.0]))
 

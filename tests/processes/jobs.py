@@ -7,7 +7,6 @@ import pkgutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,13 +14,11 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
-from torch.distributed._shard.sharding_spec import ShardMetadata
-from torch.distributed.remote_device import _remote_device
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from bert4rec.checkpoint.contents import CheckpointManager, CheckpointSettings
-from bert4rec.checkpoint.run_folder import Trained
-from bert4rec.checkpoint.store import Copies, in_pieces, read_metadata, verify
+from bert4rec.checkpoint.run_folder import METADATA_VERSION, Trained, read_metadata
+from bert4rec.checkpoint.store import verify
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve
@@ -37,31 +34,22 @@ from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.evaluation.top_k import TopK
 from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.feed.batches import Indices, TrainingBatches, Windows
-from bert4rec.feed.inference import append_mask_batch
 from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.models.baselines import BaselineFactory
-from bert4rec.models.ranking_model import RankingModel, model_class
-from bert4rec.models.tables.table import DenseShard, GradientRoute, Table, saved_name
+from bert4rec.models.ranking_model import RankingModel
+from bert4rec.models.tables.table import DenseShard, GradientRoute, saved_name
 from bert4rec.runtime import console
 from bert4rec.runtime.collectives import (
     Partition,
-    all_agree,
-    all_reduce_min,
-    gather_objects,
-    gather_or_raise,
-    on_rank_zero,
 )
-from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, SettingsError
+from bert4rec.runtime.errors import DivergenceError, Interrupted, SettingsError
 from bert4rec.runtime.processes import Processes, seed_everything, this_process
 from bert4rec.runtime.signals import Interruption
-from bert4rec.sharding.footprint import message_bytes
-from bert4rec.sharding.groups import make_groups
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import held_bytes, unwrap
 from bert4rec.sharding.plan import Plan
 from bert4rec.sharding.torchrec_internals import placed_parts
-from bert4rec.training import agreement
 from bert4rec.training import evaluate as evaluation
 from bert4rec.training.build import (
     build,
@@ -76,8 +64,7 @@ from bert4rec.training.build import (
     training_windows,
 )
 from bert4rec.training.state import State
-from bert4rec.training.step import Decision, Step, StepSync
-from bert4rec.training.trainer import Trainer
+from bert4rec.training.trainer import Step, Trainer
 from tests.models.networks import WithGroups
 
 CPU = torch.device("cpu")
@@ -100,9 +87,7 @@ class Records:
 
 def train(config: Config, folder: Path) -> dict[str, Any]:
     """A training by the real trainer: initial and final weights, the loss of every epoch."""
-    dataset = _open(config)
-    config = resolved(config, _world(), dataset)
-    model, optimizers = build(config, _world(), sizes_of(config, dataset))
+    config, dataset, model, optimizers = set_up(config)
     initial = weights(model)
     log = Records()
     console.SECONDS_BETWEEN_LINES = 1e9  # records at the ends of epochs only, however slow the machine
@@ -131,26 +116,6 @@ def with_groups(job: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     """A job, with a model of two tables in the place of SASRec."""
     with mock.patch.dict(KINDS, sasrec=replace(KINDS["sasrec"], model=f"{WithGroups.__module__}.WithGroups")):
         return job(*args, **keywords)
-
-
-def decided() -> Decision:
-    """What is found out by a question that the processes ask one after another."""
-    rank, empty, consensus = dist.get_rank(), torch.empty(0, dtype=torch.int64), StepSync(Interruption())
-    batch = Batch.from_items(empty, empty, empty, torch.full([rank], 0))
-    for turn in range(dist.get_world_size()):
-        if turn == rank:
-            consensus.start(batch, report=rank == 0, out_of_time=rank == 1)
-        dist.barrier()  # which nobody would come to who waited for the others
-    return consensus.wait()
-
-
-def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
-    """What three pauses of an evaluation say, and the end of it; before the second one two processes get a signal."""
-    interruption = Interruption()
-    consensus = StepSync(interruption)
-    first = consensus.interrupted()
-    interruption.number = (0, signal.SIGTERM, signal.SIGINT)[dist.get_rank()]
-    return [first, consensus.interrupted(), consensus.interrupted()], consensus.wait()
 
 
 class After(Interruption):
@@ -182,17 +147,14 @@ def train_part(
 
     The loss of each step, the weights and the optimizers' state at the end, and what was said if a signal ended it.
     """
-    dataset = _open(config)
-    config = resolved(config, _world(), dataset)
-    seed_everything(config.training.seed, dist.get_rank())
-    model, optimizers = build(config, _world(), sizes_of(config, dataset))
+    config, dataset, model, optimizers = set_up(config)
     log, trainers, facts = Records(), [], None
     console.SECONDS_BETWEEN_LINES = -1.0  # a record at every step
     if resume_from:
         verify(resume_from)
         facts = read_metadata(resume_from)
     state = State(**facts["state"]) if facts else State()
-    about = {"world_size": dist.get_world_size()}
+    about = {"facts_version": METADATA_VERSION, "world_size": dist.get_world_size()}
     trainer = _trainer(
         config,
         dataset,
@@ -208,7 +170,7 @@ def train_part(
     if resume_from and facts:
         is_same_size = facts["world_size"] == dist.get_world_size()
         trainer.checkpoints.restore(resume_from, optimizers=True, random=is_same_size)
-    restored = {"weights": weights(model), "moments": _moments(optimizers)}
+    restored = {"weights": weights(model), "moments": moments_of(optimizers)}
     message = ""
     try:
         trainer.fit()
@@ -218,7 +180,7 @@ def train_part(
         "losses": log.losses,
         "restored": restored,
         "weights": weights(model),
-        "moments": _moments(optimizers),
+        "moments": moments_of(optimizers),
         "interrupted": message,
         "state": trainer.state.without_timers(),
         "metrics": to_metrics(_rank(model, config, dataset, "test", PROTOCOLS), [10]),
@@ -248,7 +210,7 @@ def train_waiting_for_ids(config: Config, folder: Path) -> dict[str, Any]:
 
 def open_exchanges_after(config: Config, *, n_begun: int) -> tuple[int, int]:
     """How many lookups of a model's tables are open when `n_begun` were begun, and when they are discarded."""
-    model: RankingModel = unwrap(_build(config, _open(config)))
+    model: RankingModel = unwrap(set_up(config)[2])
     for first in range(n_begun):
         ids = Lookup.of(torch.arange(first, first + 5))
         model.item_table.begin({"item": ids})
@@ -257,31 +219,6 @@ def open_exchanges_after(config: Config, *, n_begun: int) -> tuple[int, int]:
     n_open = len(exchange)
     model.discard_lookups()
     return n_open, len(exchange)
-
-
-def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dict[str, Any]:
-    """`train_part` until that step, in which the last process has a loss, or a gradient, that is no number."""
-    kind, n_steps = model_class(config.model.kind), itertools.count(1)
-    forward, look_up, spoiled = kind.forward, Table.look_up, [""]
-
-    def spoil(tensor: torch.Tensor) -> torch.Tensor:
-        tensor.register_hook(lambda gradient: gradient * torch.nan)
-        return tensor
-
-    def one_step(self: Any, batch: Any) -> torch.Tensor:
-        spoiled[0] = where if next(n_steps) == step and dist.get_rank() == dist.get_world_size() - 1 else ""
-        if spoiled[0] == "dense":
-            spoil(self.encoder.norm.bias)
-        return forward(self, batch) + (torch.inf if spoiled[0] == "loss" else 0.0)  # whose gradients are as they were
-
-    def of_table(self: Table, features: Any) -> dict[str, torch.Tensor]:
-        found = look_up(self, features)
-        if spoiled[0] != "table" or not torch.is_grad_enabled():
-            return found
-        return {name: spoil(vectors.view_as(vectors)) for name, vectors in found.items()}
-
-    with mock.patch.object(kind, "forward", one_step), mock.patch.object(Table, "look_up", of_table):
-        return train_part(config, folder, until=step)
 
 
 def _trainer(
@@ -295,18 +232,16 @@ def _trainer(
     """The real one, of resolved settings."""
     state = more.pop("state", None) or State()
     examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
-    batches = training_batches(
-        config, examples, _world(), sampler=sampler(config, dataset, _world()), start=state.position
-    )
-    step = Step(model, optimizers, _world(), precision=config.training.precision)
+    batches = training_batches(config, examples, here(), sampler=sampler(config, dataset, here()), start=state.position)
+    step = Step(model, optimizers, here(), precision=config.training.precision)
     return make_trainer(config, step, batches, writer, state=state, **more)
 
 
-def _moments(optimizers: Optimizers) -> dict[str, Parts]:
-    return {name: _parts(value) for name, value in optimizers.tensors().items()}
+def moments_of(optimizers: Optimizers) -> dict[str, Parts]:
+    return {name: parts_of(value) for name, value in optimizers.tensors().items()}
 
 
-def _parts(value: Any) -> Parts:
+def parts_of(value: Any) -> Parts:
     if not isinstance(value, ShardedTensor):
         return [(0, 0, value.detach().numpy().copy())]
     return [
@@ -322,23 +257,26 @@ def manager(folder: Path, **settings: Any) -> CheckpointManager:
         "seconds_on_signal": 8.0,
     }  # fmt: skip
     others = {name: settings.pop(name) for name in ("about", "last_step") if name in settings}
-    return CheckpointManager(folder, CheckpointSettings(**usual | settings), _world(), **{"about": {}} | others)
+    return CheckpointManager(folder, CheckpointSettings(**usual | settings), here(), **{"about": {}} | others)
 
 
-def _build(config: Config, dataset: Dataset) -> torch.nn.Module:
-    return build(resolved(config, _world(), dataset), _world(), sizes_of(config, dataset))[0]
+def set_up(config: Config) -> tuple[Config, Dataset, torch.nn.Module, Optimizers]:
+    """The resolved settings, the dataset, and the freshly initialised model with its optimizers."""
+    dataset = open_folder(config)
+    config = resolved(config, here(), dataset)
+    seed_everything(config.training.seed, dist.get_rank())
+    return config, dataset, *build(config, here(), sizes_of(config, dataset))
 
 
 def rank_with_model(config: Config, split: str) -> Ranks:
     """The ranks that the freshly initialised model gives."""
-    dataset = _open(config)
-    model = _build(config, dataset)
+    _, dataset, model, _ = set_up(config)
     return _rank(model, config, dataset, split, PROTOCOLS)
 
 
 def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
     """The ranks that a kind without training gives."""
-    dataset, partition = _open(config), Partition(dist.get_rank(), dist.get_world_size())
+    dataset, partition = open_folder(config), Partition(dist.get_rank(), dist.get_world_size())
     counting = BaselineFactory(dataset=dataset, partition=partition)
     scorer = counting.scorer(kind, dist.barrier)
     with mock.patch("bert4rec.evaluation.tiles.MIN_TILE", 11):  # some tiles for every process
@@ -347,17 +285,15 @@ def rank_untrained(config: Config, kind: str, split: str) -> Ranks:
 
 def results_with_model(config: Config) -> dict[str, Any]:
     """What a report says of the freshly initialised model."""
-    dataset = _open(config)
-    evaluator = make_evaluator(config, _world(), dataset)
+    _, dataset, model, _ = set_up(config)
+    evaluator = make_evaluator(config, here(), dataset)
     held_out = evaluator.held_out()
-    return evaluator.results(evaluator.ranks(_build(config, dataset), held_out, lambda: None), held_out)
+    return evaluator.results(evaluator.ranks(model, held_out, lambda: None), held_out)
 
 
 def example_users(config: Config) -> tuple[Ranks, list[Example]]:
     """The ranks of the test by an initial model, and the best items of some of its users."""
-    dataset = _open(config)
-    config = resolved(config, _world(), dataset)
-    model, _ = build(config, _world(), sizes_of(config, dataset))
+    config, dataset, model, _ = set_up(config)
     ranks = _rank(model, config, dataset, "test", ["full"])
     scorer = ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len)
     return ranks, examples(scorer, dataset.splits["test"], ranks["full"], k=10, leaves_out_seen=True, device=CPU)
@@ -374,11 +310,9 @@ def _rank(
 
 def rating_errors(config: Config) -> dict[str, float]:
     """Of the freshly initialised model on the held-out pairs, which are cut into several batches."""
-    dataset = _open(config)
-    config = resolved(config, _world(), dataset)
-    model, _ = build(config, _world(), sizes_of(config, dataset))
+    config, dataset, model, _ = set_up(config)
     with mock.patch.object(ratings, "PAIRS_AT_ONCE", 30):
-        return make_evaluator(config, _world(), dataset).ratings(model, lambda: None)
+        return make_evaluator(config, here(), dataset).ratings(model, lambda: None)
 
 
 def weights(model: torch.nn.Module) -> dict[str, Parts]:
@@ -389,33 +323,20 @@ def weights(model: torch.nn.Module) -> dict[str, Parts]:
     }
 
 
-def fail_on_the_first(message: str) -> str:
-    """What `on_rank_zero` raises on this rank."""
-
-    def refuse() -> None:
-        raise SettingsError(message)
-
-    try:
-        on_rank_zero(refuse)
-    except SettingsError as error:
-        return str(error)
-    return "nothing was raised"
-
-
-def _planned(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatches]:
+def plan_and_build(config: Config) -> tuple[Plan, Any, Optimizers, TrainingBatches]:
     """The plan, the model and its optimizers by it, and what they are trained on."""
-    dataset = _open(config)
-    config = resolved(config, _world(), dataset)
-    plan = plan_of_all(config, _world(), sizes_of(config, dataset))
-    model, optimizers = build(config, _world(), sizes_of(config, dataset), plan)
+    dataset = open_folder(config)
+    config = resolved(config, here(), dataset)
+    plan = plan_of_all(config, here(), sizes_of(config, dataset))
+    model, optimizers = build(config, here(), sizes_of(config, dataset), plan)
     examples = training_examples(config, training_windows(config, dataset), n_items=dataset.n_items)
-    batches = training_batches(config, examples, _world(), sampler=sampler(config, dataset, _world()))
+    batches = training_batches(config, examples, here(), sampler=sampler(config, dataset, here()))
     return plan, model, optimizers, batches
 
 
 def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes of weights and of optimizer state of this rank, by the plan and after a step."""
-    plan, model, optimizers, batches = _planned(config)
+    plan, model, optimizers, batches = plan_and_build(config)
     batch = batches[0]
     optimizers.begin_step(1.0)
     model(batch).backward()
@@ -423,95 +344,13 @@ def planned_and_held(config: Config) -> tuple[dict[str, int], dict[str, int]]:
     return plan.resident_bytes(dist.get_rank()), held_bytes(model, optimizers.states())
 
 
-def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
-    """Bytes of vectors that a step brings to a process at most, by the plan, and of all numbers in its messages."""
-    plan, model, optimizers, batches = _planned(config)
-    batch = batches[0]
-    send, counted = dist.all_to_all_single, []
-
-    def counting(output: torch.Tensor, *args: Any, **keywords: Any) -> Any:
-        counted.append(output.numel() * output.element_size() if output.is_floating_point() else 0)
-        return send(output, *args, **keywords)
-
-    with mock.patch.object(dist, "all_to_all_single", counting):
-        optimizers.begin_step(1.0)
-        model(batch).backward()
-    return message_bytes(plan.job), [n_bytes for n_bytes in counted if n_bytes]
-
-
-def copied_from_a_gpu() -> tuple[list[str], np.ndarray]:
-    """Where the copy of a table is said to lie that is said to lie on a GPU, and its values in pieces."""
-    shard = Shard(torch.arange(6.0).view(3, 2), ShardMetadata([0, 0], [3, 2], "rank:0/cpu"))
-    metadata = ShardedTensorMetadata([shard.metadata], torch.Size([3, 2]))
-    table = ShardedTensor._init_from_local_shards_and_global_metadata([shard], metadata)
-    shard.metadata.placement = _remote_device("rank:0/cuda:0")
-    copy = in_pieces(Copies().of({"table": table}))["table"]
-    return [str(piece.metadata.placement) for piece in copy.local_shards()], _parts(copy)[0][2]
-
-
-def counted_by_the_kernel(config: Config) -> list[int]:
-    """What fbgemm takes for the number of the third update, with other lookups and a step left out in between."""
-    dataset = _open(config)
-    config = resolved(config, _world(), dataset)
-    model, optimizers = build(config, _world(), sizes_of(config, dataset))
-    batch = append_mask_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
-    optimizers.set_steps(1)
-    for is_left_out in (False, True, False):
-        optimizers.begin_step(1.0)
-        model(batch).backward()
-        counted = [int(kernel.iter_cpu) for kernel in optimizers._kernels]
-        if not is_left_out:
-            optimizers.step()
-        with torch.no_grad():
-            unwrap(model).item_table.candidates(Lookup.of(torch.arange(2, 9)))
-    return counted
-
-
-def copies_after(config: Config, n_steps: int) -> tuple[bool, bool]:
-    """Whether the processes that hold the same shard have the same rows after so many steps, and the same state."""
-    _, model, optimizers, batches = _planned(config)
-    for step in range(n_steps):
-        _step(model, optimizers, batches[step])
-    found = [weights(model), _moments(optimizers)]
-    tables = [{name: parts for name, parts in of.items() if name.startswith("item_table")} for of in found]
-    copies = unwrap(model).item_table.replicas
-    every = gather_objects(tables, copies.group)
-    first, second = (
-        all(_are_equal(every[0][kind][name], theirs[kind][name]) for theirs in every for name in every[0][kind])
-        for kind in (0, 1)
-    )
-    return first, second
-
-
-def _are_equal(mine: Parts, theirs: Parts) -> bool:
-    return all(np.array_equal(one[2], other[2]) for one, other in zip(mine, theirs, strict=True))
-
-
-def sums_in_groups() -> tuple[float, float, float, list[list[float]], range]:
-    """Of the ranks of 4 processes in groups of 2: over a group, over copies; their mean; a stack; and 2 of 8 things."""
-    groups = make_groups(2, timedelta(minutes=5))
-    rank = torch.tensor([float(dist.get_rank())])
-    totals = [float(partition.sum(rank.clone())) for partition in (groups.shards, groups.replicas)]
-    mean, stacked = float(groups.replicas.mean(rank.clone())), groups.shards.stack(rank).tolist()
-    return *totals, mean, stacked, groups.world.of(8)  # type: ignore[return-value]
-
-
 def refusal(config: Config, n_items: int) -> str:
     """What is said of a catalogue of that size before anything is allocated."""
     try:
-        build(resolve(config, "cpu", Facts(n_items)), _world(), Sizes(n_items))
+        build(resolve(config, "cpu", Facts(n_items)), here(), Sizes(n_items))
     except SettingsError as error:
         return str(error)
     return "nothing was raised"
-
-
-def smallest() -> tuple[int, bool, bool]:
-    rank = dist.get_rank()
-    return all_reduce_min(10**12 - rank), all_agree(True), all_agree(rank == 0)
-
-
-def answer_of_the_first() -> int:
-    return on_rank_zero(lambda: 7 + dist.get_rank())
 
 
 FEW = {
@@ -540,31 +379,6 @@ class FewItems:
         return Rows(items, self.lengths(indices), self._targets[indices], {})
 
 
-def begin(name: str, parts: list[str]) -> tuple[str, str]:
-    """How `agreed` ends on this process, where each plays a part: its own fact, "fails", "crashes", "never comes"."""
-    part = parts[dist.get_rank()]
-
-    def prepare() -> tuple[str, agreement.Facts]:
-        if part == "fails":
-            raise DataError("no dataset folder")
-        if part == "crashes":
-            raise ZeroDivisionError("in a line\nand another")
-        return part, {"versions": {}, "dataset": {}, "device": {}, "settings": {"training.seed": part}}
-
-    if part == "never comes":
-        return "", ""
-    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
-    with (
-        mock.patch.object(agreement, "SECONDS_TO_COME", 2.0 if "never comes" in parts else 60.0),
-        mock.patch.object(agreement, "SECONDS_TO_READ", 2.0),
-        mock.patch("socket.gethostname", return_value=f"host{dist.get_rank()}"),
-    ):
-        try:
-            return "agreed", agreement.preflight(store, dist.get_rank(), dist.get_world_size(), prepare)
-        except Exception as error:
-            return type(error).__name__, str(error)
-
-
 def train_few_items(cases: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any] | str]:
     """For each catalogue size and settings: the losses of the steps, the ranks by the model then; or the refusal."""
     return [_train_few_items(n_items, changes) for n_items, changes in cases]
@@ -573,7 +387,7 @@ def train_few_items(cases: list[tuple[int, dict[str, Any]]]) -> list[dict[str, A
 def rank_with_a_spoiled_item() -> str:
     """What is raised where one item's vector is no number, of an item that nobody has seen."""
     config, n_items = resolve(load_config(None, FEW), "cpu", Facts(40)), 40
-    model, _ = build(config, _world(), Sizes(n_items))
+    model, _ = build(config, here(), Sizes(n_items))
     users = FewItems(n_items, 3)
     rows = users.read(np.arange(3))
     seen = set(rows.items) | set(rows.targets)
@@ -589,7 +403,7 @@ def rank_with_a_spoiled_item() -> str:
 
 
 def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | str:
-    world = _world()
+    world = here()
     fitting = {
         "training.per_device_train_batch_size": 12 // world.world_size,
         "training.n_train_negatives": max(1, min(20, n_items - 1)),
@@ -607,12 +421,12 @@ def _train_few_items(n_items: int, changes: dict[str, Any]) -> dict[str, Any] | 
         per_device=training.per_device, seed=training.seed,
         sampler=None if training.loss == "softmax" else drawn,
     )  # fmt: skip
-    losses = [_step(model, optimizers, batches[step]) for step in range(len(batches))]
+    losses = [make_step(model, optimizers, batches[step]) for step in range(len(batches))]
     ranker = Ranker(ModelScorer(unwrap(model), device=CPU, max_len=config.model.max_len), batch_size=4, device=CPU)
     return {"losses": losses, "ranks": ranker.rank(FewItems(n_items, 10), ["full"])["full"]}
 
 
-def _step(model: torch.nn.Module, optimizers: Optimizers, batch: Batch) -> float:
+def make_step(model: torch.nn.Module, optimizers: Optimizers, batch: Batch) -> float:
     """The mean loss of the global batch, by which the weights are updated."""
     partition = Partition(dist.get_rank(), dist.get_world_size())
     n_positions = int(partition.sum((batch.targets != NO_ITEM).sum()))
@@ -623,25 +437,15 @@ def _step(model: torch.nn.Module, optimizers: Optimizers, batch: Batch) -> float
     return float(partition.sum(loss.detach())) / n_positions
 
 
-def _world() -> Processes:
+def here() -> Processes:
     return this_process("cpu")
 
 
-def _open(config: Config) -> Dataset:
+def open_folder(config: Config) -> Dataset:
     return open_dataset(
         config.data.folder, preprocessing=config.preprocessing.recipe,
         with_times=config.model.knows_times,
     )  # fmt: skip
-
-
-def share_rows() -> tuple[list[list[int]], tuple[int, int], list[int], list[list[int]]]:
-    """Ragged rows of all ranks together, where this rank's stand, a sum, and equally many values stacked."""
-    partition = Partition(dist.get_rank(), dist.get_world_size())
-    mine = torch.full((2 * partition.rank, 2), partition.rank)  # the first rank has none
-    rows, where = partition.concatenate(mine)
-    total = partition.sum(torch.tensor([partition.rank, 1]))
-    stacked = partition.stack(torch.tensor([partition.rank]))
-    return rows.tolist(), (where.start, where.stop), total.tolist(), stacked.tolist()
 
 
 def collect_batches(n: int, size: int) -> list[int]:
@@ -663,28 +467,6 @@ def best_of_processes(scores: list[list[float]]) -> tuple[list[list[float]], lis
     best.update(slice(None), torch.tensor(scores)[:, own.start : own.stop], own.start)
     found = best.of_all(partition)
     return found.scores.tolist(), found.indices.tolist()
-
-
-def exchange_rows() -> list[list[int]]:
-    """Each process gives process r r rows, which say who gives and who gets."""
-    partition = Partition(dist.get_rank(), dist.get_world_size())
-    given = [[partition.rank, other] for other in range(partition.n_processes) for _ in range(other)]
-    rows = torch.tensor(given).view(-1, 2)
-    return partition.exchange(rows, [*range(partition.n_processes)]).tolist()
-
-
-def fail_on_the_last(message: str) -> str | list[int]:
-    """What every process says, or the error of the last one."""
-
-    def answer() -> int:
-        if message and dist.get_rank() == dist.get_world_size() - 1:
-            raise SettingsError(message)
-        return dist.get_rank()
-
-    try:
-        return gather_or_raise(answer)
-    except SettingsError as error:
-        return str(error) if error.is_on_all else "on one alone"
 
 
 def send_gradients_back(ids: list[list[int]]) -> list[list[float]]:

@@ -1,12 +1,10 @@
 """Devices and processes."""
 
-import os
 import random
 import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -169,22 +167,6 @@ def test_a_launcher_that_cannot_do_it_is_one_line(monkeypatch: Patch, variables:
         monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=message):
         rendezvous()
-
-
-def test_how_long_ago_torchrun_was_started() -> None:
-    """This process stands for it."""
-    program = "from bert4rec.runtime.processes import age_of_launcher; print(age_of_launcher())"
-
-    def read(**variables: str) -> tuple[float, float, float]:
-        begin, command, environment = time.monotonic(), [sys.executable, "-c", program], os.environ | variables
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return begin, float(done.stdout), time.monotonic()
-
-    assert read()[1] == 0
-    begin, age, end = read(TORCHELASTIC_RUN_ID="none")
-    later_begin, later, later_end = read(TORCHELASTIC_RUN_ID="none")
-    assert later_begin - end <= later - age <= later_end - begin  # each is read between its begin and its end
-    assert age < later
 
 
 def test_a_group_of_one_ends_with_its_block_and_with_an_error() -> None:

@@ -2,12 +2,20 @@
 
 import itertools
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
+from bert4rec.config.tables import Config
+from bert4rec.runtime.collectives import gather_objects
+from bert4rec.sharding.groups import make_groups
+from bert4rec.sharding.parallelize import unwrap
+from tests.conftest import long
 from tests.fixture_types import Settings
 from tests.processes import jobs
 from tests.training.loop.test_trainer import assemble
@@ -65,8 +73,33 @@ def difference(ones: Results, others: Results, size: int) -> float:
     return found
 
 
-def long(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.long)
+def copies_after(config: Config, n_steps: int) -> tuple[bool, bool]:
+    """Whether the processes that hold the same shard have the same rows after so many steps, and the same state."""
+    _, model, optimizers, batches = jobs.plan_and_build(config)
+    for step in range(n_steps):
+        jobs.make_step(model, optimizers, batches[step])
+    found = [jobs.weights(model), jobs.moments_of(optimizers)]
+    tables = [{name: parts for name, parts in of.items() if name.startswith("item_table")} for of in found]
+    copies = unwrap(model).item_table.replicas
+    every = gather_objects(tables, copies.group)
+    first, second = (
+        all(_are_equal(every[0][kind][name], theirs[kind][name]) for theirs in every for name in every[0][kind])
+        for kind in (0, 1)
+    )
+    return first, second
+
+
+def _are_equal(mine: jobs.Parts, theirs: jobs.Parts) -> bool:
+    return all(np.array_equal(one[2], other[2]) for one, other in zip(mine, theirs, strict=True))
+
+
+def sums_in_groups() -> tuple[float, float, float, list[list[float]], range]:
+    """Of the ranks of 4 processes in groups of 2: over a group, over copies; their mean; a stack; and 2 of 8 things."""
+    groups = make_groups(2, timedelta(minutes=5))
+    rank = torch.tensor([float(dist.get_rank())])
+    totals = [float(partition.sum(rank.clone())) for partition in (groups.shards, groups.replicas)]
+    mean, stacked = float(groups.replicas.mean(rank.clone())), groups.shards.stack(rank).tolist()
+    return *totals, mean, stacked, groups.world.of(8)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +135,7 @@ def test_steps_by_the_gradients_of_all_groups_are_those_without_groups(
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adam"])
 def test_copies_and_their_optimizer_states_are_the_same(pools: Any, small_config: Settings, optimizer: str) -> None:
     changes = {"parallelism.sparse_optimizer": optimizer, "training.per_device_train_batch_size": 4, **IN_TWO}
-    assert pools(4).run(jobs.copies_after, small_config(**changes), 3) == [(True, True)] * 4
+    assert pools(4).run(copies_after, small_config(**changes), 3) == [(True, True)] * 4
 
 
 @pytest.mark.parametrize("changes", [SAMPLED, long({}), long(SAMPLED | TABLE_WISE | {"model.kind": "sasrec"})])
@@ -139,7 +172,7 @@ def test_groups_of_another_size_than_divides_the_processes_are_refused_on_all(
 
 def test_each_group_and_each_shard_has_its_own_messages(pools: Any) -> None:
     """Processes 0, 1 and 2, 3 are groups; 0, 2 and 1, 3 hold the same. Evaluation deals each what its shard has."""
-    assert pools(4).run(jobs.sums_in_groups) == [
+    assert pools(4).run(sums_in_groups) == [
         (1.0, 2.0, 1.0, [[0.0], [1.0]], range(2)),
         (1.0, 4.0, 2.0, [[0.0], [1.0]], range(4, 6)),
         (5.0, 2.0, 1.0, [[2.0], [3.0]], range(2, 4)),

@@ -4,27 +4,22 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
+from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset
+from bert4rec.sharding.footprint import message_bytes
+from tests.conftest import long
 from tests.fixture_types import Settings
 from tests.processes import jobs
+from tests.training.loop.test_trainer import assemble
 
 STEPS = 10
-
-
-def assemble(results: list[dict[str, jobs.Parts]], name: str) -> np.ndarray:
-    """A whole table of the parts that all ranks hold."""
-    parts = [part for rank in results for part in rank[name]]
-    n_rows = max(row + len(values) for row, _, values in parts)
-    width = max(column + values.shape[1] for _, column, values in parts)
-    whole = np.full((n_rows, width), np.nan, np.float32)
-    for row, column, values in parts:
-        whole[row : row + len(values), column : column + values.shape[1]] = values
-    assert not np.isnan(whole).any()
-    return whole
 
 
 TABLES = ["item_table.embeddings.item.weight"]
@@ -83,8 +78,20 @@ USUAL = {("softmax", "sgd"), ("sampled_softmax", "rowwise_adagrad"), ("gbce", "a
 LOSSES, OPTIMIZERS = ("softmax", "sampled_softmax", "gbce"), ("sgd", "adagrad", "rowwise_adagrad")
 
 
-def long(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.long)
+def message_bytes_of_a_step(config: Config) -> tuple[int, list[int]]:
+    """Bytes of vectors that a step brings to a process at most, by the plan, and of all numbers in its messages."""
+    plan, model, optimizers, batches = jobs.plan_and_build(config)
+    batch = batches[0]
+    send, counted = dist.all_to_all_single, []
+
+    def counting(output: torch.Tensor, *args: Any, **keywords: Any) -> Any:
+        counted.append(output.numel() * output.element_size() if output.is_floating_point() else 0)
+        return send(output, *args, **keywords)
+
+    with mock.patch.object(dist, "all_to_all_single", counting):
+        optimizers.begin_step(1.0)
+        model(batch).backward()
+    return message_bytes(plan.job), [n_bytes for n_bytes in counted if n_bytes]
 
 
 @pytest.mark.parametrize(
@@ -123,14 +130,14 @@ def test_every_way_trains_the_model_of_one_process(
         assert together[0]["metrics"][name] == pytest.approx(value, abs=0.02)
     for table in [*TABLES, GROUPS] if kind == "two tables" else TABLES:
         for moment, tolerance in (("initial", 0.0), ("final", 1e-4)):
-            expected = assemble([alone[0][moment]], table)
+            expected = assemble([alone[0][moment][table]])
             if mode == "dmp":
-                found = [assemble([rank[moment] for rank in together], table)]
+                found = [assemble([rank[moment][table] for rank in together])]
             else:
-                found = [assemble([rank[moment]], table) for rank in together]
+                found = [assemble([rank[moment][table]]) for rank in together]
             for whole in found:
                 np.testing.assert_allclose(whole, expected, rtol=0, atol=tolerance)
-        assert np.abs(assemble([alone[0]["final"]], table) - assemble([alone[0]["initial"]], table)).max() > 0.01
+        assert np.abs(assemble([alone[0]["final"][table]]) - assemble([alone[0]["initial"][table]])).max() > 0.01
 
 
 def test_as_many_draws_of_negatives_train_the_same_model(pools: Any, small_config: Settings, tmp_path: Path) -> None:
@@ -161,7 +168,7 @@ def test_messages_of_half_the_bytes(pools: Any, small_config: Settings, loss: st
 
     def sent(messages: str) -> list[tuple[int, list[int]]]:
         settings = SAMPLED | {"training.loss": loss, "parallelism.messages": messages}
-        return list(pools(2).run(jobs.message_bytes_of_a_step, small_config(**settings)))
+        return list(pools(2).run(message_bytes_of_a_step, small_config(**settings)))
 
     whole = sent("fp32")
     for half in (sent("fp16"), sent("bf16")):
@@ -249,8 +256,8 @@ def test_a_matrix_factorization_is_the_same_in_every_way(
         np.testing.assert_allclose(together[0]["losses"], alone["losses"], rtol=1e-5)
         for table in WEIGHTS:
             for moment, tolerance in (("initial", 0.0), ("final", 1e-5)):
-                found = assemble([rank[moment] for rank in (together if mode == "dmp" else together[:1])], table)
-                np.testing.assert_allclose(found, assemble([alone[moment]], table), rtol=0, atol=tolerance)
+                found = assemble([rank[moment][table] for rank in (together if mode == "dmp" else together[:1])])
+                np.testing.assert_allclose(found, assemble([alone[moment][table]]), rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("n_processes", [2, 3])

@@ -8,8 +8,7 @@ from torchrec.distributed.types import ShardingPlan
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.groups import Groups
 from bert4rec.sharding.parallelize import _plan_of_group
-from bert4rec.sharding.placement import StepTime, allowed_types
-from bert4rec.sharding.plan import make_plan
+from bert4rec.sharding.plan import StepTime, allowed_types, make_plan
 from tests.fixture_types import Patch
 from tests.sharding.make_job import NO_LIMIT, make_job
 

@@ -1,18 +1,20 @@
 """What differs between the processes of a run is named, and all processes raise it."""
 
+import json
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from bert4rec.config.tables import Config
+from bert4rec.runtime.errors import DataError
 from bert4rec.training import agreement
-from bert4rec.training.agreement import Facts, Report, environment_facts, late_host, problem_of
-from tests.processes import jobs
+from bert4rec.training.agreement import Facts, Report, environment_facts, problem_of
+from tests.fixture_types import Patch, Settings
 
 FIRST = environment_facts(Config().model_dump(mode="json"), "9bc1" * 16, "cpu")
 
@@ -26,6 +28,31 @@ def problem_with(*facts: Facts) -> str:
     """What is said where the first process has `FIRST`, and others these facts, on a host each."""
     every = [FIRST, *facts]
     return problem_of([Report(rank, f"host{rank}", facts=facts) for rank, facts in enumerate(every)])
+
+
+def begin(name: str, parts: list[str]) -> tuple[str, str]:
+    """How `agreed` ends on this process, where each plays a part: its own fact, "fails", "crashes", "never comes"."""
+    part = parts[dist.get_rank()]
+
+    def prepare() -> tuple[str, agreement.Facts]:
+        if part == "fails":
+            raise DataError("no dataset folder")
+        if part == "crashes":
+            raise ZeroDivisionError("in a line\nand another")
+        return part, {"versions": {}, "dataset": {}, "device": {}, "settings": {"training.seed": part}}
+
+    if part == "never comes":
+        return "", ""
+    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    with (
+        mock.patch.object(agreement, "SECONDS_TO_COME", 2.0 if "never comes" in parts else 60.0),
+        mock.patch.object(agreement, "SECONDS_TO_READ", 2.0),
+        mock.patch("socket.gethostname", return_value=f"host{dist.get_rank()}"),
+    ):
+        try:
+            return "agreed", agreement.preflight(store, dist.get_rank(), dist.get_world_size(), prepare)
+        except Exception as error:
+            return type(error).__name__, str(error)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +109,7 @@ def test_what_every_host_cannot_is_said_as_by_one_process() -> None:
     assert problem_of(reports[1:]) == "process 2 on host: torn"
 
 
-def test_every_setting_is_compared_but_those_that_name_places(small_config: Callable[..., Config]) -> None:
+def test_every_setting_is_compared_but_those_that_name_places(small_config: Settings) -> None:
     settings = environment_facts(small_config().model_dump(mode="json"), "", "cpu")["settings"]
     tables = {name: set(keys) for name, keys in small_config().model_dump(mode="json").items()}
     tables["run"] -= {"dir", "name"}
@@ -92,7 +119,7 @@ def test_every_setting_is_compared_but_those_that_name_places(small_config: Call
     assert {"run.resume", "run.init_from", "run.reset_optimizer", "checkpoint.async"} <= set(settings)
 
 
-def test_the_versions_tell_builds_and_sources_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_versions_tell_builds_and_sources_apart(monkeypatch: Patch, tmp_path: Any) -> None:
     versions = FIRST["versions"]
     assert versions["torch"] == torch.__version__
     monkeypatch.setattr("bert4rec.training.agreement.__file__", str(tmp_path / "training" / "agreement.py"))
@@ -104,25 +131,13 @@ def test_the_versions_tell_builds_and_sources_apart(monkeypatch: pytest.MonkeyPa
     assert checksums[2] == checksums[3]
 
 
-def test_who_came_last_is_named_where_others_waited_for_long() -> None:
-    """By the ages of the launchers, in seconds, whatever the hosts' clocks say."""
-
-    def late(**ages: float) -> str:
-        return late_host([Report(rank, host, age=age) for rank, (host, age) in enumerate(ages.items())])
-
-    assert late(alone=400.0) == ""
-    assert late(first=12.0, second=11.0, third=2.5) == ""
-    said = late(first=14.0, second=317.4, third=15.0)
-    assert re.search(r"^second .* 5:03 .* first$", said)
-
-
 def test_a_process_that_comes_as_one_looks_who_is_missing_is_not_missing() -> None:
     class Store(dist.HashStore):
         def wait(self, keys: list[str], timeout: timedelta) -> None:
-            self.set(keys[0], "here")
+            self.set(keys[0], json.dumps(Report(0, "host0", facts=FIRST)))
             raise dist.DistStoreError("timed out")
 
-    assert agreement._wait_for_all(Store(), ["report/0"]) == []
+    assert agreement._examine(Store(), 1) == ""
 
 
 DIFFERS = r'process 2 on host2 differs from process 0 on host0: training.seed = "b", not "a"; '
@@ -153,6 +168,6 @@ MISSING = "process 1 of 3 .* 2 s"
     ids=lambda value: " ".join(value) if isinstance(value[0], str) else "",
 )
 def test_all_processes_end_alike(pools: Any, parts: list[str], ends: list[tuple[str, str]]) -> None:
-    for (kind, text), (expected, pattern) in zip(pools(3).run(jobs.begin, " ".join(parts), parts), ends, strict=True):
+    for (kind, text), (expected, pattern) in zip(pools(3).run(begin, " ".join(parts), parts), ends, strict=True):
         assert kind == expected
         assert re.search(pattern, text)

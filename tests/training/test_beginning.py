@@ -14,6 +14,7 @@ from bert4rec.report.log import read_records
 from bert4rec.runtime.errors import SettingsError
 from bert4rec.training.run import run
 from tests.conftest import leave_group
+from tests.fixture_types import Capture
 from tests.runs import Make, edit_facts, report_of, steps
 
 pytestmark = [
@@ -22,7 +23,7 @@ pytestmark = [
 ]
 
 
-def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: Capture) -> None:
     second_is_best = {"training.seed": 4, "parallelism.sparse_optimizer": "rowwise_adagrad"}
     folder = run(make(**second_is_best))
     assert report_of(folder)["training"]["best_epoch"] == 2
@@ -32,9 +33,7 @@ def test_where_the_best_is_lost_the_search_starts_again(make: Make, capsys: pyte
     assert report_of(folder)["training"]["best_epoch"] == 3
 
 
-def test_after_a_reset_the_optimizers_count_from_there(
-    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_after_a_reset_the_optimizers_count_from_there(make: Make, whole: Path, capsys: Capture) -> None:
     """Once, however often the same command is given; with other optimizers again."""
 
     def updates(optimizer: str, n_epochs: int) -> int:
@@ -46,22 +45,10 @@ def test_after_a_reset_the_optimizers_count_from_there(
     assert capsys.readouterr().out.count("with fresh optimizers\n") == 2
 
 
-def test_a_run_from_another_kind_of_device_is_resumed(
-    make: Make, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_from_another_kind_of_device_is_resumed(make: Make, whole: Path, capsys: Capture) -> None:
     edit_facts(found(whole / "checkpoints")[-1], lambda facts: facts["config"]["parallelism"].update(device="cuda"))
     run(make(**{"run.resume": str(whole), "training.n_epochs": 4}))
     assert re.search("1 x cpu.* 1 x cuda", capsys.readouterr().out)
-
-
-def test_another_number_of_draws_of_negatives_is_said(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    sampled = {"training.loss": "gbce", "training.n_train_negatives": 20}
-    folder = run(make(**sampled, **{"training.n_epochs": 1, "training.negatives_shared_by": 1}))
-    edit_facts(found(folder / "checkpoints")[-1], lambda facts: facts.update(world_size=4))
-    run(make(**sampled, **{"run.resume": str(folder), "training.n_epochs": 2}))
-    said = capsys.readouterr().out
-    assert re.search("1 draw.* 4 draws", said)
-    assert "training.negatives_shared_by = all," in said
 
 
 def test_a_run_may_start_from_the_weights_of_another(make: Make, whole: Path) -> None:

@@ -1,6 +1,5 @@
 """What of the settings goes where."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +8,12 @@ import torch
 
 from bert4rec.config.load import load_config
 from bert4rec.config.resolve import Facts, resolve
-from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import Dataset, Sizes
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.footprint import Job
 from bert4rec.training import build
 from bert4rec.training.build import checkpoint_manager, choose_baselines, job, sampler
+from tests.fixture_types import Patch, Settings
 
 WORLD = Processes(rank=1, local_rank=1, world_size=6, local_world_size=3, device=torch.device("cpu"))
 
@@ -43,7 +42,7 @@ def test_a_job_to_the_last_field() -> None:
 
 @pytest.mark.parametrize(("power", "are_unlike"), [(0.0, True), (1.0, False)])
 def test_only_a_sampled_loss_has_negatives(
-    small_config: Callable[..., Config], small_dataset: Dataset, power: float, are_unlike: bool
+    small_config: Settings, small_dataset: Dataset, power: float, are_unlike: bool
 ) -> None:
     """As many as there are items: drawn uniformly without repeats, so each comes once; by popularity some do twice."""
     n_items = small_dataset.n_items
@@ -58,7 +57,7 @@ def test_only_a_sampled_loss_has_negatives(
 
 @pytest.mark.parametrize(("shared_by", "groups"), [("all", [0, 0, 0, 0]), (1, [0, 1, 2, 3]), (2, [0, 0, 1, 1])])
 def test_consecutive_processes_share_a_draw(
-    small_config: Callable[..., Config], small_dataset: Dataset, shared_by: int | str, groups: list[int]
+    small_config: Settings, small_dataset: Dataset, shared_by: int | str, groups: list[int]
 ) -> None:
     """The first group's is the one that all share where all do; the others differ from it and from each other."""
 
@@ -75,7 +74,7 @@ def test_consecutive_processes_share_a_draw(
 
 
 def test_all_baselines_unless_they_were_chosen_or_would_take_long(
-    small_config: Callable[..., Config], small_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+    small_config: Settings, small_dataset: Dataset, monkeypatch: Patch
 ) -> None:
     others = ["recent_popularity", "markov", "transition_graph"]
     assert choose_baselines(small_config(), small_dataset) == (others, "")

@@ -14,7 +14,6 @@ import pytest
 import preprocessing
 from bert4rec.checkpoint.run_folder import find_trained
 from bert4rec.commands.evaluate import settings_of
-from bert4rec.config.tables import Config
 from bert4rec.evaluation import ranker
 from bert4rec.export.export import export
 from bert4rec.inference.load import find_source
@@ -24,6 +23,7 @@ from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.training.evaluate import Evaluation, evaluate
 from bert4rec.training.run import run
 from tests.conftest import SMALL, leave_group
+from tests.fixture_types import Patch, Settings
 from tests.folders import remove_targets
 from tests.processes import jobs
 from tests.runs import flip, in_step, report_of
@@ -95,7 +95,7 @@ def test_the_figures_of_a_sharded_bert4rec(made: Path, tmp_path: Path, caplog: p
 
 
 def test_two_processes_give_the_same_figures(
-    pools: Callable[[int], Any], made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pools: Callable[[int], Any], made: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     trained = find_trained(made)
     found = pools(2).run(jobs.evaluate, settings_of(trained, []), trained, tmp_path / "out")
@@ -119,7 +119,7 @@ def test_two_processes_take_their_rows_of_a_model_package(
 
 
 def test_the_figures_of_a_replicated_sasrec_with_repeated_targets(
-    log_config: Callable[..., Config], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    log_config: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor has an evaluation any state of an optimizer; some users have no negatives."""
     sampled = {"training.loss": "sampled_softmax", "training.n_train_negatives": 4, "model.kind": "sasrec"}
@@ -184,7 +184,7 @@ def test_damaged_weights_are_refused(whole: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_a_signal_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     in_step(monkeypatch, ranker.Ranker, "_encode_batch", 2)
     with pytest.raises(Interrupted, match="SIGTERM") as caught:
         evaluated(made, tmp_path / "x" / "out")
@@ -192,7 +192,7 @@ def test_a_signal_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: pytest
     assert list((tmp_path / "x").iterdir()) == []
 
 
-def test_a_full_disk_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing(made: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 

@@ -21,6 +21,7 @@ from bert4rec.runtime.errors import DataError
 from bert4rec.training.evaluate import Evaluation, evaluate
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, LOG, SMALL, leave_group, prepare_log
+from tests.fixture_types import Capture, Patch
 from tests.processes import jobs
 from tests.runs import report_of
 
@@ -120,9 +121,7 @@ def test_the_report_says_how_many_are_unknown(old: Path, other_folder: Path, tmp
     assert unknown_items(report_of(old)) == ""
 
 
-def test_unknown_items_are_in_no_list(
-    old: Path, other_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_items_are_in_no_list(old: Path, other_folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     shown: list[Any] = []
     means = Lists._means
     monkeypatch.setattr(Lists, "_means", lambda lists, items: shown.append(items) or means(lists, items))
@@ -173,7 +172,7 @@ def test_a_model_package_brings_its_own_ids(old: Path, other_folder: Path, tmp_p
 
 
 def test_an_old_run_whose_dataset_is_gone(
-    old: Path, log_folder: Path, grown_folder: Path, other_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: Path, log_folder: Path, grown_folder: Path, other_folder: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """A dataset that extends that of the run needs no map of ids."""
     there = evaluated(old, grown_folder, tmp_path / "a")
@@ -192,7 +191,7 @@ def test_a_dataset_without_a_known_item_is_refused(old: Path, tmp_path: Path) ->
 
 
 def test_the_old_and_the_extended_run_are_paired_on_the_new_dataset(
-    log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    log_folder: Path, grown_folder: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     old = trained_on(log_folder, tmp_path / "runs")
     assert main(["extend", str(old), str(grown_folder)]) == 0

@@ -1,7 +1,6 @@
 """What a finished run leaves: page, pictures, example users; and that what is optional never costs the report."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.evaluation.evaluator import Evaluator, Example
 from bert4rec.report.figures import read_contents
@@ -17,6 +15,7 @@ from bert4rec.training import results
 from bert4rec.training.results import described
 from bert4rec.training.run import run
 from tests.conftest import prepare_log
+from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import report_of
 
 
@@ -45,9 +44,7 @@ def test_a_run_leaves_its_page_its_pictures_and_its_examples(made: Path) -> None
     assert all(warning["text"] in (made / "report.md").read_text() for warning in report["warnings"])
 
 
-def test_a_page_that_cannot_be_written_loses_no_figure(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_cannot_be_written_loses_no_figure(whole: Path, monkeypatch: Patch, capsys: Capture) -> None:
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -62,8 +59,8 @@ def test_a_page_that_cannot_be_written_loses_no_figure(
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of the libraries about themselves
 @pytest.mark.parametrize("kind", ["bert4rec", "popularity"])
 def test_what_is_optional_never_costs_the_report(
-    make: Callable[..., Config], whole: Path, kind: str,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    make: Settings, whole: Path, kind: str,
+    monkeypatch: Patch, capsys: Capture,
 ) -> None:  # fmt: skip
     before = report_of(whole)
     (whole / "report.json").unlink()

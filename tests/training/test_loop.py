@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from bert4rec.checkpoint import contents, store
 from bert4rec.dataset.format import NO_ITEM
@@ -18,24 +19,48 @@ from bert4rec.feed.negatives import Negatives
 from bert4rec.models.sequence_model import Bert4Rec
 from bert4rec.report.log import read_records
 from bert4rec.runtime import console
+from bert4rec.runtime.collectives import Decision, StepSync
 from bert4rec.runtime.errors import DivergenceError
 from bert4rec.runtime.signals import Interruption
 from bert4rec.training.run import run
-from bert4rec.training.state import State
-from bert4rec.training.step import Decision, Prefetcher, StepSync, tensors_in
-from bert4rec.training.trainer import WARM_STEPS, Meter, Stopwatch
+from bert4rec.training.state import State, Stopwatch
+from bert4rec.training.trainer import WARM_STEPS, Meter, Prefetcher, _n_positions, tensors_in
 from tests.conftest import leave_group
-from tests.processes import jobs
+from tests.fixture_types import Capture, Patch
 from tests.runs import Make, report_of
 
 
-@pytest.mark.usefixtures("group_of_one")
+def decided() -> Decision:
+    """What is found out by a question that the processes ask one after another."""
+    rank, consensus = dist.get_rank(), StepSync(Interruption())
+    for turn in range(dist.get_world_size()):
+        if turn == rank:
+            consensus.start(rank, report=rank == 0, out_of_time=rank == 1)
+        dist.barrier()  # which nobody would come to who waited for the others
+    return consensus.wait()
+
+
+def signalled_in_an_evaluation() -> tuple[list[int], Decision]:
+    """What three pauses of an evaluation say, and the end of it; before the second one two processes get a signal."""
+    interruption = Interruption()
+    consensus = StepSync(interruption)
+    first = consensus.interrupted()
+    interruption.number = (0, signal.SIGTERM, signal.SIGINT)[dist.get_rank()]
+    return [first, consensus.interrupted(), consensus.interrupted()], consensus.wait()
+
+
 def test_positions_are_those_with_a_target() -> None:
     batch = Batch.from_items(
         torch.tensor([2, 3, 4]), torch.tensor([3]), torch.tensor([0, 2]), torch.tensor([5, NO_ITEM])
     )
+    assert _n_positions(batch) == 1
+    assert _n_positions(None) == 0
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_decision_answers_one_question() -> None:
     consensus = StepSync(Interruption())
-    consensus.start(batch, report=True, save=True)
+    consensus.start(1, report=True, save=True)
     assert consensus.wait() == Decision(positions=1, report=True, save=True)
     assert consensus.wait() == Decision()  # to no question
 
@@ -55,12 +80,12 @@ def test_a_signal_is_answered_when_it_was_told_of() -> None:
 
 def test_what_one_process_says_holds_for_all_and_none_waits_to_say_it(pools: Any) -> None:
     decision = Decision(positions=0 + 1 + 2, report=True, out_of_time=True)
-    assert pools(3).run(jobs.decided) == [decision] * 3
+    assert pools(3).run(decided) == [decision] * 3
 
 
 def test_in_an_evaluation_signals_come_with_the_next_batch_and_the_first_of_several_counts(pools: Any) -> None:
     expected = ([0, 0, signal.SIGINT], Decision())
-    assert pools(3).run(jobs.signalled_in_an_evaluation) == [expected] * 3
+    assert pools(3).run(signalled_in_an_evaluation) == [expected] * 3
 
 
 def measured(*steps: tuple[float, int, int, float]) -> Meter:
@@ -141,7 +166,7 @@ def test_the_clock_makes_no_other_state() -> None:
     )
 
 
-def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: Patch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     seconds = {"training": 7.0}  # of an earlier part of the run
@@ -188,7 +213,7 @@ def slowly(*arguments: Any, **options: Any) -> None:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    make: Make, monkeypatch: Patch, capsys: Capture, tmp_path: Path
 ) -> None:
     original, calls = Bert4Rec.forward, 0
 
@@ -221,7 +246,7 @@ def test_a_step_without_a_finite_loss_is_left_out_within_the_budget(
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_without_a_terminal_there_are_lines_with_step_loss_rate_and_time_left(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make: Make, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", -1.0)  # a line at every step
     folder = run(make(**{"training.n_epochs": 2}))

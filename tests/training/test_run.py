@@ -1,7 +1,6 @@
 """Whole runs on datasets that hold out less than the usual ones, and which figures a report has."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from bert4rec.config.tables import Config
 from bert4rec.dataset.reader import open_dataset
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, SMALL, prepare_log
+from tests.fixture_types import Capture, Patch, Settings
 from tests.folders import remove_targets
 from tests.runs import report_of
 
@@ -28,7 +28,7 @@ SPLITS = ("validation", "test")
 
 
 @pytest.fixture
-def without(tmp_path: Path, small_config: Callable[..., Config]) -> Callable[..., Config]:
+def without(tmp_path: Path, small_config: Settings) -> Settings:
     """Settings for a small dataset, really made with a kind of split, of which some splits are emptied then."""
 
     def make(split: str, *emptied: str, **changes: Any) -> Config:
@@ -42,9 +42,7 @@ def without(tmp_path: Path, small_config: Callable[..., Config]) -> Callable[...
     return make
 
 
-def test_a_dataset_that_holds_nothing_out_trains_to_the_end(
-    without: Callable[..., Config], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dataset_that_holds_nothing_out_trains_to_the_end(without: Settings, capsys: Capture) -> None:
     config = without("none", **{"training.n_epochs": 3, "training.patience": 1, "training.eval_every_n_epochs": 1})
     dataset = open_dataset(config.data.folder, preprocessing=config.preprocessing.recipe)
     assert [len(dataset.splits[name]) for name in SPLITS] == [0, 0]
@@ -63,7 +61,7 @@ def test_a_dataset_that_holds_nothing_out_trains_to_the_end(
     assert matplotlib.image.imread(folder / "learning_curve.png").shape[1] == 600  # one plot, not two
 
 
-def test_the_last_weights_are_kept(without: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_weights_are_kept(without: Settings, monkeypatch: Patch) -> None:
     seen: list[dict[str, torch.Tensor]] = []
 
     load = Weights.load
@@ -83,14 +81,14 @@ def test_the_last_weights_are_kept(without: Callable[..., Config], monkeypatch: 
     assert (folder / "checkpoints" / "best").readlink() == Path("step-000000014")
 
 
-def test_time_ends_a_run_without_validation(without: Callable[..., Config]) -> None:
+def test_time_ends_a_run_without_validation(without: Settings) -> None:
     report = report_of(run(without("none", **{"training.n_epochs": 50, "training.max_minutes": 1e-6})))
     assert report["training"]["stopped_by"] == "max_minutes"
     assert report["training"]["steps"] == 1
 
 
 @pytest.mark.parametrize("split", ["leave_one_out", "time"])
-def test_a_test_without_a_validation_tests_the_last_weights(without: Callable[..., Config], split: str) -> None:
+def test_a_test_without_a_validation_tests_the_last_weights(without: Settings, split: str) -> None:
     folder = run(without(split, "validation", **{"training.eval_every_n_epochs": 1, "training.patience": 1}))
     report, page = report_of(folder), (folder / "report.md").read_text()
     assert (report["training"]["epochs"], report["training"]["best_epoch"]) == (2, 2)
@@ -102,7 +100,7 @@ def test_a_test_without_a_validation_tests_the_last_weights(without: Callable[..
     assert "| Bert4Rec" in page
 
 
-def test_a_validation_without_a_test_chooses_the_weights(without: Callable[..., Config]) -> None:
+def test_a_validation_without_a_test_chooses_the_weights(without: Settings) -> None:
     folder = run(without("leave_one_out", "test"))
     report = report_of(folder)
     assert report["validation"]["full"]["users"] == 20
@@ -110,7 +108,7 @@ def test_a_validation_without_a_test_chooses_the_weights(without: Callable[..., 
     assert "## Validation" in (folder / "report.md").read_text()
 
 
-def test_repeated_targets_and_users_left_out_are_reported(log_config: Callable[..., Config]) -> None:
+def test_repeated_targets_and_users_left_out_are_reported(log_config: Settings) -> None:
     folder = run(log_config(**{"training.n_epochs": 2, "training.eval_every_n_epochs": 1}))
     report = report_of(folder)
     assert report["dataset"]["repeated_targets"] == {
@@ -134,7 +132,7 @@ def test_repeated_targets_and_users_left_out_are_reported(log_config: Callable[.
 
 @pytest.mark.parametrize(("protocols", "reported"), [(["popular", "uniform"], []), (["uniform", "full"], ["full"])])
 def test_a_protocol_for_nobody_is_absent(
-    small_config: Callable[..., Config], tmp_path: Path, protocols: list[str], reported: list[str]
+    small_config: Settings, tmp_path: Path, protocols: list[str], reported: list[str]
 ) -> None:
     too_many = {"preprocessing.n_eval_negatives": 7}
     places = {"data.dataset_dir": str(prepare_log(tmp_path, **too_many)), "evaluation.protocols": protocols}

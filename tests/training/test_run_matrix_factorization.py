@@ -1,7 +1,6 @@
 """Whole runs of matrix factorisations, and what the other commands make of them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,12 @@ import pytest
 
 from bert4rec.__main__ import main
 from bert4rec.config.load import load_config
-from bert4rec.config.tables import Config
 from bert4rec.models.matrix_factorization import MatrixFactorization
 from bert4rec.report.log import read_records
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
 from tests.conftest import BY_HAND, FACTORS, RATED, SMALL, leave_group
+from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import in_step, interrupted, report_of
 
 pytestmark = [
@@ -59,7 +58,7 @@ def test_the_best_epoch_is_chosen_by_ratings_that_are_not_those_of_the_report(ra
 
 
 def test_an_interrupted_run_ends_as_one_without_a_break(
-    rated_run: Path, rated_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+    rated_run: Path, rated_config: Settings, monkeypatch: Patch
 ) -> None:
     config = rated_config(**SHORT, **{"model.form": "neural", "run.name": "rated", "run.resume": "auto"})
     with monkeypatch.context() as patch:
@@ -71,36 +70,32 @@ def test_an_interrupted_run_ends_as_one_without_a_break(
     assert again["training"]["best_epoch"] == whole["training"]["best_epoch"]
 
 
-def test_rankings_are_learnt_without_ratings(small_config: Callable[..., Config]) -> None:
+def test_rankings_are_learnt_without_ratings(small_config: Settings) -> None:
     report = report_of(run(small_config(**FACTORS, **{"training.loss": "bpr", "training.n_train_negatives": 20})))
     assert "ratings" not in report
     assert report["test"]["full"]["users"] == 60
 
 
-def test_ratings_that_are_not_there_cannot_be_learnt(small_config: Callable[..., Config], small_folder: Path) -> None:
+def test_ratings_that_are_not_there_cannot_be_learnt(small_config: Settings, small_folder: Path) -> None:
     with pytest.raises(DataError, match=f'{small_folder}: .*training.loss = "mse".*--data.rating_column'):
         run(small_config(**RATED))
     leave_group()
 
 
-def test_evaluate_finds_the_figures_of_the_run(
-    rated_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_finds_the_figures_of_the_run(rated_run: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(["evaluate", str(rated_run), f"--output={tmp_path / 'found'}"]) == 0
     assert str(rated_run / "report.json") in capsys.readouterr().err
     found = json.loads((tmp_path / "found" / "report.json").read_text())
     assert found["ratings"] == report_of(rated_run)["ratings"]
 
 
-def test_other_users_cannot_be_evaluated(
-    rated_run: Path, log_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_users_cannot_be_evaluated(rated_run: Path, log_folder: Path, tmp_path: Path, capsys: Capture) -> None:
     options = [str(log_folder), f"--output={tmp_path / 'found'}"]
     assert main(["evaluate", str(rated_run), *options]) == 2
     assert str(log_folder) in capsys.readouterr().err
 
 
-def test_similar_items_are_found(rated_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_similar_items_are_found(rated_run: Path, capsys: Capture) -> None:
     assert main(["similar", str(rated_run), "7", "--top=3"]) == 0
     assert len(capsys.readouterr().out.splitlines()) > 3
 
@@ -109,16 +104,14 @@ def test_similar_items_are_found(rated_run: Path, capsys: pytest.CaptureFixture[
     "command",
     [["recommend", "--user", "3"], ["recommend", "--items=3,4"], ["export"], ["extend", "nowhere"]],
 )
-def test_what_wants_histories_says_so_in_one_line(
-    rated_run: Path, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
+def test_what_wants_histories_says_so_in_one_line(rated_run: Path, capsys: Capture, command: list[str]) -> None:
     name, *options = command
     assert main([name, str(rated_run), *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "matrix factorisation" in line
 
 
-def test_a_plan_counts_users(capsys: pytest.CaptureFixture[str], rated_folder: Path) -> None:
+def test_a_plan_counts_users(capsys: Capture, rated_folder: Path) -> None:
     cluster: list[str] = ["--world-size=4", "--device=cpu", "--host-memory-gb=900", "--items=87585", "--users=200948"]
     settings: dict[str, Any] = RATED | {"model.embed_dim": 52}
     texts = {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}

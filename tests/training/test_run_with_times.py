@@ -1,17 +1,16 @@
 """Models that know times, from the dataset to recommendations."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bert4rec import TimedHistory, load
 from bert4rec.__main__ import main
-from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
 from tests.conftest import leave_group, prepare_log
+from tests.fixture_types import Capture, Settings
 from tests.runs import report_of
 
 SHORT = {"training.n_epochs": 1, "evaluation.baselines": []}
@@ -22,7 +21,7 @@ SHORT = {"training.n_epochs": 1, "evaluation.baselines": []}
     [("sasrec", "target", "SASRec with the target's time"), ("bert4rec", "history", "Bert4Rec with times")],
 )
 def test_from_the_dataset_to_recommendations(
-    small_config: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, times: str,
+    small_config: Settings, tmp_path: Path, capsys: Capture, kind: str, times: str,
     title: str,
 ) -> None:  # fmt: skip
     folder = run(small_config(**SHORT, **{"model.kind": kind, "model.times": times}))
@@ -45,7 +44,7 @@ def test_from_the_dataset_to_recommendations(
     assert "TimedHistory(" in (tmp_path / "package" / "README.md").read_text()
 
 
-def test_a_dataset_without_times_is_refused(log_config: Callable[..., Config], tmp_path: Path) -> None:
+def test_a_dataset_without_times_is_refused(log_config: Settings, tmp_path: Path) -> None:
     folder = prepare_log(tmp_path, **{"data.time_column": ""})
     config = log_config(**SHORT, **{"data.dataset_dir": str(folder), "model.times": "history"})
     with pytest.raises(DataError, match=str(tmp_path)):

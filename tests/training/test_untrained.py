@@ -1,7 +1,6 @@
 """Runs of kinds that are not trained: the same folders, protocols and reports, and what they do not have."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,9 +9,9 @@ import pytest
 from bert4rec.__main__ import main
 from bert4rec.config.kinds import KINDS, UNTRAINED
 from bert4rec.config.load import load_config
-from bert4rec.config.tables import Config
 from bert4rec.runtime.errors import Interrupted
 from bert4rec.training.run import run
+from tests.fixture_types import Capture, Patch, Settings
 from tests.runs import report_of
 
 pytestmark = [
@@ -21,9 +20,7 @@ pytestmark = [
 ]
 
 
-def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(
-    small_config: Callable[..., Config], made: Path
-) -> None:
+def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(small_config: Settings, made: Path) -> None:
     trained = report_of(made)
     assert list(trained["baselines"]) == ["recent_popularity", "markov", "transition_graph"]
     for kind, title in ((kind, KINDS[kind].title) for kind in UNTRAINED):
@@ -51,9 +48,7 @@ def test_each_kind_has_the_figures_that_it_has_beside_a_trained_model(
         }  # fmt: skip
 
 
-def test_its_report_has_no_curve_and_no_plan(
-    small_config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_report_has_no_curve_and_no_plan(small_config: Settings, capsys: Capture) -> None:
     folder = run(small_config(**{"model.kind": "markov"}))
     page = (folder / "report.md").read_text()
     assert page.startswith("# Markov on synthetic\n")
@@ -64,7 +59,7 @@ def test_its_report_has_no_curve_and_no_plan(
     assert rows[:4] == ["", "popularity", "Markov", "best possible"]
 
 
-def test_a_signal_leaves_nothing(small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_leaves_nothing(small_config: Settings, monkeypatch: Patch) -> None:
     def interrupted(_: object) -> None:
         raise Interrupted(2, "nothing was written")
 
@@ -90,7 +85,7 @@ def test_a_signal_leaves_nothing(small_config: Callable[..., Config], monkeypatc
     ids=lambda words: words[0],
 )
 def test_what_needs_a_trained_model_says_so_in_one_line(
-    small_config: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+    small_config: Settings, tmp_path: Path, capsys: Capture, words: list[str]
 ) -> None:
     run_folder = str(tmp_path / "run")
     (tmp_path / "run").mkdir()

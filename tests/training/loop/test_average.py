@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from bert4rec.checkpoint.contents import WeightAverage
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found, step_folder
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.runtime.errors import DataError
 from bert4rec.training.run import run
-from bert4rec.training.state import WeightAverage
 from tests.conftest import leave_group
+from tests.fixture_types import Capture, Patch
 from tests.runs import Make, report_of, tensors_of
 
 AGE, POWER = 0.125, 6  # of the step by which weights count, nearly
@@ -105,7 +106,7 @@ def test_the_mean_of_a_run_takes_in_the_weights_of_every_step(make: Make) -> Non
 @pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_where_the_best_is_lost_the_mean_of_the_last_steps_is_tested(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make: Make, monkeypatch: Patch, capsys: Capture
 ) -> None:
     averaged = {"training.average_age": AGE, "training.n_epochs": 1}
     usual = run(make(**averaged, **{"run.name": "usual"}))

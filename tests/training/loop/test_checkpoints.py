@@ -11,6 +11,7 @@ from bert4rec.checkpoint.store import SaveError
 from bert4rec.evaluation import ranker
 from bert4rec.report.log import read_records
 from bert4rec.training.run import run
+from tests.fixture_types import Capture, Patch
 from tests.runs import EVALUATION, FORWARD, Make, assert_same_results, flip, in_step, interrupted, report_of
 
 pytestmark = [
@@ -33,7 +34,7 @@ pytestmark = [
     ],
 )
 def test_a_signal_at_any_moment_loses_nothing(
-    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str], number: int, kept: int,
+    make: Make, whole: Path, monkeypatch: Patch, where: tuple[Any, str], number: int, kept: int,
     asynchronous: bool,
 ) -> None:  # fmt: skip
     changes = {"run.name": "broken", "run.resume": "auto", "checkpoint.async": asynchronous}
@@ -46,7 +47,7 @@ def test_a_signal_at_any_moment_loses_nothing(
 
 
 def test_a_signal_after_the_training_leaves_the_test_to_the_next_part(
-    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, whole: Path, monkeypatch: Patch
 ) -> None:
     with monkeypatch.context() as patch:
         in_step(patch, ranker.Ranker, "_encode_batch", 9)  # two batches each: three validations, then the test
@@ -55,9 +56,7 @@ def test_a_signal_after_the_training_leaves_the_test_to_the_next_part(
     assert_same_results(run(make(**{"run.name": "broken", "run.resume": "auto"})), whole)
 
 
-def test_a_save_that_takes_too_long_is_left_out_after_a_signal(
-    make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_that_takes_too_long_is_left_out_after_a_signal(make: Make, whole: Path, monkeypatch: Patch) -> None:
     changes = {"run.name": "broken", "checkpoint.every_steps": 3, "checkpoint.seconds_on_signal": 0.0}
     with monkeypatch.context() as patch:
         in_step(patch, *FORWARD, 5)
@@ -67,7 +66,7 @@ def test_a_save_that_takes_too_long_is_left_out_after_a_signal(
     assert_same_results(run(make(**changes, **{"run.resume": "auto"})), whole)
 
 
-def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, monkeypatch: Patch) -> None:
     """Neither after a signal nor at the end: then there is no report, and the run stays unfinished."""
 
     def full(*_: Any) -> None:
@@ -86,9 +85,7 @@ def test_what_could_not_be_saved_is_not_called_saved(make: Make, whole: Path, mo
     assert not (whole.parent / "lost" / "report.json").exists()
 
 
-def test_a_best_that_was_damaged_is_not_tested(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_best_that_was_damaged_is_not_tested(make: Make, monkeypatch: Patch, capsys: Capture) -> None:
     def damaged(folder: Path) -> None:
         flip(folder / "__0_0.distcp", 1000)
         store.verify(folder)

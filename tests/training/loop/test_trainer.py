@@ -1,16 +1,24 @@
 """A training that is interrupted and resumed is the training without an interruption."""
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
 from bert4rec.checkpoint.run_folder import found
 from bert4rec.config.tables import Config
-from tests.conftest import FACTORS
+from bert4rec.feed.batch import Lookup
+from bert4rec.feed.inference import append_mask_batch
+from bert4rec.models.ranking_model import model_class
+from bert4rec.models.tables.table import Table
+from bert4rec.sharding.parallelize import unwrap
+from tests.conftest import FACTORS, long
+from tests.fixture_types import Settings
 from tests.processes import jobs
 
 Parts = dict[str, list[tuple[int, int, np.ndarray]]]
@@ -44,6 +52,47 @@ VARIANTS: dict[str, dict[str, Any]] = {
 USUAL = {(1, "dmp"), (2, "dmp, sampled"), (1, "dmp, two tables"), (3, "ddp")}  # of all pairs
 
 
+def train_spoiled(config: Config, folder: Path, *, step: int, where: str) -> dict[str, Any]:
+    """`jobs.train_part` until that step, in which the last process has a loss, or a gradient, that is no number."""
+    kind, n_steps = model_class(config.model.kind), itertools.count(1)
+    forward, look_up, spoiled = kind.forward, Table.look_up, [""]
+
+    def spoil(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.register_hook(lambda gradient: gradient * torch.nan)
+        return tensor
+
+    def one_step(self: Any, batch: Any) -> torch.Tensor:
+        spoiled[0] = where if next(n_steps) == step and dist.get_rank() == dist.get_world_size() - 1 else ""
+        if spoiled[0] == "dense":
+            spoil(self.encoder.norm.bias)
+        return forward(self, batch) + (torch.inf if spoiled[0] == "loss" else 0.0)  # whose gradients are as they were
+
+    def of_table(self: Table, features: Any) -> dict[str, torch.Tensor]:
+        found = look_up(self, features)
+        if spoiled[0] != "table" or not torch.is_grad_enabled():
+            return found
+        return {name: spoil(vectors.view_as(vectors)) for name, vectors in found.items()}
+
+    with mock.patch.object(kind, "forward", one_step), mock.patch.object(Table, "look_up", of_table):
+        return jobs.train_part(config, folder, until=step)
+
+
+def counted_by_the_kernel(config: Config) -> list[int]:
+    """What fbgemm takes for the number of the third update, with other lookups and a step left out in between."""
+    config, dataset, model, optimizers = jobs.set_up(config)
+    batch = append_mask_batch(dataset.splits["test"].read(np.arange(4)), config.model.max_len)
+    optimizers.set_steps(1)
+    for is_left_out in (False, True, False):
+        optimizers.begin_step(1.0)
+        model(batch).backward()
+        counted = [int(kernel.iter_cpu) for kernel in optimizers._kernels]
+        if not is_left_out:
+            optimizers.step()
+        with torch.no_grad():
+            unwrap(model).item_table.candidates(Lookup.of(torch.arange(2, 9)))
+    return counted
+
+
 @pytest.mark.parametrize(
     ("n_processes", "variant"),
     [
@@ -52,7 +101,7 @@ USUAL = {(1, "dmp"), (2, "dmp, sampled"), (1, "dmp, two tables"), (3, "ddp")}  #
     ],
 )
 def test_an_interruption_in_an_epoch_changes_no_bit(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, n_processes: int, variant: str
+    pools: Any, small_config: Settings, tmp_path: Path, n_processes: int, variant: str
 ) -> None:
     """Interrupted twice, in the first epoch and in the third; with dropout."""
     config = small_config(
@@ -85,7 +134,7 @@ def test_an_interruption_in_an_epoch_changes_no_bit(
     ],
 )
 def test_a_signal_to_one_process_at_any_moment_is_obeyed_by_all(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, where: str, call: int, rank: int,
+    pools: Any, small_config: Settings, tmp_path: Path, where: str, call: int, rank: int,
     asynchronous: bool,
 ) -> None:  # fmt: skip
     """During a step, an evaluation, a save: the end is the same everywhere, and the resumed run shows no trace."""
@@ -113,14 +162,10 @@ def ddp(optimizer: str, **more: Any) -> dict[str, Any]:
     return {"parallelism.mode": "ddp", "parallelism.sparse_optimizer": optimizer, **more}
 
 
-def long(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.long)
-
-
-def test_the_kernel_counts_updates_alone(pools: Any, small_config: Callable[..., Config]) -> None:
+def test_the_kernel_counts_updates_alone(pools: Any, small_config: Settings) -> None:
     """Adam corrects its bias by that number; fbgemm by itself counts every lookup."""
     config = small_config(**{"parallelism.sharding_type": "table_wise"})
-    assert pools(1).run(jobs.counted_by_the_kernel, config) == [[3]]
+    assert pools(1).run(counted_by_the_kernel, config) == [[3]]
 
 
 def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
@@ -158,7 +203,7 @@ def assemble(parts: list[list[tuple[int, int, np.ndarray]]]) -> np.ndarray:
     ],
 )  # fmt: skip
 def test_a_training_continues_with_other_processes_and_other_shards(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, writers: int, written_by: dict[str, Any],
+    pools: Any, small_config: Settings, tmp_path: Path, writers: int, written_by: dict[str, Any],
     readers: int, read_by: dict[str, Any],
 ) -> None:  # fmt: skip
     """Weights and moments arrive bit by bit; the next twenty losses are those without a break, but for rounding."""
@@ -202,14 +247,14 @@ def test_a_training_continues_with_other_processes_and_other_shards(
     ids=["ddp", "dense shards", "fused", "tables alone"],
 )
 def test_a_step_with_a_number_that_is_none_never_was(
-    pools: Any, small_config: Callable[..., Config], tmp_path: Path, variant: dict[str, Any], places: list[str]
+    pools: Any, small_config: Settings, tmp_path: Path, variant: dict[str, Any], places: list[str]
 ) -> None:
     """One process has it, all leave the step out: bit by bit, and a run that never meets one is as it was."""
     config = small_config(**variant, **{"training.per_device_train_batch_size": 6, "training.max_skipped_steps": 1})
     ungated = small_config(**variant, **{"training.per_device_train_batch_size": 6})
     before = pools(2).run(jobs.train_part, ungated, tmp_path / "before", until=6)
     for where in places:
-        after = pools(2).run(jobs.train_spoiled, config, tmp_path / where, step=7, where=where)
+        after = pools(2).run(train_spoiled, config, tmp_path / where, step=7, where=where)
         for mine, earlier in zip(after, before, strict=True):
             assert (mine["state"]["step"], mine["state"]["skipped"]) == (7, 1), where
             mine["state"] = earlier["state"]

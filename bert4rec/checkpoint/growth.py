@@ -1,26 +1,34 @@
-"""The first rows of items that a trained model does not know yet: by the items beside which they stand in histories.
+"""A checkpoint for more items: read into tensors that have room for them, filled, and written by a single process.
 
-An item starts as the mean of the known items around it. Means of many vectors lie close to the mean of all of them:
+Whatever belongs to items stands in the order of their ids, so that new rows come behind the others and no row moves.
+
+A new item starts as the mean of the known items around it. Means of many vectors lie close to the mean of all of them:
 such an item would never be recommended, and scaled up as it is it would be to everybody, since what all vectors have in
 common would grow too. So its difference from the mean of all known vectors is given the share `LENGTH` of the length
 that theirs have on average; to a softmax that mean itself makes no difference. An item without a known one around it is
 that mean: no history prefers it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.checkpoint.grown import rows_of_items
-from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
+from bert4rec.checkpoint.store import load, save
+from bert4rec.checkpoint.stored_tensors import LATEST, MODEL, StoredTensors
 from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.histories import Histories, Rows
 from bert4rec.feed.batch import tensors_of
 from bert4rec.models import names
+from bert4rec.runtime.errors import DataError
+from bert4rec.runtime.memory import host_memory
+from bert4rec.sharding.torchrec_internals import of_one_shard
 
+OF_ITEMS = ("item_table.", "head.")  # modules of a model with a row an item
 NEIGHBOUR_WINDOW = 3  # places before and after an item from which its neighbours are taken, all of them alike
 # Chosen on the validation of MovieLens 1M, where a tenth of the items are then a tenth of what is recommended; with 1
 # they would be six tenths, with .65 nothing.
@@ -31,6 +39,46 @@ ROWS_AT_ONCE = 65_536
 NAMES = (names.TABLE, names.HEAD, names.HEAD_BIAS)
 TABLE, HEAD, HEAD_BIAS = (MODEL + name for name in NAMES)
 DIRECTION = ".exp_avg"  # Adam's mean of gradients
+
+
+def read_grown(checkpoint: Path, n_new: int) -> dict[str, Tensor]:
+    """Read all tensors of a verified checkpoint by name; those that belong to items get `n_new` more rows of zeros.
+
+    Every tensor is in memory once: it is read straight into its place. Needs a process group. Raises `DataError` if
+    there is no room for them.
+    """
+    stored = StoredTensors(checkpoint)
+    shapes = {name: _shape(name, stored.shape(name), n_new) for name in stored}
+    n_bytes = sum(stored.dtype(name).itemsize * math.prod(shape) for name, shape in shapes.items())
+    if n_bytes > (room := host_memory()):
+        raise DataError(
+            f"{checkpoint}: its tensors with {n_new:,} new rows take {n_bytes / 1e9:,.1f} GB, but this host has "
+            f"{room / 1e9:,.1f} GB available; extend the run on a host with more memory"
+        )
+    tensors = {name: torch.zeros(shape, dtype=stored.dtype(name)) for name, shape in shapes.items()}
+    load(checkpoint, {name: tensor[: stored.shape(name)[0]] for name, tensor in tensors.items()})
+    return tensors
+
+
+def write_grown(folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+    """Write a checkpoint of these tensors as a run of one process does. Needs a process group. Raises `SaveError`."""
+    parts = {name: of_one_shard(value) if _belongs_to_items(name) else value for name, value in tensors.items()}
+    save(folder, parts, metadata)
+
+
+def rows_of_items(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield each tensor that belongs to items, [V, …], and its name."""
+    for name, tensor in tensors.items():
+        if _belongs_to_items(name):
+            yield name, tensor
+
+
+def _belongs_to_items(name: str) -> bool:
+    return name.partition(".")[2].startswith(OF_ITEMS)
+
+
+def _shape(name: str, shape: tuple[int, ...], n_new: int) -> tuple[int, ...]:
+    return (shape[0] + n_new, *shape[1:]) if _belongs_to_items(name) else shape
 
 
 class Part(NamedTuple):
