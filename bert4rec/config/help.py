@@ -1,4 +1,4 @@
-"""What a person reads of the settings: their names and help, and errors in one line.
+"""Names and help of the settings, and their errors in one line.
 
 An error names the file or option, the key, the value, and what is valid.
 """

@@ -1,4 +1,4 @@
-"""What is done before a package is imported: the check of the installation, and the threads of the libraries.
+"""The check of the installation, and the threads of the libraries: done before any package is imported.
 
 Imports the standard library alone, so that a Python that cannot run a script is named in one line.
 """

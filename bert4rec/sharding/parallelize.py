@@ -20,7 +20,7 @@ from torchrec.distributed.model_parallel import (
 )
 from torchrec.distributed.types import ShardingPlan
 
-from bert4rec.models.names import MASK, TABLE
+from bert4rec.models.names import MASK
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.models.tables.table import DenseShard, IdExchange, Table, is_of_table, saved_name, set_precision
 from bert4rec.sharding.footprint import Job
@@ -66,9 +66,7 @@ def _fill_rows(part: Tensor, name: str, row: int, column: int, width: int, seed:
     """Fill a shard that begins at (`row`, `column`), a block at a time: vectors `width` wide, zeros behind them."""
     for start in range(0, len(part), ROWS_PER_BLOCK):
         piece = part[start : start + ROWS_PER_BLOCK]
-        vectors = initial_rows(name, row + start + 2 * ("item_table" in name), len(piece), width, seed)[
-            :, column : column + part.shape[1]
-        ]
+        vectors = initial_rows(name, row + start, len(piece), width, seed)[:, column : column + part.shape[1]]
         piece[:, : vectors.shape[1]] = vectors
         piece[:, vectors.shape[1] :] = 0
 
@@ -78,9 +76,7 @@ def _dense_weight(name: str, value: Tensor, seed: int) -> Tensor:
         return torch.ones_like(value, device="cpu")
     if name.endswith("bias") or name in TIMES:
         return torch.zeros_like(value, device="cpu")
-    if name == MASK:  # the numbers that its row of the table would have
-        return initial_rows(TABLE, 1, 1, len(value), seed)[0]
-    scale = EMBEDDING_SCALE if name == POSITIONS else math.sqrt(2 / sum(value.shape))
+    scale = EMBEDDING_SCALE if name in (MASK, POSITIONS) else math.sqrt(2 / sum(value.shape))
     return _normal(value.shape, seed, name, 0) * scale
 
 
