@@ -21,7 +21,7 @@ def main(target: str, began: float, settings: list[str]) -> None:
     """Train until step `STEPS`, and end there."""
     figures = {"to_start": time.time() - began}
     from bert4rec.config.load import load_config, parse_command_line
-    from bert4rec.feed.loaders.server import start_ahead
+    from bert4rec.feed.fork_server import start_ahead
     from bert4rec.runtime.startup import importing
 
     config = load_config(*parse_command_line(settings))

@@ -26,7 +26,7 @@ from bert4rec.config.resolve import Facts, resolve_model
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.network import Network
 from bert4rec.inference.recommender import Recommender
-from bert4rec.models.tables.item_table import BIAS_COLUMNS
+from bert4rec.models.tables import BIAS_COLUMNS
 from bert4rec.models.transformer import Encoder, EncoderSettings
 from bert4rec.prepare.sources import Interactions
 

@@ -33,7 +33,7 @@ from bert4rec.export.export import export
 from bert4rec.inference.histories import UserHistories
 from bert4rec.inference.load import Source, find_source
 from bert4rec.models.ranking_model import model_class
-from bert4rec.models.tables.table import saved_name
+from bert4rec.models.tables import saved_name
 
 K = 10
 BATCH = 32  # users whose scores of the whole catalogue are in memory at once

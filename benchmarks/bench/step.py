@@ -13,7 +13,7 @@ from benchmarks.bench.timing import OURS, Case, Clock, Seconds
 from bert4rec.feed.batch import Batch
 from bert4rec.feed.masking import Masking
 from bert4rec.models.sequence_model import Bert4Rec
-from bert4rec.models.tables.table import is_of_table
+from bert4rec.models.tables import is_of_table
 from bert4rec.sharding.parallelize import initialize
 
 MASKED, ALL, EXAMPLE = "plain, masked logits", "plain, all logits", "as TorchRec's example"

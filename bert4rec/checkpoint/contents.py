@@ -19,7 +19,7 @@ from bert4rec.checkpoint.run_folder import BEST, UNFINISHED, found, step_folder
 from bert4rec.checkpoint.run_settings import how_to_continue
 from bert4rec.checkpoint.store import Copies, SaveError, Tensors, load, save
 from bert4rec.checkpoint.stored_tensors import MODEL
-from bert4rec.models.tables.table import saved_name
+from bert4rec.models.tables import saved_name
 from bert4rec.runtime.collectives import all_agree, all_reduce_min, gather_objects, new_gloo_group
 from bert4rec.runtime.errors import DataError, Interrupted, in_one_line
 from bert4rec.runtime.memory import host_memory

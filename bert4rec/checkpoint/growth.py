@@ -20,8 +20,7 @@ from torch import Tensor
 
 from bert4rec.checkpoint.store import load, save
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL, StoredTensors
-from bert4rec.dataset.columns import Ints
-from bert4rec.dataset.histories import Histories, Rows
+from bert4rec.dataset.histories import Histories, Ints, Rows
 from bert4rec.feed.batch import tensors_of
 from bert4rec.models import names
 from bert4rec.runtime.errors import DataError

@@ -9,7 +9,7 @@ from bert4rec.config.help import SHORT_OPTIONS, usual_help
 from bert4rec.config.kinds import KINDS
 from bert4rec.config.load import parse_command_line, take_folder
 from bert4rec.config.tables import Config
-from bert4rec.feed.loaders.server import start_ahead
+from bert4rec.feed.fork_server import start_ahead
 from bert4rec.runtime.console import log_to_terminal
 from bert4rec.runtime.startup import importing
 

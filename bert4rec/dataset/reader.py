@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.columns import REMAKE, Ints
 from bert4rec.dataset.format import (
     DATASET_FORMAT,
     EVALUATED,
@@ -24,7 +23,7 @@ from bert4rec.dataset.format import (
     TEST,
     VALIDATION,
 )
-from bert4rec.dataset.histories import EvaluationSplit, Histories, TrainingWindows
+from bert4rec.dataset.histories import REMAKE, EvaluationSplit, Histories, Ints, TrainingWindows
 from bert4rec.runtime.errors import DataError
 from bert4rec.runtime.files import sample_sha256
 

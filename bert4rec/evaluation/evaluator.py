@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from bert4rec.config.kinds import POPULARITY
-from bert4rec.dataset.columns import Ints
 from bert4rec.dataset.format import LEFT_OUT, RATINGS, TEST, VALIDATION
-from bert4rec.dataset.histories import Bools, EvaluationSplit, Rows, TrainingPairs
+from bert4rec.dataset.histories import Bools, EvaluationSplit, Ints, Rows, TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import CONFIDENCE, RESAMPLES, Ranking, strongest_baseline
 from bert4rec.evaluation.metrics import MISSED, Lists

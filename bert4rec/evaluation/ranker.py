@@ -22,9 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.format import LEFT_OUT, outranks
-from bert4rec.dataset.histories import Bools, EvaluationSplit, Rows
+from bert4rec.dataset.histories import Bools, EvaluationSplit, Indices, Ints, Rows
 from bert4rec.evaluation.batches import assigned, chunks, gathered
 from bert4rec.evaluation.metrics import MISSED, Lists, count_outranking, is_finite, ranking_metrics
 from bert4rec.evaluation.scorers import Scorer

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bert4rec.dataset.columns import Ints
-from bert4rec.dataset.histories import TrainingPairs
+from bert4rec.dataset.histories import Ints, TrainingPairs
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.batches import assigned, chunks
 from bert4rec.feed.batches import Indices

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.columns import Indices, Ints
 from bert4rec.dataset.format import NO_ITEM
-from bert4rec.dataset.histories import Bools, EvaluationSplit, Rows
+from bert4rec.dataset.histories import Bools, EvaluationSplit, Indices, Ints, Rows
 from bert4rec.feed.batch import Lookup, unique_with_inverse
 from bert4rec.models.ranking_model import RankingModel
 from bert4rec.runtime.collectives import Partition

@@ -13,9 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert4rec.dataset.columns import Indices
 from bert4rec.dataset.format import ITEMS, LEFT_OUT, USERS, one_array
-from bert4rec.dataset.histories import Bools
+from bert4rec.dataset.histories import Bools, Indices
 from bert4rec.dataset.reader import Dataset
 from bert4rec.evaluation.intervals import rank_intervals
 from bert4rec.evaluation.metrics import ranking_metrics

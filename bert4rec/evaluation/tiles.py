@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.columns import Indices, Ints
+from bert4rec.dataset.histories import Indices, Ints
 from bert4rec.evaluation.batches import chunks
 from bert4rec.runtime.collectives import Partition
 from bert4rec.sharding.footprint import ROWS_PER_LOOKUP

@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader
 
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import TrainingWindows
-from bert4rec.feed.batch import AnyBatch, Batch, Candidates, seconds_of, tensors_of
-from bert4rec.feed.loaders.parcel import FlatBatch
-from bert4rec.feed.loaders.server import fork_server
+from bert4rec.feed.batch import AnyBatch, Batch, Candidates, FlatBatch, seconds_of, tensors_of
+from bert4rec.feed.fork_server import fork_server
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.feed.seeded import Permutation
 from bert4rec.runtime.collectives import Partition

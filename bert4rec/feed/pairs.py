@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from bert4rec.dataset.columns import Ints
-from bert4rec.dataset.histories import Floats, TrainingPairs
+from bert4rec.dataset.histories import Floats, Ints, TrainingPairs
 from bert4rec.feed.batch import Pairs, long
 from bert4rec.feed.batches import Indices
 from bert4rec.feed.seeded import Permutation

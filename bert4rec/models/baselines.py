@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from bert4rec.config.kinds import POPULARITY
-from bert4rec.dataset.columns import Indices
-from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.histories import Indices, Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.models.transitions import Part, TrainingHistories, Transitions, TransitionScorer
 from bert4rec.runtime.collectives import Partition

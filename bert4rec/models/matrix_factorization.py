@@ -21,8 +21,7 @@ from bert4rec.feed.batches import Examples
 from bert4rec.feed.pairs import TRAINING, parts_of_pairs
 from bert4rec.models.losses import SOFTMAX, LossSettings
 from bert4rec.models.ranking_model import RankingModel
-from bert4rec.models.tables.item_table import CataloguePart, ItemTable
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables import CataloguePart, ItemTable, Table
 from bert4rec.models.transformer import append_ones
 
 NUMBERS_AT_ONCE = 2**22  # of a hidden layer, where whole tiles are scored without a gradient: 16 MiB

@@ -16,8 +16,7 @@ from bert4rec.dataset.histories import Rows, TrainingWindows
 from bert4rec.feed.batch import AnyBatch, Lookup
 from bert4rec.feed.batches import Examples
 from bert4rec.models.losses import SAMPLED_LOSSES, LossSettings, Sampled, softmax_loss
-from bert4rec.models.tables.item_table import CataloguePart, ItemTable
-from bert4rec.models.tables.table import IdExchange, Table
+from bert4rec.models.tables import CataloguePart, IdExchange, ItemTable, Table
 
 
 class RankingModel(nn.Module):
@@ -32,6 +31,7 @@ class RankingModel(nn.Module):
     def __init__(self, item_table: ItemTable, loss: LossSettings) -> None:
         super().__init__()
         self.item_table, self.loss, self.gbce_calibration = item_table, loss.loss, loss.gbce_calibration
+        self.needs_negatives = needs_negatives(self.loss)
 
     @classmethod
     def examples(cls, windows: TrainingWindows, **settings: Any) -> Examples:
@@ -82,7 +82,7 @@ class RankingModel(nn.Module):
 
     def forward(self, batch: Any) -> Tensor:
         """Return the sum of the loss over positions, a scalar; positions with target NO_ITEM count nothing."""
-        return self._sampled_loss(batch) if needs_negatives(self.loss) else self._softmax_loss(batch)
+        return self._sampled_loss(batch) if self.needs_negatives else self._softmax_loss(batch)
 
     def _softmax_loss(self, batch: AnyBatch) -> Tensor:
         queries, part = self.encode_for_catalogue(batch)

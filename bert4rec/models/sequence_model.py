@@ -19,8 +19,7 @@ from bert4rec.feed.inference import append_mask_batch, causal_batch
 from bert4rec.feed.masking import Masking, Shifting
 from bert4rec.models.losses import SOFTMAX, LossSettings
 from bert4rec.models.ranking_model import RankingModel
-from bert4rec.models.tables.item_table import CataloguePart, ItemTable
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables import CataloguePart, ItemTable, Table
 from bert4rec.models.transformer import Encoder, EncoderSettings, append_ones
 
 

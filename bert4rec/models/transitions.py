@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bert4rec.dataset.columns import Indices, Ints
-from bert4rec.dataset.histories import Rows
+from bert4rec.dataset.histories import Indices, Ints, Rows
 from bert4rec.dataset.reader import Dataset
 from bert4rec.runtime.collectives import Partition
 

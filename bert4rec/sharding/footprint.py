@@ -16,7 +16,7 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from bert4rec.config.kinds import Updates, needs_negatives, table_updates
 from bert4rec.models.losses import SCORES_AT_ONCE, LossSettings
 from bert4rec.models.ranking_model import RankingModel, model_class
-from bert4rec.models.tables.table import is_of_table, set_precision
+from bert4rec.models.tables import is_of_table, set_precision
 
 FLOAT, ID = 4, 8  # bytes of a weight, a gradient, a score; of a row's id
 BYTES = {"fp32": FLOAT, "fp16": 2, "bf16": 2}  # of a number in a table or a message

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from bert4rec.config.kinds import Updates
-from bert4rec.models.tables.table import DeferredUpdate, Table, is_of_table, saved_name
+from bert4rec.models.tables import DeferredUpdate, Table, is_of_table, saved_name
 from bert4rec.sharding.parallelize import unwrap
 from bert4rec.sharding.plan import EPSILON
 from bert4rec.sharding.torchrec_internals import (

@@ -22,7 +22,7 @@ from torchrec.distributed.types import ShardingPlan
 
 from bert4rec.models.names import MASK
 from bert4rec.models.ranking_model import RankingModel
-from bert4rec.models.tables.table import DenseShard, IdExchange, Table, is_of_table, saved_name, set_precision
+from bert4rec.models.tables import DenseShard, IdExchange, Table, is_of_table, saved_name, set_precision
 from bert4rec.sharding.footprint import Job
 from bert4rec.sharding.groups import Groups, make_groups, share_gradients
 from bert4rec.sharding.plan import Plan, sharder

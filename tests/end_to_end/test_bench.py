@@ -41,7 +41,7 @@ from bert4rec.evaluation.scorers import ModelScorer
 from bert4rec.inference.histories import ItemIds
 from bert4rec.inference.recommender import Recommender
 from bert4rec.models.sequence_model import Bert4Rec
-from bert4rec.models.tables.table import is_of_table
+from bert4rec.models.tables import is_of_table
 from bert4rec.prepare.progress import Progress, Stage
 from tests.fixture_types import Capture, Patch
 from tests.launch import start

@@ -13,16 +13,17 @@ from torch import Tensor
 from bert4rec.dataset.format import NO_ITEM
 from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import (
+    ALIGNMENT,
     ID_ROWS,
     LARGEST_COUNTED,
     Batch,
     Candidates,
+    FlatBatch,
     Lookup,
     Pairs,
     tensors_of,
     unique_with_inverse,
 )
-from bert4rec.feed.loaders.parcel import ALIGNMENT, FlatBatch
 from bert4rec.feed.negatives import Negatives
 from bert4rec.training.trainer import tensors_in
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tests.launch import ROOT, start
 
-FROZEN = "import gc, bert4rec.feed.loaders.preloaded; print(len(gc.get_objects()))"
+FROZEN = "import gc, bert4rec.feed.preloaded; print(len(gc.get_objects()))"
 OWN_GROUP = """
 import os
 before = os.getpgrp()
-import bert4rec.feed.loaders.preloaded
+import bert4rec.feed.preloaded
 print(before, os.getpgrp() == os.getpid())
 """
 
@@ -26,7 +26,7 @@ def test_a_loader_process_leaves_the_group_of_the_launcher() -> None:
 SERVER = """
 import os, sys
 from multiprocessing import forkserver
-from bert4rec.feed.loaders.server import fork_server, start_ahead
+from bert4rec.feed.fork_server import fork_server, start_ahead
 
 def tell(pipe):
     sys.path.clear()  # what is not there yet cannot be imported any more

@@ -11,7 +11,7 @@ from bert4rec.dataset.histories import Rows
 from bert4rec.feed.batch import Lookup
 from bert4rec.inference.network import Network, make_network
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
-from bert4rec.models.tables.table import saved_name
+from bert4rec.models.tables import saved_name
 from tests.models.networks import HEADS, MAX_LEN, N_ITEMS, WIDTH, model
 
 HISTORIES = [[2, 3, 4], [37], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]

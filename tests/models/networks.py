@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bert4rec.feed.batch import Batch, Lookup
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables import Table
 from bert4rec.sharding.parallelize import initialize
 
 N_ITEMS, WIDTH, HEADS, MAX_LEN = 38, 16, 2, 12

@@ -16,7 +16,7 @@ from bert4rec.feed.batch import Lookup
 from bert4rec.models.names import ENCODER, HEAD, HEAD_BIAS, MASK, TABLE
 from bert4rec.models.ranking_model import model_class
 from bert4rec.models.sequence_model import Bert4Rec, SASRec, SequenceModel
-from bert4rec.models.tables.table import saved_name
+from bert4rec.models.tables import saved_name
 from bert4rec.models.transformer import EncoderSettings
 from tests.feed.shown import shown
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, batch, hidden_of, model

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bert4rec.feed.batch import Lookup
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables import Table
 from bert4rec.training.run import run
 from tests.runs import Make
 

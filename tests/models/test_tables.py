@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from bert4rec.config.tables import Config
 from bert4rec.feed.batch import Lookup
-from bert4rec.models.tables.table import DeferredUpdate, DenseShard, GradientRoute, Table, is_of_table, saved_name
+from bert4rec.models.tables import DeferredUpdate, DenseShard, GradientRoute, Table, is_of_table, saved_name
 from bert4rec.runtime.collectives import Partition
 from tests.conftest import FACTORS
 from tests.models.networks import N_ITEMS, POSITIONS, SEQUENCES, WIDTH, WithGroups, batch, hidden_of, model

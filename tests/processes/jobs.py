@@ -38,7 +38,7 @@ from bert4rec.feed.masking import Masking
 from bert4rec.feed.negatives import NegativeSampler
 from bert4rec.models.baselines import BaselineFactory
 from bert4rec.models.ranking_model import RankingModel
-from bert4rec.models.tables.table import DenseShard, GradientRoute, saved_name
+from bert4rec.models.tables import DenseShard, GradientRoute, saved_name
 from bert4rec.runtime import console
 from bert4rec.runtime.collectives import (
     Partition,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables import Table
 from bert4rec.sharding.optimizer import Optimizers, OptimizerSettings, learning_rate_scale
 
 

@@ -15,7 +15,7 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner.types import Perf, Shard, ShardingOption, Storage, TopologyFactory, TrainerConfig
 
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables import Table
 from bert4rec.sharding import torchrec_internals
 from bert4rec.sharding.parallelize import _Sharder
 from bert4rec.sharding.plan import make_plan

@@ -15,7 +15,7 @@ from bert4rec.config.tables import Config
 from bert4rec.feed.batch import Lookup
 from bert4rec.feed.inference import append_mask_batch
 from bert4rec.models.ranking_model import model_class
-from bert4rec.models.tables.table import Table
+from bert4rec.models.tables import Table
 from bert4rec.sharding.parallelize import unwrap
 from tests.conftest import FACTORS, long
 from tests.fixture_types import Settings

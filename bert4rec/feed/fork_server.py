@@ -15,7 +15,7 @@ def fork_server() -> ForkServerContext:
     # A training that is interrupted ends at once; what it has not freed is freed without a message on the screen.
     os.environ.setdefault("PYTHONWARNINGS", "ignore::UserWarning:multiprocessing.resource_tracker")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bert4rec.feed.loaders.preloaded"])
+    context.set_forkserver_preload(["bert4rec.feed.preloaded"])
     return context
 
 

@@ -1,1 +1,0 @@
-"""The processes that read batches ahead of a training: where they come from."""
