@@ -5,9 +5,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +24,7 @@ from bert4rec.runtime.memory import host_memory
 from bert4rec.runtime.processes import Processes
 from bert4rec.sharding.optimizer import Optimizers
 from bert4rec.sharding.parallelize import unwrap
-from bert4rec.sharding.torchrec_internals import copy_of, local_bytes, local_parts, placed_parts
+from bert4rec.sharding.torchrec_internals import local_bytes, local_parts, placed_parts
 
 
 class Weights:
@@ -94,55 +92,6 @@ def load_random_states(folder: Path, world: Processes) -> None:
     torch.set_rng_state(states[f"random.cpu.{world.rank}"])
     if world.device.type == "cuda":
         torch.cuda.set_rng_state(states[f"random.cuda.{world.rank}"], world.device)
-
-
-class WeightAverage:
-    """The mean of the weights of a `model`, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
-
-    The mean of weights at steps 1 … t with weights that grow as a power of the step, such that they are `age` × t
-    steps old on average (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section 4:
-    polynomial-decay averaging). So it has nothing to be tuned: at any time what lies further back has been forgotten.
-    It depends on the weights and the number of the step alone, and every process holds that of what it holds.
-    """
-
-    def __init__(self, model: nn.Module, *, age: float) -> None:
-        weights = Weights(model).tensors()
-        self._power = 1 / age - 2
-        self._mean = {name: copy_of(value) for name, value in weights.items()}
-        # What this process holds: of the mean, and of the weights themselves, which never move in memory.
-        means, current = (chain.from_iterable(map(local_parts, of.values())) for of in (self._mean, weights))
-        self._parts = [(mean, weight.detach()) for mean, weight in zip(means, current, strict=True)]
-
-    def tensors(self) -> dict[str, Any]:
-        """Return the mean as the model of a checkpoint."""
-        return self._mean
-
-    def note(self, step: int) -> None:
-        """Take the weights after `step`, counted from 1, into the mean."""
-        share = (self._power + 1) / (step + self._power)
-        for mean, weight in self._parts:
-            mean.lerp_(weight, share)
-
-    def restart(self) -> None:
-        """Forget all weights but the current ones."""
-        for mean, weight in self._parts:
-            mean.copy_(weight)
-
-    @contextmanager
-    def using_average(self) -> Iterator[None]:
-        """Give the model the mean as its weights for a while; nothing may be trained or saved meanwhile."""
-        self.exchange()
-        try:
-            yield
-        finally:
-            self.exchange()
-
-    def exchange(self) -> None:
-        """Exchange the weights of the model and the mean."""
-        for mean, weight in self._parts:
-            kept = mean.clone()
-            mean.copy_(weight)
-            weight.copy_(kept)
 
 
 def _named(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:

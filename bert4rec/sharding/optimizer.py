@@ -1,8 +1,10 @@
-"""One optimizer for the tables, one for the dense part, and the schedule of both learning rates."""
+"""Optimizers of the tables and of the dense part, the schedule of their learning rates, the mean of the weights."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,7 +19,9 @@ from bert4rec.sharding.torchrec_internals import (
     Shard,
     ShardedTensor,
     ShardMetadata,
+    copy_of,
     kernels,
+    local_parts,
     set_step_count,
     sharded_like,
 )
@@ -205,6 +209,54 @@ class Optimizers:
 
         local = [Shard(state, cut(shard.metadata)) for shard in rows.local_shards()]
         return sharded_like(rows, local, [cut(shard) for shard in rows.metadata().shards_metadata])
+
+
+class WeightAverage:
+    """The mean of `weights`, by name, of mean age `age` as a share of the steps so far; 0 < `age` < 0.5.
+
+    The mean of weights at steps 1 … t with weights that grow as a power of the step, such that they are `age` × t
+    steps old on average (Shamir and Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section 4:
+    polynomial-decay averaging). So it has nothing to be tuned: at any time what lies further back has been forgotten.
+    It depends on the weights and the number of the step alone, and every process holds that of what it holds.
+    """
+
+    def __init__(self, weights: Mapping[str, Any], *, age: float) -> None:
+        self._power = 1 / age - 2
+        self._mean = {name: copy_of(value) for name, value in weights.items()}
+        # What this process holds: of the mean, and of the weights themselves, which never move in memory.
+        means, current = (chain.from_iterable(map(local_parts, of.values())) for of in (self._mean, weights))
+        self._parts = [(mean, weight.detach()) for mean, weight in zip(means, current, strict=True)]
+
+    def tensors(self) -> dict[str, Any]:
+        """Return the mean as the model of a checkpoint."""
+        return self._mean
+
+    def note(self, step: int) -> None:
+        """Take the weights after `step`, counted from 1, into the mean."""
+        share = (self._power + 1) / (step + self._power)
+        for mean, weight in self._parts:
+            mean.lerp_(weight, share)
+
+    def restart(self) -> None:
+        """Forget all weights but the current ones."""
+        for mean, weight in self._parts:
+            mean.copy_(weight)
+
+    @contextmanager
+    def using_average(self) -> Iterator[None]:
+        """Give the model the mean as its weights for a while; nothing may be trained or saved meanwhile."""
+        self.exchange()
+        try:
+            yield
+        finally:
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Exchange the weights of the model and the mean."""
+        for mean, weight in self._parts:
+            kept = mean.clone()
+            mean.copy_(weight)
+            weight.copy_(kept)
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:

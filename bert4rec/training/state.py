@@ -12,7 +12,6 @@ from torch import nn
 
 from bert4rec.checkpoint.contents import (
     CheckpointManager,
-    WeightAverage,
     Weights,
     load_random_states,
     moments,
@@ -26,7 +25,7 @@ from bert4rec.runtime.collectives import all_agree, on_rank_zero
 from bert4rec.runtime.errors import DataError, DivergenceError, Interrupted, pluralize
 from bert4rec.runtime.processes import Processes
 from bert4rec.runtime.signals import Interruption
-from bert4rec.sharding.optimizer import Optimizers, are_finite
+from bert4rec.sharding.optimizer import Optimizers, WeightAverage, are_finite
 
 Patience: TypeAlias = int | Literal["auto"]
 
@@ -144,7 +143,7 @@ class Checkpoints:
     ) -> None:  # fmt: skip
         self.state, self._optimizers, self._world = state, optimizers, world
         self._weights = Weights(model, LATEST if average_age else MODEL)
-        self.average = WeightAverage(model, age=average_age) if average_age else None
+        self.average = WeightAverage(Weights(model).tensors(), age=average_age) if average_age else None
         self._manager, self._interruption, self.is_due = manager, interruption, manager.is_due
         self._saved = state.without_timers()  # a fresh start needs no checkpoint, and one that is resumed has its own
         self.is_lost = False

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from bert4rec.checkpoint.contents import WeightAverage
 from bert4rec.checkpoint.run_folder import CHECKPOINTS, found, step_folder
 from bert4rec.checkpoint.stored_tensors import LATEST, MODEL
 from bert4rec.runtime.errors import DataError
+from bert4rec.sharding.optimizer import WeightAverage
 from bert4rec.training.run import run
 from tests.conftest import leave_group
 from tests.fixture_types import Capture, Patch
@@ -23,7 +23,7 @@ AGE, POWER = 0.125, 6  # of the step by which weights count, nearly
 def trained(n_steps: int, age: float = AGE) -> tuple[nn.Linear, WeightAverage]:
     """A model whose weight is the number of its step, and its mean."""
     model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-    average = WeightAverage(model, age=age)
+    average = WeightAverage(model.state_dict(), age=age)
     for step in range(1, n_steps + 1):
         model.weight.data.fill_(step)
         average.note(step)
