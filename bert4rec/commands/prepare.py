@@ -2,13 +2,16 @@
 
 import argparse
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
 from typing import get_args
 
 from bert4rec.api import DOWNLOADED, RAW, make_dataset
 from bert4rec.config.help import DATA_OPTIONS, PREPARE_OPTIONS, usual_help
-from bert4rec.config.load import NO_FILE, parse_command_line, settings_file
+from bert4rec.config.load import NO_FILE, parse_command_line, settings_file, take_folder
 from bert4rec.config.tables import Source
 from bert4rec.runtime.console import log_to_terminal
+from bert4rec.runtime.errors import SettingsError
 from bert4rec.runtime.signals import log_interrupted
 
 SCRIPT = "python preprocessing.py"
@@ -18,8 +21,11 @@ SETS = [source for source in get_args(Source) if source.startswith("ml-")]  # ca
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--download`; any setting besides."""
-    parser.usage = "%(prog)s [--download] [--config=FILE] [--NAME=VALUE …] [--table.key=value …]"
-    parser.description = "Makes a dataset folder, by one process, whole or not at all."
+    parser.usage = "%(prog)s [INPUT] [--download] [--config=FILE] [--NAME=VALUE …] [--table.key=value …]"
+    parser.description = (
+        "Makes a dataset folder of INPUT, by one process, whole or not at all. INPUT: a file, folder, pattern or "
+        f"address of interactions, or one of {', '.join(SETS)}, which is downloaded; default: data.path and data.source"
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = usual_help(DATA_OPTIONS, parser.prog)
     parser.set_defaults(settings=[], short=PREPARE_OPTIONS)
@@ -30,21 +36,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make the dataset folder and print the next command; return 0, or 130 when stopped. Raises `UserError`."""
     log_to_terminal()
-    words: list[str] = arguments.settings
+    place, words = take_folder(arguments.settings)
+    is_set = place in SETS and not Path(place).exists()
+    words = [*_input(place, words, is_set=is_set), *words]
     named, overrides = parse_command_line(words, arguments.short)
     file = settings_file(named)
     if file is None:
         print(NO_FILE, flush=True)
     try:
-        config = make_dataset(file, overrides, download=arguments.download)
+        config = make_dataset(file, overrides, download=arguments.download or is_set)
     except KeyboardInterrupt:
         log_interrupted("stopped: no dataset was written")
         return 130
     others = [typed for name, typed in overrides.typed.items() if name.partition(".")[0] not in OF_DATA]
-    folder = [] if len(others) == len(overrides) and not arguments.download else [str(config.data.folder)]
+    folder = [] if len(others) == len(overrides) and not (arguments.download or is_set) else [str(config.data.folder)]
     next_words = [*folder, *([] if named is None else [f"--config={named}"]), *others]
     print(f"next: {_training(arguments.prog, next_words)}")
     return 0
+
+
+def _input(place: str, words: Sequence[str], *, is_set: bool) -> list[str]:
+    """Return the setting that names the input. Raises `SettingsError` where `words` name another one."""
+    names = ("--data.path", "--path", *(["--data.source"] if is_set else []))
+    others = [word for word in words if word.partition("=")[0] in names]
+    if place and others:
+        raise SettingsError(f"{place} and {others[0]}: two inputs; name one of them")
+    return [f"--data.{'source' if is_set else 'path'}={place}"] if place else []
 
 
 def _training(prog: str, words: list[str]) -> str:

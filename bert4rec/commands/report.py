@@ -22,7 +22,7 @@ WITH_REAL_DATA = """With real data, for instance MovieLens 1M:
   bert4rec prepare {settings} --download
   bert4rec train {settings}
 With a CSV or Parquet file of your own:
-  bert4rec prepare --data.path=FILE --data.user_column=… --data.item_column=… --data.time_column=…
+  bert4rec prepare FILE --user=… --item=… --time=…
   bert4rec train --data.source=table --data.path=FILE"""
 ML_1M = Path("configs/ml-1m.toml")  # where it is run from a copy of the project
 

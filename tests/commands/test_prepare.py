@@ -1,6 +1,7 @@
 """`bert4rec prepare`: what it says before and after, and what to type next."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import preprocessing
 from bert4rec.__main__ import main
 from bert4rec.commands.prepare import SETS
 from bert4rec.prepare.remote import ARCHIVES
+from bert4rec.runtime.errors import DataError
 from tests.conftest import LOG
 from tests.fixture_types import Capture, Patch
 
@@ -50,6 +52,34 @@ def test_without_a_file_the_defaults_count_and_what_is_next_fits_the_start(
     assert last == f"{train} -- data/log --config=config.toml --model.max_len=20"
     assert preprocessing.main(["--training.n_epochs=3"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{train} -- --training.n_epochs=3"
+
+
+def test_the_input_is_an_argument(folder: Path, capsys: Capture) -> None:
+    assert said(["log.csv", *COLUMNS], capsys)[-1] == "next: bert4rec train data/log"
+    for option in ("--data.path=log.csv", "--path=log.csv"):
+        assert main(["prepare", "log.csv", option]) == 2
+        assert option in capsys.readouterr().err
+    assert main(["prepare", "missing.csv"]) == 2
+    assert "missing.csv: " in capsys.readouterr().err
+
+
+def test_the_name_of_a_data_set_downloads_it_unless_a_file_has_it(
+    folder: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    fetched: list[str] = []
+
+    def fetch(name: str, _: Path) -> Path:
+        fetched.append(name)
+        raise DataError("no network")
+
+    monkeypatch.setattr(import_module("bert4rec.prepare.remote"), "fetch_movielens", fetch)
+    assert main(["prepare", "ml-100k"]) == 2
+    assert fetched == ["ml-100k"]
+    assert main(["prepare", "ml-100k", "--data.source=ml-1m"]) == 2
+    assert "--data.source=ml-1m" in capsys.readouterr().err
+    Path("log.csv").rename("ml-100k")
+    assert main(["prepare", "ml-100k", "--data.source=table", *COLUMNS]) == 0
+    assert fetched == ["ml-100k"]
 
 
 def test_the_sets_that_can_be_downloaded_are_named() -> None:
