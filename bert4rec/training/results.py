@@ -139,7 +139,7 @@ def described(dataset: Dataset, examples: Sequence[Example]) -> dict[str, Any]:
     names = _names(dataset, [example.user for example in examples])
 
     def items(of: Any) -> list[dict[str, Any]]:
-        indices = of.tolist()
+        indices = [int(item) for item in of]
         return [
             {"item": item, "title": title} for item, title in zip(ids.of(indices), ids.titles_of(indices), strict=True)
         ]

@@ -50,12 +50,9 @@ def histories(tmp_path: Path) -> Histories:
     return histories_of(tmp_path, TRAINED)
 
 
-def filled(*tensors: torch.Tensor, before: int) -> list[torch.Tensor]:
-    """With rows `before` those of items, which nobody may touch, and with room for as many new ones."""
-    return [
-        torch.cat([tensor.new_full((before, *tensor.shape[1:]), 9), tensor, torch.zeros_like(tensor)])
-        for tensor in tensors
-    ]
+def filled(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """With room for as many new ones."""
+    return [torch.cat([tensor, torch.zeros_like(tensor)]) for tensor in tensors]
 
 
 def initialized(tensors: dict[str, torch.Tensor], histories: Histories) -> int:
@@ -68,13 +65,13 @@ def vector(item: int) -> torch.Tensor:
 
 
 def test_the_weights_after_the_last_step_get_new_rows_like_their_mean(histories: Histories) -> None:
-    (mean,) = filled(torch.cat([KNOWN, torch.ones(3, 2)], 1), before=2)
+    (mean,) = filled(torch.cat([KNOWN, torch.ones(3, 2)], 1))
     latest, twice = mean.clone(), 2 * mean
     initialized({TABLE: mean}, histories)
     initialized({TABLE: mean.clone(), LATEST + names.TABLE: latest}, histories)
     assert torch.equal(latest, mean)
     initialized({TABLE: latest, LATEST + names.TABLE: twice}, histories)
-    torch.testing.assert_close(twice[5:, :2], 2 * mean[5:, :2])
+    torch.testing.assert_close(twice[3:, :2], 2 * mean[3:, :2])
 
 
 @pytest.mark.parametrize("n_at_once", [1, 1024])
@@ -82,25 +79,25 @@ def test_a_new_item_starts_at_its_neighbours(monkeypatch: Patch, histories: Hist
     """Two columns of a vector, its bias, and a column that stays zero; a number a row of row-wise Adagrad."""
     monkeypatch.setattr(growth, "HISTORIES_AT_ONCE", n_at_once)
     biases = torch.tensor([[0.5, 0.0], [0.1, 0.0], [0.0, 0.0]])
-    (table,) = filled(torch.cat([KNOWN, biases], 1), before=2)
-    (sums,) = filled(torch.tensor([4.0, 8.0, 1.0]), before=2)
-    old = table[:5].clone()
+    (table,) = filled(torch.cat([KNOWN, biases], 1))
+    (sums,) = filled(torch.tensor([4.0, 8.0, 1.0]))
+    old = table[:3].clone()
     assert initialized({TABLE: table, "optimizer.item_table.sum": sums}, histories) == 1
-    assert torch.equal(table[:5], old)
-    torch.testing.assert_close(table[5:, :2], torch.stack([vector(3), vector(4), MEAN]))
+    assert torch.equal(table[:3], old)
+    torch.testing.assert_close(table[3:, :2], torch.stack([vector(3), vector(4), MEAN]))
     # Two known items occur twice, with biases of 0.3 on average, one occurs once, with none: a line through both.
     slope = 0.3 / (math.log(3) - math.log(2))
-    torch.testing.assert_close(table[5:, 2], torch.tensor([0.3, 0.3, slope * -math.log(2)]))
-    assert not table[5:, 3].any()
-    torch.testing.assert_close(sums, torch.tensor([9.0, 9, 4, 8, 1, 21 / 5, 9 / 3, 13 / 3]))
+    torch.testing.assert_close(table[3:, 2], torch.tensor([0.3, 0.3, slope * -math.log(2)]))
+    assert not table[3:, 3].any()
+    torch.testing.assert_close(sums, torch.tensor([4.0, 8, 1, 21 / 5, 9 / 3, 13 / 3]))
 
 
 def test_a_linear_head_has_vectors_and_biases_of_its_own(histories: Histories) -> None:
-    (table,) = filled(KNOWN, before=2)
-    head, bias, directions, squares = filled(2 * KNOWN, torch.tensor([0.3, 0.3, 0.0]), KNOWN, KNOWN, before=0)
+    (table,) = filled(KNOWN)
+    head, bias, directions, squares = filled(2 * KNOWN, torch.tensor([0.3, 0.3, 0.0]), KNOWN, KNOWN)
     moments = {f"optimizer.head.weight{DIRECTION}": directions, "optimizer.head.weight.exp_avg_sq": squares}
     assert initialized({TABLE: table, HEAD: head, HEAD_BIAS: bias, **moments}, histories) == 1
-    torch.testing.assert_close(table[5:7], torch.stack([vector(3), vector(4)]))
+    torch.testing.assert_close(table[3:5], torch.stack([vector(3), vector(4)]))
     torch.testing.assert_close(head[3:], 2 * torch.stack([vector(3), vector(4), MEAN]))
     torch.testing.assert_close(bias[3:5], torch.tensor([0.3, 0.3]))
     assert not directions[3:].any()
@@ -116,7 +113,7 @@ def test_pairs_do_not_reach_into_the_next_history(histories: Histories) -> None:
 
 def test_a_real_split_is_read_as_it_is_stored(grown_folder: Path) -> None:
     n_items = read_metadata(grown_folder)["items"]
-    table = torch.cat([torch.randn(10, 4), torch.zeros(2, 4)])
+    table = torch.cat([torch.randn(8, 4), torch.zeros(2, 4)])
     histories = Histories(grown_folder, n_items)
     popularity = np.ones(n_items, np.int32)
     assert initialize_new_items({TABLE: table}, histories, popularity, n_known=8, embed_dim=4) == 0
@@ -142,7 +139,7 @@ def test_old_rows_come_from_any_sharding(
     (checkpoint,) = found(tmp_path)
     tensors = read_grown(checkpoint, 3)
     belonging = {name: name.split(".")[1] for name, _ in rows_of_items(tensors)}
-    n_rows = {"item_table": 130 + 2 + 3} | ({"head": 130 + 3} if "model.head" in settings else {})
+    n_rows = {"item_table": 130 + 3} | ({"head": 130 + 3} if "model.head" in settings else {})
     assert {*belonging.values()} == n_rows.keys()
     write_grown(tmp_path / "grown", tensors, {"facts_version": METADATA_VERSION})
     verify(tmp_path / "grown")
@@ -162,11 +159,11 @@ def test_old_rows_come_from_any_sharding(
         assert not again[name][-3:].any()
 
 
-def test_rows_of_items_are_views_without_those_of_special_ids() -> None:
-    table, head, other = torch.arange(10.0).view(5, 2), torch.arange(3.0), torch.zeros(4)
+def test_rows_of_items_are_views_of_the_tables_and_heads() -> None:
+    table, head, other = torch.arange(6.0).view(3, 2), torch.arange(3.0), torch.zeros(4)
     named = {"model.item_table.embeddings.item.weight": table, "model.head.bias": head, "model.user_table.x": other}
     found_rows = dict(rows_of_items(named))
-    assert found_rows["model.item_table.embeddings.item.weight"].tolist() == [[4, 5], [6, 7], [8, 9]]
+    assert found_rows["model.item_table.embeddings.item.weight"].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert found_rows.keys() == named.keys() - {"model.user_table.x"}
     found_rows["model.head.bias"][2] = 7
     assert head[2] == 7

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec.checkpoint.run_folder import FORMAT, VERSION, Trained, find_trained, found, is_package, read_settings
+from bert4rec.checkpoint.run_folder import (
+    FORMAT,
+    METADATA_VERSION,
+    VERSION,
+    Trained,
+    find_trained,
+    found,
+    is_package,
+    read_settings,
+)
 from bert4rec.runtime import files
 from bert4rec.runtime.errors import DataError
 from tests.fixture_types import Patch
@@ -41,11 +50,11 @@ def test_what_cannot_be_used_is_refused(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=str(tmp_path)):
         find_trained(tmp_path)
     best = (whole / "checkpoints" / "best").resolve()
-    for version in (2, 4):  # an older one, a newer one
+    for version in (METADATA_VERSION - 1, METADATA_VERSION + 1):  # an older one, a newer one
         edit_facts(best, lambda facts: facts.update(facts_version=version))  # noqa: B023
-        with pytest.raises(DataError, match=rf"{best}: .*form {version}, here it is 3"):
+        with pytest.raises(DataError, match=rf"{best}: .*form {version}, here it is {METADATA_VERSION}"):
             find_trained(whole)
-    edit_facts(best, lambda facts: facts.update(facts_version=3))
+    edit_facts(best, lambda facts: facts.update(facts_version=METADATA_VERSION))
     (best / "manifest.json").unlink()
     with pytest.raises(DataError, match=r"manifest.json"):
         find_trained(best)

@@ -11,6 +11,7 @@ import torch
 
 from bert4rec import load
 from bert4rec.__main__ import main
+from bert4rec.checkpoint.run_folder import METADATA_VERSION
 from bert4rec.checkpoint.run_settings import load_run_settings
 from bert4rec.config.load import load_config, parse_command_line
 from bert4rec.config.tables import Config
@@ -100,7 +101,7 @@ def test_training_goes_on_from_it(old: Path, grown_folder: Path, capsys: Capture
 def test_weights_that_training_makes_worse_are_not_lost(old: Path, grown_folder: Path, monkeypatch: Patch) -> None:
     """Validated first are those of the extended model; they stay, and are the ones that are tested."""
     new, ndcgs = extended(old, grown_folder), (0.9, 0.8, 0.7)
-    measured = Mock(side_effect=[{"full": {"HR@10": 1.0, "NDCG@10": ndcg}} for ndcg in ndcgs])
+    measured = Mock(side_effect=[{"full": {"users": 9, "HR@10": 1.0, "NDCG@10": ndcg}} for ndcg in ndcgs])
     monkeypatch.setattr("bert4rec.evaluation.evaluator.Evaluator.validation_metrics", measured)
     run(settings_of(f"--resume={new}", "--training.n_epochs=3"))
     training = report_of(new)["training"]
@@ -164,7 +165,7 @@ def test_what_cannot_be_read_or_written_leaves_nothing(
     best = old / "checkpoints" / "best"
     edit_facts(best, lambda facts: facts.update(facts_version=1))
     assert re.search(f"{best.resolve()}: .*version .* 1", refusal(old))
-    edit_facts(best, lambda facts: facts.update(facts_version=3))
+    edit_facts(best, lambda facts: facts.update(facts_version=METADATA_VERSION))
     flip(next(best.glob("*.distcp")), 1000)
     assert re.search(f"error: {best.resolve()}: .*checksum", refusal(old))
     assert [path.name for path in old.parent.iterdir()] == ["run"]

@@ -30,7 +30,7 @@ def scorers() -> list[Scorer]:
 @torch.no_grad()
 def test_the_scores_of_the_catalogue_are_those_of_chosen_items() -> None:
     everything = torch.arange(N_ITEMS)
-    chosen = torch.tensor([[3, 20, 3], [39, 2, 11]])
+    chosen = torch.tensor([[3, 20, 3], [37, 0, 11]])
     for scorer in scorers():
         users, of_chosen = scorer.encode(ROWS, chosen)
         scores = scorer.scores(users, scorer.items(everything))
@@ -44,29 +44,29 @@ def test_the_scores_of_the_catalogue_are_those_of_chosen_items() -> None:
 def test_scores_can_be_written_to() -> None:
     """What users have seen is struck out."""
     scorer = PopularityScorer(np.array([3, 1]), Partition())
-    users, _ = scorer.encode(ROWS, torch.tensor([[2], [3]]))
-    scores = scorer.scores(users, scorer.items(torch.tensor([2, 3])))
+    users, _ = scorer.encode(ROWS, torch.tensor([[0], [1]]))
+    scores = scorer.scores(users, scorer.items(torch.tensor([0, 1])))
     scores[0, 1] = -torch.inf
     assert scores.tolist() == [[3.0, -torch.inf], [3.0, 1.0]]
 
 
-# The dataset's items 2, 3, 4 and 5; the model knows 2 as 7, 4 as 3 and 5 as 2.
+# The dataset's items 0, 1, 2 and 3; the model knows 0 as 7, 2 as 3 and 3 as 2.
 KNOWN = KnownItems(np.array([7, NO_ITEM, 3, 2], np.int32))
 
 
 def rows(*histories: list[int]) -> Rows:
     items = np.array([item for history in histories for item in history], np.int32)
     lengths = np.array([len(history) for history in histories])
-    return Rows(items, lengths, targets=np.array([2] * len(histories), np.int32), times=np.arange(len(items)) + 10)
+    return Rows(items, lengths, targets=np.array([0] * len(histories), np.int32), times=np.arange(len(items)) + 10)
 
 
 def test_unknown_items_are_dropped_from_histories() -> None:
-    part = KNOWN.known_part(rows([2, 3, 4], [3, 5], [3, 3], [5]))
+    part = KNOWN.known_part(rows([0, 1, 2], [1, 3], [1, 1], [3]))
     assert part.lengths.tolist() == [2, 1, 2, 1]
     assert part.items.tolist() == [7, 3, 2, 0, 0, 2]
     assert part.times is not None
     assert part.times.tolist() == [10, 12, 14, 15, 16, 17]
-    assert KNOWN.known_lengths(rows([2, 3, 4], [3, 5], [3, 3], [5])).tolist() == [2, 1, 0, 1]
+    assert KNOWN.known_lengths(rows([0, 1, 2], [1, 3], [1, 1], [3])).tolist() == [2, 1, 0, 1]
     assert KNOWN.n_unknown == 1
 
 
@@ -94,8 +94,8 @@ def test_scores_are_those_of_the_model_and_nothing_for_unknown_items() -> None:
 @torch.no_grad()
 def test_a_user_without_a_known_item_has_no_candidates() -> None:
     scorer = KnownItemsScorer(ModelScorer(model(), device=torch.device("cpu"), max_len=12), KNOWN)
-    without_times = replace(rows([3, 3], [3, 5]), times=None)
-    users, _ = scorer.encode(without_times, torch.tensor([[2], [2]]))
-    scores = scorer.scores(users, scorer.items(torch.tensor([2, 3, 4, 5])))
+    without_times = replace(rows([1, 1], [1, 3]), times=None)
+    users, _ = scorer.encode(without_times, torch.tensor([[0], [0]]))
+    scores = scorer.scores(users, scorer.items(torch.arange(4)))
     assert users.shape == (2, scorer.width)
     assert torch.isinf(scores).tolist() == [[True] * 4, [False, True, False, False]]

@@ -96,9 +96,9 @@ def test_the_tables_and_counts_agree_with_the_splits(prepare: Prepare, small: li
     counts = [0] * len(items)
     for row in histories:
         for item in row["items"][: row["n_train"]]:
-            counts[item - 2] += 1
+            counts[item] += 1
     assert items["train_count"].to_list() == counts
-    assert items["item"].to_list() == list(range(2, 2 + metadata["items"]))
+    assert items["item"].to_list() == list(range(metadata["items"]))
     assert metadata["train_positions"] == sum(counts)
     assert users["user"].to_list() == [row["user"] for row in histories] == [row["user"] for row in negatives]
     assert users["count"].to_list() == [len(row["items"]) for row in histories]

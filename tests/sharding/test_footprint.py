@@ -27,7 +27,7 @@ from tests.sharding.make_job import NO_LIMIT, make_job
 )
 def test_a_bias_stands_behind_the_vectors_that_are_scored(changes: dict[str, Any], width: int) -> None:
     """In four columns, since fbgemm wants widths in multiples of four; a head of its own has its own bias."""
-    (item,) = make_plan(make_job(98, **changes), NO_LIMIT).shards
+    (item,) = make_plan(make_job(100, **changes), NO_LIMIT).shards
     assert (item.n_columns, item.weight_bytes) == (width, 100 * width * 4)
 
 
@@ -38,7 +38,7 @@ STATES = {"sgd": (0, 0), "adagrad": (25600, 25604), "rowwise_adagrad": (400, 404
 @pytest.mark.parametrize(("mode", "loss", "ordinary"), [("dmp", "gbce", 0), ("dmp", "softmax", 1), ("ddp", "gbce", 1)])
 def test_optimizer_state_of_a_hundred_rows_of_64(mode: str, loss: str, ordinary: int, optimizer: str) -> None:
     """Ordinary optimizers count steps in four bytes of their own: of replicated tables and of trained shards."""
-    job = make_job(98, device_type="cuda", mode=mode, loss=loss, sparse_optimizer=optimizer, output_bias=False)
+    job = make_job(100, device_type="cuda", mode=mode, loss=loss, sparse_optimizer=optimizer, output_bias=False)
     (item,) = make_plan(job, NO_LIMIT).shards
     assert (item.weight_bytes, item.state_bytes) == (25600, STATES[optimizer][ordinary])
 
@@ -55,7 +55,7 @@ def test_replicated_tables_cost_gradients_and_copies() -> None:
 @pytest.mark.parametrize(("optimizer", "n_states"), [("sgd", 0), ("adagrad", 1), ("adam", 2)])
 def test_trained_shards_have_gradients(device_type: str, kind: int, optimizer: str, n_states: int) -> None:
     needs = make_plan(make_job(10**7, 2, device_type, sparse_optimizer=optimizer), NO_LIMIT).needs[0][kind]
-    shard = 5_000_001 * 68 * 4
+    shard = 5_000_000 * 68 * 4
     steps = 4 if n_states else 0
     assert (needs[TABLES], needs[GRADIENTS], needs[TABLE_STATE]) == (shard, shard, n_states * shard + steps)
 
@@ -114,8 +114,8 @@ def test_candidates_and_lookups_by_loss() -> None:
     assert make_job(1001, 4, **sampled).n_candidates == 704 + 256
     assert make_job(1001, 4, head="linear").n_candidates == 0
     assert make_job(10_000, **sampled).lookups_per_step == {"item": 3200, "candidate": 960}
-    assert make_job(98, **sampled).lookups_per_step == {"item": 100, "candidate": 100}
-    assert make_job(98, head="linear").lookups_per_step == {"item": 100}
+    assert make_job(100, **sampled).lookups_per_step == {"item": 100, "candidate": 100}
+    assert make_job(100, head="linear").lookups_per_step == {"item": 100}
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_the_dense_part_worked_out_by_hand() -> None:
     attention = (4 * 4 + 4) + (4 * 8 + 8) + (4 * 4 + 4)
     ffn = (4 * 8 + 8) + (8 * 4 + 4)
     n_bytes, n_tensors = 4 * (mask + positions + norms + attention + ffn), 1 + 1 + 3 * 2 + 3 * 2 + 2 * 2
-    assert dense_bytes(make_job(98, optimizer="sgd", **shape)) == (n_bytes, 0)
-    assert dense_bytes(make_job(98, **shape)) == (n_bytes, 2 * n_bytes + 4 * n_tensors)
-    layer = 4 * (98 * 4 + 98)
-    assert dense_bytes(make_job(98, optimizer="sgd", head="linear", **shape)) == (n_bytes + layer, 0)
+    assert dense_bytes(make_job(100, optimizer="sgd", **shape)) == (n_bytes, 0)
+    assert dense_bytes(make_job(100, **shape)) == (n_bytes, 2 * n_bytes + 4 * n_tensors)
+    layer = 4 * (100 * 4 + 100)
+    assert dense_bytes(make_job(100, optimizer="sgd", head="linear", **shape)) == (n_bytes + layer, 0)
 
 
 def test_several_shards_are_held_together() -> None:
-    job = make_job(98, 2, sharding_type="column_wise", sparse_optimizer="adagrad")
+    job = make_job(100, 2, sharding_type="column_wise", sparse_optimizer="adagrad")
     parts = [shard(job, "item", 1, (0, column), (100, 4)) for column in (0, 4)]
     assert [(one.rank, one.row, one.column, one.weight_bytes) for one in parts] == [(1, 0, 0, 1600), (1, 0, 4, 1600)]
     on_device, on_host = resident_bytes(job, parts)
@@ -171,13 +171,13 @@ def test_an_evaluation_has_neither_gradients_nor_states(mode: str) -> None:
 
 
 def test_what_keeps_groups_in_step_worked_out_by_hand() -> None:
-    """22 rows of 68 floats on 2 of 8 processes each; 64 x 50 positions of a process, of which 704 are predicted."""
+    """20 rows of 68 floats on 2 of 8 processes each; 64 x 50 positions of a process, of which 704 are predicted."""
     in_step = {"sharding_group_size": 2, "n_train_negatives": 20}
     sampled = make_plan(make_job(20, 8, loss="sampled_softmax", **in_step), NO_LIMIT)
-    assert [(part.rank, part.n_rows) for part in sampled.shards] == [(rank, 11) for rank in range(8)]
-    n_ids = 22 + 22  # of one process, which asks for each row once; half of all stand on each member of a group
+    assert [(part.rank, part.n_rows) for part in sampled.shards] == [(rank, 10) for rank in range(8)]
+    n_ids = 20 + 20  # of one process, which asks for each row once; half of all stand on each member of a group
     assert sync_bytes(sampled.job, sampled.of_rank(3)) == 8 * n_ids // 2 * (68 * 4 + 8) * 3 // 4  # 3 of 4 by others
-    of_shard = 11 * 68 * 4
+    of_shard = 10 * 68 * 4
     softmax = make_plan(make_job(20, 8, loss="softmax", **in_step), NO_LIMIT)
     assert sync_bytes(softmax.job, softmax.of_rank(3)) == 2 * 3 / 4 * of_shard
     assert sync_bytes(make_job(20, 8), make_plan(make_job(20, 8), NO_LIMIT).of_rank(0)) == 0
@@ -193,4 +193,4 @@ def test_hidden_states_go_to_those_who_share_a_catalogue() -> None:
 @pytest.mark.parametrize(("window_length", "n_positions"), [(0.0, 3200), (50.0, 3200), (8.0, 952), (49.0, 3200)])
 def test_positions_of_a_batch_by_the_mean_length_of_windows(window_length: float, n_positions: int) -> None:
     """64 windows of at most 50: 64 x 8 + 3 x sqrt(64 x 8 x 42) = 951.9…; never more than 64 x 50."""
-    assert replace(make_job(98), batch_size=64, window_length=window_length).n_positions == n_positions
+    assert replace(make_job(100), batch_size=64, window_length=window_length).n_positions == n_positions

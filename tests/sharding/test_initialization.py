@@ -39,8 +39,8 @@ def test_every_weight_of_a_model_is_filled(head: str) -> None:
     weights = model.state_dict()
     table = weights.pop("item_table.collection.embeddings.item.weight")
     name = "item_table.embeddings.item.weight"
-    assert torch.equal(table[:, :4], initial_rows(name, 0, 12, 4, seed=7))
-    assert table[:, 4:].tolist() == ([[0.0] * 4] * 12 if head == "tied" else [[]] * 12)
+    assert torch.equal(table[:, :4], initial_rows(name, 0, 10, 4, seed=7))
+    assert table[:, 4:].tolist() == ([[0.0] * 4] * 10 if head == "tied" else [[]] * 10)
     ones = {name for name, weight in weights.items() if (weight == 1).all()}
     zeros = {name for name, weight in weights.items() if (weight == 0).all()}
     assert ones == {f"encoder.{name}.weight" for name in ("norm", "blocks.0.attention_norm", "blocks.0.ffn_norm")}

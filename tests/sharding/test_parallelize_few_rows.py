@@ -36,7 +36,7 @@ def cases(sizes: tuple[int, ...] | range, settings: dict[str, Any]) -> list[tupl
 @pytest.mark.parametrize(
     ("sizes", "sharding"),
     [
-        ((1, 4, 7), "row_wise"),
+        ((1, 4, 9), "row_wise"),
         ((2,), "table_wise"),
         pytest.param((2,), "column_wise", marks=pytest.mark.long),
         *[((7,), sharding) for sharding in SHARDINGS if sharding not in EACH_SIZE],
@@ -48,7 +48,7 @@ def cases(sizes: tuple[int, ...] | range, settings: dict[str, Any]) -> list[tupl
     ids=lambda value: value if isinstance(value, str) else f"{min(value)}-{max(value)}",
 )
 def test_few_items_are_trained_as_on_one_process(pools: Any, sizes: tuple[int, ...] | range, sharding: str) -> None:
-    """4 processes hold 3, 3, 3, 0 of the 9 rows of 7 items; the first of 3 holds but special rows, of 4 items."""
+    """4 processes hold 3, 3, 3, 0 of 9 items, and 3 processes 2, 2, 0 of 4."""
     wanted = cases(sizes, SHARDINGS[sharding])
     (alone,) = pools(1).run(jobs.train_few_items, cases(sizes, SHARDINGS[sharding] | SHARDINGS["ddp"]))
     for n_processes in (1, 2, 3, 4):
@@ -67,10 +67,10 @@ def test_few_items_are_trained_as_on_one_process(pools: Any, sizes: tuple[int, .
 
 
 @pytest.fixture(scope="module")
-def seven_items(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real dataset of a table of 9 rows, of which 4 processes hold 3, 3, 3, 0."""
-    parent, draw = tmp_path_factory.mktemp("seven"), np.random.default_rng(1)
-    histories = [draw.permutation(7)[: draw.integers(3, 6)] for _ in range(40)]
+def nine_items(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real dataset of 9 items, of which 4 processes hold 3, 3, 3, 0."""
+    parent, draw = tmp_path_factory.mktemp("nine"), np.random.default_rng(1)
+    histories = [draw.permutation(9)[: draw.integers(3, 6)] for _ in range(40)]
     rows = [f"{user},{item}\n" for user, items in enumerate(histories) for item in items]
     (parent / "log.csv").write_text("".join(["user,item\n", *rows]))
     folder = parent / "dataset"
@@ -83,12 +83,12 @@ def seven_items(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make(seven_items: Path, small_config: Settings) -> Settings:
+def make(nine_items: Path, small_config: Settings) -> Settings:
     """Settings for that dataset: `make(4, "row_wise", "adagrad", loss="softmax")`."""
 
     def settings(n_processes: int, sharding: str, optimizer: str, loss: str) -> Config:
         wanted = {
-            "data.dataset_dir": str(seven_items), "preprocessing.n_eval_negatives": 1, "model.dropout": 0.0,
+            "data.dataset_dir": str(nine_items), "preprocessing.n_eval_negatives": 1, "model.dropout": 0.0,
             "training.loss": loss, "training.n_train_negatives": 4, "training.n_epochs": 4, "training.patience": 0,
             "training.per_device_train_batch_size": 12 // n_processes, "parallelism.sparse_optimizer": optimizer,
         }  # fmt: skip

@@ -45,7 +45,7 @@ def test_groups_that_share_negatives_leave_no_process_over() -> None:
 def test_kernels_put_the_tables_where_fbgemm_does(kernel: str, optimizer: str, precision: str, n_bytes: int) -> None:
     """Whole tables and whole states go to the host; one number a row stays on the GPU, as do cached rows."""
     tables = {"compute_kernel": kernel, "sparse_optimizer": optimizer, "table_precision": precision}
-    plan = make_plan(make_job(998, 1, "cuda", loss="sampled_softmax", output_bias=False, **tables), NO_LIMIT)
+    plan = make_plan(make_job(1000, 1, "cuda", loss="sampled_softmax", output_bias=False, **tables), NO_LIMIT)
     on_gpu, on_host = plan.needs[0]
     weights, state = 1000 * 64 * n_bytes, 1000 * 4 if optimizer == "rowwise_adagrad" else 2 * 1000 * 64 * 4
     slots = 7 * CACHE_SET  # a fifth of 1000 rows, in whole sets
@@ -88,9 +88,9 @@ def test_the_page_names_every_shard_and_every_process() -> None:
     plan = make_plan(make_job(20, 2), Memory(host=10**9))
     first, table, *_, last = to_text(plan).splitlines()
     assert first.split()[1:] == ["dmp", "on", "2", "x", "cpu,", "2", "a", "host"]
-    assert numbers(table) == ["22", "68", "2", "11", "68", "2", "2", "2.99", "48"]
-    shard = next(line for line in to_text(plan).splitlines() if "rows 11" in line)
-    assert numbers(shard) == ["11", "21", "0", "67", "1", "2992", "48"]
+    assert numbers(table) == ["20", "68", "2", "10", "68", "2", "2", "2.72", "44"]
+    shard = next(line for line in to_text(plan).splitlines() if "rows 10" in line)
+    assert numbers(shard) == ["10", "19", "0", "67", "1", "2720", "44"]
     held, needs = plan.resident_bytes(1), sum(plan.needs[1][1].values())
     assert numbers(last) == [str(n) for n in (1, held["weights"], held["optimizer_state"], needs)]
 
@@ -106,9 +106,9 @@ def test_a_plan_names_every_table(monkeypatch: Patch) -> None:
     job = replace(make_job(20, 2, embed_dim=8), kind="grouped")
     plan = make_plan(job, Memory(host=10**9))
     assert job.updates == {"item": "dense_shards", "group": "fused"}
-    tables = ["22 x 12, row_wise, 2 x [11 x 12] on 2 of 2", "5 x 8, row_wise, 2 x [2 x 8 … 3 x 8] on 2 of 2"]
+    tables = ["20 x 12, row_wise, 2 x [10 x 12] on 2 of 2", "5 x 8, row_wise, 2 x [2 x 8 … 3 x 8] on 2 of 2"]
     assert all(table in summary(plan) for table in tables)
-    assert all(n_bytes in summary(plan) for n_bytes in ("528 bytes", "64 bytes … 96 bytes", "8 bytes … 12 bytes"))
+    assert all(n_bytes in summary(plan) for n_bytes in ("480 bytes", "64 bytes … 96 bytes", "8 bytes … 12 bytes"))
     assert len(to_text(plan).splitlines()) == len(summary(plan).splitlines()) + 2 + 4 + 2 + 2
 
 

@@ -187,7 +187,7 @@ def test_of_parts_within_one_another_the_innermost_counts(monkeypatch: Patch) ->
 
 
 def make_batch() -> Batch:
-    shown, targets = torch.tensor([5, 1, 5, 7]), torch.tensor([6])
+    shown, targets = torch.tensor([5, NO_ITEM, 5, 7]), torch.tensor([6])
     batch = Batch.from_items(shown, torch.tensor([3, 1]), torch.tensor([1]), targets)
     return batch._replace(candidates=Candidates.of(targets, Negatives(torch.tensor([9, 6]), torch.zeros(2))))
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.prepare.ordering import Chunks, Distinct, SortedRuns, chunked, in_time_order, item_ids
 from bert4rec.prepare.rows import apply, drop_users, keep_repeats, keep_times
 from bert4rec.runtime.errors import DataError
@@ -91,21 +92,21 @@ def test_a_frame_is_given_back_as_soon_as_it_is_full() -> None:
 def test_ids_are_a_permutation_by_seed_of_the_sorted_originals(originals: set[int], seed: int) -> None:
     found = item_ids(pl.Series(sorted(originals)), np.ones(len(originals), bool), seed=seed)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(originals))
-    assert found.tolist() == (2 + order).tolist()
+    assert found.tolist() == order.tolist()
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=20), st.sets(st.integers(0, 25), max_size=10))
 def test_known_items_keep_their_ids_and_new_ones_come_after(kept: list[bool], old: set[int]) -> None:
-    known = pl.DataFrame({"original": [str(item) for item in old], "item": range(2, 2 + len(old))})
+    known = pl.DataFrame({"original": [str(item) for item in old], "item": range(len(old))})
     known = known.cast({"original": pl.String, "item": pl.Int32})
     originals = sorted({*range(len(kept)), *old})
     mask = np.array([kept[item] if item < len(kept) else False for item in originals])
     found = dict(zip(originals, item_ids(pl.Series(originals), mask, seed=1, known=known).tolist(), strict=True))
     assert {str(item): found[item] for item in old} == dict(known.rows())
     new = [item for item, is_kept in zip(originals, mask, strict=True) if is_kept and item not in old]
-    assert sorted(found[item] for item in new) == list(range(2 + len(old), 2 + len(old) + len(new)))
-    assert all(found[item] == 0 for item in originals if item not in {*old, *new})
+    assert sorted(found[item] for item in new) == list(range(len(old), len(old) + len(new)))
+    assert all(found[item] == NO_ITEM for item in originals if item not in {*old, *new})
 
 
 def test_the_first_row_of_an_item_counts_though_a_later_part_has_its_ids_as_text() -> None:

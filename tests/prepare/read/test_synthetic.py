@@ -20,11 +20,11 @@ USERS = pl.DataFrame({"user": [0, 1], "original": [1, 2]})
 
 
 def test_ranks_count_better_items_and_give_ties_to_the_lower_id() -> None:
-    lists = {"items": [[6]], "popular_negatives": [[3, 5]], "uniform_negatives": [[5, 2]]}
-    test = pl.DataFrame({"user": [0], "target": [4], **lists})
+    lists = {"items": [[4]], "popular_negatives": [[1, 3]], "uniform_negatives": [[3, 0]]}
+    test = pl.DataFrame({"user": [0], "target": [2], **lists})
     found = oracle_ranks(ORACLE, test, users=USERS, items=ITEMS)
     assert found is not None
-    # weights by dense id: 2 → 2, 3 → 3, 4 → 2 (target), 5 → 2, 6 seen
+    # weights by dense id: 0 → 2, 1 → 3, 2 → 2 (target), 3 → 2, 4 seen
     assert found.rows() == [(0, 3, 2, 2)]
     none = pl.DataFrame({"popular_negatives": [[]], "uniform_negatives": [[]]}, schema=dict.fromkeys(NEGATIVES, LIST))
     found = oracle_ranks(ORACLE, test.with_columns(none), users=USERS, items=ITEMS)
@@ -37,8 +37,8 @@ def test_ranks_count_better_items_and_give_ties_to_the_lower_id() -> None:
 
 
 def test_blocks_of_users_are_ranked_alike_and_too_many_cells_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    lists = {"items": [[6], [3]], "popular_negatives": [[3, 5], [4, 2]], "uniform_negatives": [[5, 2], [4, 5]]}
-    test = pl.DataFrame({"user": [0, 1], "target": [4, 6], **lists})
+    lists = {"items": [[4], [1]], "popular_negatives": [[1, 3], [2, 0]], "uniform_negatives": [[3, 0], [2, 3]]}
+    test = pl.DataFrame({"user": [0, 1], "target": [2, 4], **lists})
     for cells_at_once in (1, 9, 10):
         monkeypatch.setattr(synthetic, "CELLS_AT_ONCE", cells_at_once)
         monkeypatch.setattr(synthetic, "MAX_CELLS", 10)
@@ -138,8 +138,8 @@ def test_the_default_dataset_can_be_learnt(prepare) -> None:
     counts = items["train_count"].to_numpy()
     rows = np.repeat(np.arange(len(test)), test["items"].list.len().to_numpy())
     scores = np.tile(counts, (len(test), 1))
-    scores[rows, test["items"].explode().to_numpy() - 2] = -1
-    by_popularity = 1 + (scores > counts[test["target"].to_numpy() - 2][:, None]).sum(axis=1)
+    scores[rows, test["items"].explode().to_numpy()] = -1
+    by_popularity = 1 + (scores > counts[test["target"].to_numpy()][:, None]).sum(axis=1)
     oracle, popularity = (ranks["full"] <= 10).mean(), (by_popularity <= 10).mean()
     assert 0.35 < oracle < 0.5
     assert oracle > 3 * popularity

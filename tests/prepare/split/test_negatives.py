@@ -35,7 +35,7 @@ def assert_unseen_and_distinct(drawn: np.ndarray, items: list[list[int]]) -> Non
     for row, seen in zip(drawn.tolist(), items, strict=True):
         assert len(set(row)) == len(row)
         assert not set(row) & set(seen)
-        assert all(2 <= item < 2 + N_ITEMS for item in row)
+        assert all(0 <= item < N_ITEMS for item in row)
 
 
 @settings(max_examples=30, deadline=None)
@@ -48,34 +48,34 @@ def test_negatives_are_unseen_and_distinct(items: list[list[int]], n: int, seed:
 def test_the_dense_draw_alone_keeps_the_same_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negatives, "MAX_ROUNDS", 0)
     monkeypatch.setattr(negatives, "DENSE_CELLS", 2 * N_ITEMS)  # two users at once
-    items = [[2, 3], [4], [5, 5, 6], [13], [2, 13]]
+    items = [[0, 1], [2], [3, 3, 4], [11], [0, 11]]
     drawn = draw_negatives(seen(items), np.arange(N_ITEMS), n=10, seed=[1, 0])
     assert_unseen_and_distinct(drawn, items)
-    assert drawn[2, -1] == 2  # nobody has trained on item 2: last, or not at all
-    assert 2 not in drawn[1]
+    assert drawn[2, -1] == 0  # nobody has trained on item 0: last, or not at all
+    assert 0 not in drawn[1]
 
 
 def test_rejection_and_dense_draw_have_the_same_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = np.array([0, 40, 30, 20, 10])
-    many = [[3]] * 20_000
+    many = [[1]] * 20_000
     by_rejection = draw_negatives(seen(many, 5), counts, n=2, seed=[1, 0])
     monkeypatch.setattr(negatives, "MAX_ROUNDS", 0)
     by_keys = draw_negatives(seen(many, 5), counts, n=2, seed=[1, 0])
     for drawn in (by_rejection, by_keys):
-        first = np.bincount(drawn[:, 0], minlength=7)[2:] / len(many)
+        first = np.bincount(drawn[:, 0], minlength=5) / len(many)
         np.testing.assert_allclose(first, [0, 0, 30 / 60, 20 / 60, 10 / 60], atol=0.015)
-        second = np.bincount(drawn[drawn[:, 0] == 4, 1], minlength=7)[2:] / (drawn[:, 0] == 4).sum()
+        second = np.bincount(drawn[drawn[:, 0] == 2, 1], minlength=5) / (drawn[:, 0] == 2).sum()
         np.testing.assert_allclose(second, [0, 0, 0, 20 / 30, 10 / 30], atol=0.02)
 
 
 def test_an_item_without_training_positions_comes_only_when_no_other_is_left() -> None:
-    drawn = draw_negatives(seen([[2]] * 50, 5), np.array([1, 1, 0, 1, 0]), n=3, seed=[1, 0])
-    assert {tuple(sorted(row[:2])) for row in drawn.tolist()} == {(3, 5)}
-    assert set(drawn[:, 2].tolist()) == {4, 6}
+    drawn = draw_negatives(seen([[0]] * 50, 5), np.array([1, 1, 0, 1, 0]), n=3, seed=[1, 0])
+    assert {tuple(sorted(row[:2])) for row in drawn.tolist()} == {(1, 3)}
+    assert set(drawn[:, 2].tolist()) == {2, 4}
 
 
 def test_blocks_and_seeds_are_drawn_apart() -> None:
-    items = [[2 + user % N_ITEMS, 3] for user in range(4)]
+    items = [[user % N_ITEMS, 1] for user in range(4)]
     draws = [draw_negatives(seen(items), np.ones(N_ITEMS, int), n=5, seed=[s, b]) for s in (1, 2) for b in (0, 1, 0)]
     assert (draws[0] == draws[2]).all()
     assert (draws[0] != draws[1]).any()
@@ -83,23 +83,23 @@ def test_blocks_and_seeds_are_drawn_apart() -> None:
 
 
 def test_all_unseen_items_may_be_drawn_and_nobody_may_be_there() -> None:
-    items = [[2, 3, 3], [4, 2]]
+    items = [[0, 1, 1], [2, 0]]
     assert count_unseen(frame([*items, []]), n_items=N_ITEMS).tolist() == [10, 10, 12]
     drawn = draw_negatives(seen(items), np.ones(N_ITEMS, int), n=10, seed=[1, 0])
-    assert np.sort(drawn).tolist() == [list(range(4, 14)), [3, *range(5, 14)]]
+    assert np.sort(drawn).tolist() == [list(range(2, 12)), [1, *range(3, 12)]]
     for counts in (np.zeros(N_ITEMS, np.int64), np.ones(N_ITEMS, np.int64)):
         assert draw_negatives(seen([]), counts, n=99, seed=[1, 0]).shape == (0, 99)
 
 
 def test_many_items_are_drawn_by_another_search_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    items, weights = [[2, 3], [4]] * 40, np.arange(N_ITEMS)
+    items, weights = [[0, 1], [2]] * 40, np.arange(N_ITEMS)
     expected = draw_negatives(seen(items), weights, n=5, seed=[1, 0])
     monkeypatch.setattr(negatives, "IN_CACHE", N_ITEMS - 1)
     assert draw_negatives(seen(items), weights, n=5, seed=[1, 0]).tolist() == expected.tolist()
 
 
 N_NINE = 9
-NINE_HISTORIES = st.lists(st.lists(st.integers(2, 1 + N_NINE), min_size=1, max_size=14), min_size=1, max_size=12)
+NINE_HISTORIES = st.lists(st.lists(st.integers(0, N_NINE - 1), min_size=1, max_size=14), min_size=1, max_size=12)
 
 
 def block_of(histories: list[list[int]], n: int, validated: list[bool]) -> Any:
@@ -116,7 +116,7 @@ def test_every_user_has_exactly_n_negatives_or_too_few_unseen_items_for_them(
     histories: list[list[int]], n: int, flags: list[bool]
 ) -> None:
     block = block_of(histories, n, flags[: len(histories)])
-    unseen = [set(range(2, 2 + N_NINE)) - set(items) for items in histories]
+    unseen = [set(range(N_NINE)) - set(items) for items in histories]
     drawn = {user: (popular, uniform) for user, popular, uniform in block.negatives.rows()}
     for user, lists in drawn.items():
         for found in lists:
@@ -136,7 +136,7 @@ def test_every_user_has_exactly_n_negatives_or_too_few_unseen_items_for_them(
 
 
 def test_who_is_left_out_changes_nothing_for_the_others() -> None:
-    others, greedy = [[2, 3, 4], [5, 5, 6], [7, 8, 9]], [*range(2, 2 + N_NINE)]
+    others, greedy = [[0, 1, 2], [3, 3, 4], [5, 6, 7]], [*range(N_NINE)]
     alone = block_of(others, 5, [True] * 3).negatives
     beside = block_of([*others, greedy], 5, [True] * 4).negatives
     assert beside[:3].equals(alone)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bert4rec.config.load import load_config
 from bert4rec.config.tables import Preprocessing
+from bert4rec.dataset.format import NO_ITEM
 from bert4rec.prepare import histories, rows
 from bert4rec.prepare.engine import describe_rows
 from bert4rec.prepare.histories import (
@@ -161,7 +162,7 @@ def test_the_instant_is_named_or_that_of_a_share_of_the_rows(tmp_path: Path, at:
 
 
 def survey(place: Path, *users: tuple[object, list[int]], **settings: int | str) -> HistoryStats:
-    histories = NumberedHistories(ordered(place / "parts", [*users]), np.array([2, 3, 4, 5], np.int32), known=None)
+    histories = NumberedHistories(ordered(place / "parts", [*users]), np.arange(4, dtype=np.int32), known=None)
     return history_stats(
         histories, leave_one_out, Preprocessing(**settings), n_users=len(users), n_items=4, progress=Progress()
     )  # type: ignore[arg-type]
@@ -191,10 +192,10 @@ def test_whether_all_users_are_alike(tmp_path: Path) -> None:
 def test_items_stand_by_dense_id_and_those_dropped_are_left_out(tmp_path: Path) -> None:
     rows = ordered(tmp_path / "parts", [(1, [0, 0, 2, 3])])
     survey = HistoryStats(np.array([4]), np.array([1, 1, 0]), np.array([False]), None)
-    ids = np.array([4, 0, 2, 3], np.int32)
+    ids = np.array([2, NO_ITEM, 0, 1], np.int32)
     titles = pl.DataFrame({"item": ["d", "b"], "title": ["Drei", "Bee"]})
     found = item_table(rows, ids, survey, titles)
-    assert found.rows() == [(2, "c", 1, 1, None), (3, "d", 1, 1, "Drei"), (4, "a", 2, 0, None)]
+    assert found.rows() == [(0, "c", 1, 1, None), (1, "d", 1, 1, "Drei"), (2, "a", 2, 0, None)]
     assert item_table(rows, ids, survey, None).columns == ["item", "original", "count", "train_count"]
 
 
