@@ -123,7 +123,7 @@ class _Rows:
         self.lengths: dict[str, Ints] = {}
 
     def read(self, ids: Ints, which: str, *, is_last: bool) -> None:
-        """Read the next rows; raise `DataError` unless there is one per id of `ids` and, if `is_last`, none after them."""
+        """Read the next rows; raise `DataError` unless there is one for each of `ids` and, if `is_last`, no more."""
         self._first += len(self.ids)
         while len(self._waiting) <= len(ids) and (batch := next(self._batches, None)) is not None:
             self._waiting = pa.concat_tables([self._waiting, pa.Table.from_batches([batch])])
