@@ -102,7 +102,7 @@ class Encoder(nn.Module):
         self, vectors: Tensor, lengths: Tensor, positions: Tensor, gaps: Tensor | None = None,
         instants: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Return the hidden states [M, d] at ascending `positions` [M] of sequences of `lengths` [B] and `vectors` [N, d].
+        """Return the hidden states [M, d] at ascending `positions` [M] of sequences: `lengths` [B], `vectors` [N, d].
 
         `gaps` [N] and `instants` [M] int64, in seconds, are given if the encoder uses timestamps.
         """
