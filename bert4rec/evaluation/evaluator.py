@@ -58,7 +58,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """Ranks the held-out targets of `dataset` by `protocols` on all processes of `world`; metrics have the cut-offs `ks`.
+    """Ranks the held-out targets of `dataset` by `protocols` on all processes of `world`, with the cut-offs `ks`.
 
     - `batch_size`: users per process and batch. The model reads the last `max_len` items of each and computes with
       `precision`.
