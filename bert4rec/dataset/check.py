@@ -249,10 +249,10 @@ class _Content:
             part.refuse(part.lengths[name] != n_drawn, problem, part.lengths[name], n_drawn, n_unseen[users])
             keys = users[part.rows(name)] * size + part.values[name]
             is_taken = taken[np.minimum(np.searchsorted(taken, keys), len(taken) - 1)] == keys
-            part.refuse(is_taken, "which this user has taken", column=name)
+            part.refuse(is_taken, "an item of this user's history", column=name)
             order, is_repeated = np.argsort(keys, kind="stable"), np.zeros(len(keys), bool)
             is_repeated[order[1:]] = np.diff(keys[order]) == 0
-            part.refuse(is_repeated, "an item that is there before", column=name)
+            part.refuse(is_repeated, "a repetition of an earlier item", column=name)
         return n_unseen >= n
 
     def _count(self, part: _Rows, has_negatives: Array) -> None:
@@ -359,4 +359,4 @@ def _check_originals(path: Path, n_rows: int) -> None:
         rows: dict[str, int] = {}  # different ids may have the same hash
         for row, original in enumerate(chain.from_iterable(originals())) if repeated else ():
             if hash(original) in repeated and (other := rows.setdefault(original, row)) != row:
-                raise DataError(f"{path}: row {row}: original {original!r} is that of row {other} too; {REMAKE}")
+                raise DataError(f"{path}: row {row}: original {original!r} is also that of row {other}; {REMAKE}")

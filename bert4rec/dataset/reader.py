@@ -195,7 +195,7 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, verify
         if (size := path.stat().st_size) != expected.get("bytes"):
             raise DataError(f"{path}: has {size} bytes, metadata.json says {expected.get('bytes')}; {REMAKE}")
         if verify and sample_sha256(path) != expected.get("sample_sha256"):
-            raise DataError(f"{path}: its checksum is not that of metadata.json; {REMAKE}")
+            raise DataError(f"{path}: its checksum differs from that in metadata.json; {REMAKE}")
 
 
 ITEMS_AT_ONCE = 65_536

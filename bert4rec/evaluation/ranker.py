@@ -39,7 +39,7 @@ Metrics: TypeAlias = dict[str, dict[str, float]]
 """Protocol → metric → value."""
 
 USERS_PER_PASS = 8192  # users whose hidden states are in memory during one pass over the catalogue
-NOT_FINITE = "the model gives scores that are not finite"
+NOT_FINITE = "the scores of the model are not finite"
 
 
 class Ranker:

@@ -60,7 +60,7 @@ class RatingMeter:
                 sums[number] = torch.stack([wrong.square().sum(), wrong.abs().sum()])
         squares, absolutes = self._partition.sum(sums.to(self._device)).cpu().sum(0).tolist()
         if not math.isfinite(squares):  # the same on all processes
-            raise DivergenceError("the model gives ratings that are not finite")
+            raise DivergenceError("the ratings of the model are not finite")
         n = len(held_out)
         return {"pairs": n, "RMSE": math.sqrt(squares / n), "MAE": absolutes / n}
 

@@ -53,7 +53,7 @@ class NegativeSampler:
         return Negatives(torch.from_numpy(items), torch.from_numpy(np.log(expected).astype(np.float32)))
 
     def _weights(self, items: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        assert self._popularity is not None, "a power of the popularity needs the popularity"
+        assert self._popularity is not None, "a power other than 0 needs the popularity"
         return np.maximum(self._popularity[items], 1).astype(np.float64) ** self._power
 
     def _find(self, points: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

@@ -118,7 +118,7 @@ class MatrixFactorization(RankingModel):
 
     def rate(self, batch: Pairs) -> Tensor:
         """Return the predicted ratings [M] float32 of the targets by the users."""
-        assert batch.candidates is not None, "items that are rated are looked up"
+        assert batch.candidates is not None, "the rated items must be candidates"
         rows, items = self._users(batch), self.encode_items(batch.candidates.items)
         items = items.index_select(0, batch.candidates.positives)
         ratings = self.score_pairs(self._represent_users(rows), items[:, None])[:, 0].float()

@@ -142,7 +142,7 @@ class Optimizers:
             self._deferred.apply()
         self.n_updates += 1
         for table in self._ordinary_tables:
-            assert table.weight.grad is not None, "every process has looked rows up"
+            assert table.weight.grad is not None, "every process has looked up rows"
             table.replicas.mean(table.weight.grad)
         if self._settings.sparse_weight_decay and self.sparse is not None:
             self._decay(self.sparse.param_groups[0]["lr"])

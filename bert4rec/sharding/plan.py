@@ -98,7 +98,7 @@ class Plan:
         return [part for part in self.shards if part.rank == rank]
 
     def largest(self) -> Iterator[tuple[str, int, Bytes, int | None]]:
-        """Yield for each kind of memory its name, the rank that needs most, its bytes by use, and the available bytes."""
+        """Yield for each kind of memory its name, the rank that needs most, its bytes by use, and the limit or None."""
         kinds = (("GPU memory", self.memory.device), ("host memory", self.memory.host))
         for kind, (name, available) in enumerate(kinds):
             rank = max(range(self.job.world_size), key=lambda rank: sum(self.needs[rank][kind].values()))
@@ -117,8 +117,8 @@ class Plan:
                                    job.world_size),
         }  # fmt: skip
         return {
-            name: (n_bytes, n_bytes / (bandwidths.intra_host_bw if n <= job.local_world_size else bandwidths.inter_host_bw))
-            for name, (n_bytes, n) in received.items() if n_bytes
+            name: (total, total / (bandwidths.intra_host_bw if n <= job.local_world_size else bandwidths.inter_host_bw))
+            for name, (total, n) in received.items() if total
         }  # fmt: skip
 
     @property
@@ -171,7 +171,7 @@ def _check_groups(job: Job) -> None:
 
 def _no_such_groups(n: int) -> str:
     sizes = ", ".join(str(size) for size in range(1, n + 1) if n % size == 0)
-    return f"{pluralize(n, 'process')} cannot be cut into such groups; valid with {n}: {sizes}"
+    return f"{pluralize(n, 'process')} cannot be divided into groups of this size; valid with {n}: {sizes}"
 
 
 def summary(plan: Plan) -> str:
