@@ -168,7 +168,7 @@ def coverage(counts: Indices, n_items: Indices) -> float:
 
 
 def gini(counts: Indices, n_items: Indices) -> float:
-    """Return the Gini coefficient of the `counts` [C], ascending, each of which `n_items` [C] items have.
+    """Return the Gini coefficient of the `counts` [C], ascending; `n_items` [C] items have each count.
 
     >>> gini(np.array([5]), np.array([4]))  # all equal
     0.0
